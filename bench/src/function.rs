@@ -1,0 +1,225 @@
+//! The empty function, its copies, and the loop that calls one of them.
+//!
+//! Every copy is, byte for byte, what GCC 12 emits at `-O0` for
+//! `void f(long a, long b) {}`:
+//!
+//! ```text
+//!  0  55           push %rbp
+//!  1  48 89 e5     mov  %rsp,%rbp
+//!  4  48 89 7d f8  mov  %rdi,-0x8(%rbp)
+//!  8  48 89 75 f0  mov  %rsi,-0x10(%rbp)
+//!  c  90           nop
+//!  d  5d           pop  %rbp
+//!  e  c3           ret
+//! ```
+//!
+//! A five-byte jump at its start displaces the first three instructions and leads
+//! back to byte 8. The arguments are written below the stack pointer, into the red
+//! zone, as compilers do in leaf functions.
+//!
+//! Copies start at multiples of 64 bytes, so that each has cache lines of its own
+//! and stands alike with respect to fetch and branch prediction.
+
+use core::arch::global_asm;
+
+/// Declares the copies: the enum, their code, and the table of both.
+macro_rules! copies {
+    ($($(#[$doc:meta])* $variant:ident = $symbol:ident,)*) => {
+        /// A copy of the empty function. Rows call different copies, so that a probe
+        /// on one is not met by another row.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Function { $($(#[$doc])* $variant,)* }
+
+        impl Function {
+            /// Every copy that can be probed or called.
+            pub const ALL: &'static [Function] = &[$(Function::$variant),*];
+
+            /// The symbol's name in the bench target.
+            pub const fn symbol(self) -> &'static str {
+                match self { $(Function::$variant => stringify!($symbol),)* }
+            }
+
+            /// The address in this process.
+            pub fn address(self) -> u64 {
+                unsafe extern "C" { $(safe fn $symbol(a: u64, b: u64);)* }
+                let function: extern "C" fn(u64, u64) = match self {
+                    $(Function::$variant => $symbol,)*
+                };
+                function as usize as u64
+            }
+        }
+    };
+}
+
+copies! {
+    /// Never probed: the bare call.
+    Bare = capriole_bench_hit,
+    /// Begins with a jump to the hand-written count, see [`crate::floor`].
+    FloorCount = capriole_bench_floor_count,
+    /// Begins with a jump to nothing but `rdtsc`.
+    FloorRdtsc = capriole_bench_floor_rdtsc,
+    /// Begins with a jump to the hand-written record.
+    FloorRecord = capriole_bench_floor_record,
+    /// For the kernel's uprobe; alone on its page.
+    Uprobe = capriole_bench_uprobe,
+    /// Called before each write to `trace_marker`.
+    Marker = capriole_bench_marker,
+    /// For `capriole.record2`: time, event, thread and two arguments.
+    Record2 = capriole_bench_record2,
+    /// For `capriole.int3`: the same record, reached by a breakpoint.
+    Int3 = capriole_bench_int3,
+    /// For a probe that counts.
+    Count = capriole_bench_count,
+    /// For a return probe.
+    Return = capriole_bench_return,
+    /// For anything else.
+    Spare = capriole_bench_spare,
+}
+
+impl Function {
+    /// The copy of that symbol name.
+    pub fn from_symbol(symbol: &str) -> Option<Function> {
+        Self::ALL.iter().copied().find(|f| f.symbol() == symbol)
+    }
+}
+
+/// The code of one untouched copy.
+macro_rules! plain_copy {
+    ($symbol:literal, $align:literal) => {
+        global_asm!(
+            r#".pushsection .text.capriole_bench,"ax",@progbits"#,
+            concat!(".p2align ", $align),
+            concat!(".globl ", $symbol),
+            concat!(".type ", $symbol, ",@function"),
+            concat!($symbol, ":"),
+            ".cfi_startproc",
+            "push %rbp",
+            ".cfi_def_cfa_offset 16",
+            ".cfi_offset %rbp, -16",
+            "mov %rsp, %rbp",
+            ".cfi_def_cfa_register %rbp",
+            "mov %rdi, -0x8(%rbp)",
+            "mov %rsi, -0x10(%rbp)",
+            "nop",
+            "pop %rbp",
+            ".cfi_def_cfa %rsp, 8",
+            "ret",
+            ".cfi_endproc",
+            concat!(".size ", $symbol, ", . - ", $symbol),
+            concat!(".p2align ", $align),
+            ".popsection",
+            options(att_syntax),
+        );
+    };
+}
+
+plain_copy!("capriole_bench_hit", 6);
+plain_copy!("capriole_bench_marker", 6);
+plain_copy!("capriole_bench_record2", 6);
+plain_copy!("capriole_bench_int3", 6);
+plain_copy!("capriole_bench_count", 6);
+plain_copy!("capriole_bench_return", 6);
+plain_copy!("capriole_bench_spare", 6);
+// The kernel puts its breakpoint into a private copy of the page, and takes the
+// copy away again: no business of any other row.
+plain_copy!("capriole_bench_uprobe", 12);
+
+// The loop is assembly too, so that the calls are the same whatever the compiler
+// does: f(0, n), f(1, n - 1), ... f(n - 1, 1).
+global_asm!(
+    r#".pushsection .text.capriole_bench,"ax",@progbits"#,
+    ".p2align 6",
+    ".globl capriole_bench_loop",
+    ".type capriole_bench_loop,@function",
+    "capriole_bench_loop:",
+    ".cfi_startproc",
+    "push %rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset %rbx, 0",
+    "push %r12",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset %r12, 0",
+    "push %r13",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_rel_offset %r13, 0",
+    "mov %rdi, %r12",
+    "mov %rsi, %rbx",
+    "xor %r13d, %r13d",
+    "test %rbx, %rbx",
+    "jz 2f",
+    ".p2align 5",
+    "1:",
+    "mov %r13, %rdi",
+    "mov %rbx, %rsi",
+    "call *%r12",
+    "inc %r13",
+    "dec %rbx",
+    "jnz 1b",
+    "2:",
+    "pop %r13",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore %r13",
+    "pop %r12",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore %r12",
+    "pop %rbx",
+    ".cfi_adjust_cfa_offset -8",
+    ".cfi_restore %rbx",
+    "ret",
+    ".cfi_endproc",
+    ".size capriole_bench_loop, . - capriole_bench_loop",
+    ".popsection",
+    options(att_syntax),
+);
+
+/// Calls the copy `calls` times; the first argument counts up from 0, the second
+/// one down from `calls`, so that their sum is `calls` in every call.
+pub fn call(function: Function, calls: u64) {
+    unsafe extern "C" {
+        fn capriole_bench_loop(function: u64, calls: u64);
+    }
+    // SAFETY: the address is that of one of the functions above (or of the two in
+    // `floor` that begin with a jump), which all take two integers and return none.
+    unsafe { capriole_bench_loop(function.address(), calls) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What GCC 12 gives at -O0.
+    const GCC_O0: [u8; 15] = [
+        0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0x7d, 0xf8, 0x48, 0x89, 0x75, 0xf0, 0x90, 0x5d, 0xc3,
+    ];
+
+    fn bytes(function: Function) -> [u8; 15] {
+        let address = function.address() as *const [u8; 15];
+        // SAFETY: every copy is 15 bytes long and text is readable.
+        unsafe { address.read_unaligned() }
+    }
+
+    #[test]
+    fn untouched_copies_are_the_compilers_bytes() {
+        for &function in Function::ALL {
+            let floor = function.symbol().contains("_floor_");
+            assert_eq!(bytes(function) == GCC_O0, !floor, "{function:?}");
+            if floor {
+                assert_eq!(
+                    bytes(function)[0],
+                    0xe9,
+                    "{function:?} must begin with a jump"
+                );
+                assert_eq!(bytes(function)[8..], GCC_O0[8..], "{function:?}");
+            }
+            assert_eq!(function.address() % 64, 0, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for &function in Function::ALL {
+            assert_eq!(Function::from_symbol(function.symbol()), Some(function));
+        }
+        assert_eq!(Function::from_symbol("capriole_bench_nothing"), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! What `capriole bench hit` measures with: how many nanoseconds one call of an
+//! empty function costs when it is seen in different ways.
+//!
+//! A bench *target* (this program, executed again by its hidden subcommand, which
+//! calls [`target_main`]) holds many copies of one empty function ([`Function`])
+//! and a loop that calls any of them. [`run_hit`] starts it, puts a [`Probe`] on a
+//! copy, has it called, takes the probe off again and goes on to the next [`Row`],
+//! round after round, so that a change of the machine's speed meets all rows alike.
+//!
+//! Two rows are the floor that the product is judged against: the same work written
+//! by hand in assembly, reached by the same one jump (see [`floor`]). Two rows are
+//! the kernel's (see [`kernel`]). Whatever else is to be measured comes in as a
+//! [`Probe`].
+//!
+//! | module | about |
+//! | --- | --- |
+//! | [`function`] | the copies of the empty function, and the loop around them |
+//! | [`floor`] | the records and counts written by hand |
+//! | [`target`] | the bench target: commands on its standard input |
+//! | [`process`] | the other end of those commands |
+//! | [`kernel`] | the rows measured with the kernel's tracing |
+//! | [`runner`] | rounds, calibration, honesty |
+//! | [`report`] | results as JSON and as a table |
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("capriole-bench measures x86-64 Linux only");
+
+pub mod floor;
+pub mod function;
+mod interrupt;
+pub mod kernel;
+pub mod process;
+pub mod report;
+pub mod runner;
+pub mod target;
+
+pub use function::Function;
+pub use process::{BenchError, Target, TargetInfo};
+pub use report::{Measured, RowResult, table};
+pub use runner::{HitOptions, Probe, Progress, Row, default_rows, run_hit};
+pub use target::target_main;

@@ -1,0 +1,2 @@
+//! The `capriole` command.
+fn main() {}

@@ -1,0 +1,160 @@
+//! The test programs of `tests/programs`, built when a test needs them.
+//!
+//! A program is built once for each compiler and set of flags, and again when its
+//! source changes; tests that run at the same time may build the same one.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A way of turning a source into a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Compiler {
+    /// C with glibc: C99 and GNU extensions.
+    Gcc,
+    /// C++11 and GNU extensions.
+    Gxx,
+    /// C with musl.
+    MuslGcc,
+    /// Rust 2024.
+    Rustc,
+}
+
+impl Compiler {
+    fn program(self) -> &'static str {
+        match self {
+            Compiler::Gcc => "gcc",
+            Compiler::Gxx => "g++",
+            Compiler::MuslGcc => "musl-gcc",
+            Compiler::Rustc => "rustc",
+        }
+    }
+
+    /// Flags that every program is built with; a test's own come after them.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Compiler::Gcc | Compiler::MuslGcc => {
+                &["-std=gnu99", "-Wall", "-Wextra", "-O2", "-g", "-pthread"]
+            }
+            Compiler::Gxx => &["-std=gnu++11", "-Wall", "-Wextra", "-O2", "-g", "-pthread"],
+            Compiler::Rustc => &["--edition=2024", "-O", "-g"],
+        }
+    }
+
+    /// The smallest program, to tell a compiler that lacks something from a bad source.
+    fn empty_source(self) -> (&'static str, &'static str) {
+        match self {
+            Compiler::Gcc | Compiler::MuslGcc => ("c", "int main(void) { return 0; }\n"),
+            Compiler::Gxx => ("cpp", "int main() { return 0; }\n"),
+            Compiler::Rustc => ("rs", "fn main() {}\n"),
+        }
+    }
+
+    fn run(self, source: &Path, flags: &[&str], output: &Path) -> std::io::Result<Output> {
+        let mut command = Command::new(self.program());
+        command
+            .args(self.flags())
+            .args(flags)
+            .arg("-o")
+            .arg(output)
+            .arg(source);
+        if self == Compiler::Gcc {
+            command.arg("-ldl"); // a library of its own before glibc 2.34
+        }
+        command.output()
+    }
+}
+
+/// Builds `tests/programs/SOURCE`; returns where the program is. If the compiler is not
+/// installed, or cannot build even an empty program with those flags (such as `-m32`
+/// without the 32-bit libraries), prints "skipped: ..." and returns `None`.
+///
+/// # Panics
+///
+/// If the compiler works and the source does not.
+pub fn build(compiler: Compiler, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs");
+    let source = directory.join(source);
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    std::fs::create_dir_all(&cache).expect("a directory for test programs");
+    let stem = source
+        .file_stem()
+        .expect("a source has a name")
+        .to_string_lossy()
+        .into_owned();
+    let program = cache.join(format!(
+        "{stem}-{:016x}",
+        key(compiler, &directory, &source, flags)
+    ));
+    if program.exists() {
+        return Some(program);
+    }
+    // Under another name first: whoever finds the program finds it whole.
+    let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+    let unfinished = program.with_extension(unique.replace(['(', ')'], ""));
+    let output = match compiler.run(&source, flags, &unfinished) {
+        Ok(output) => output,
+        Err(error) => {
+            println!("skipped: cannot run {}: {error}", compiler.program());
+            return None;
+        }
+    };
+    if !output.status.success() {
+        if let Some(why) = why_not_even_empty(compiler, flags, &unfinished) {
+            println!(
+                "skipped: {} {} does not work: {why}",
+                compiler.program(),
+                flags.join(" ")
+            );
+            return None;
+        }
+        panic!(
+            "{} does not compile:\n{}",
+            source.display(),
+            text_of(&output)
+        );
+    }
+    std::fs::rename(&unfinished, &program).expect("the program was just made");
+    Some(program)
+}
+
+/// What the program depends on.
+fn key(compiler: Compiler, directory: &Path, source: &Path, flags: &[&str]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (compiler, compiler.flags(), flags).hash(&mut hasher);
+    for path in [source, &directory.join("common.h")] {
+        let text = std::fs::read(path);
+        text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            .hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// The last line the compiler says about an empty program, if it cannot build that.
+fn why_not_even_empty(compiler: Compiler, flags: &[&str], near: &Path) -> Option<String> {
+    let (extension, text) = compiler.empty_source();
+    let source = near.with_extension(format!(
+        "{}.{extension}",
+        near.extension().unwrap_or_default().to_string_lossy()
+    ));
+    std::fs::write(&source, text).expect("a file in the directory for test programs");
+    let output = compiler.run(&source, flags, near);
+    let _ = std::fs::remove_file(&source);
+    let _ = std::fs::remove_file(near);
+    let output = output.expect("it could be run a moment ago");
+    if output.status.success() {
+        return None;
+    }
+    let said = text_of(&output);
+    Some(
+        said.lines()
+            .find(|line| line.contains("cannot") || line.contains("error"))
+            .unwrap_or("")
+            .to_owned(),
+    )
+}
+
+fn text_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

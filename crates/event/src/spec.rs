@@ -1,0 +1,81 @@
+//! What a parsed event says.
+
+use crate::argument::FetchArg;
+use crate::error::ParseError;
+use crate::glob::glob_match;
+use crate::{parse, symbol};
+
+/// An event as it was asked for: which places of which object, and what to record there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EventSpec {
+    /// The text it was parsed from, for messages.
+    pub text: String,
+    /// The file that holds the code.
+    pub object: ObjectRef,
+    /// The place, or places, in that file.
+    pub place: Place,
+    /// What to record at each hit, in the order given; at most 6, with different names.
+    pub arguments: Vec<FetchArg>,
+}
+
+/// Which file the code is in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ObjectRef {
+    /// The main program: nothing stands before the colon.
+    Main,
+    /// A file by its path; contains a `/`.
+    Path(String),
+    /// A library, or the main program, by the start of its file name, such as `libc`.
+    Name(String),
+}
+
+/// Which code in that file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// One function, or all that match.
+    Symbol {
+        /// The symbol's name as written, mangled or demangled; maybe with wildcards, see
+        /// [`EventSpec::is_glob`].
+        pattern: String,
+        /// Bytes from the start of the function to the instruction meant.
+        offset: u64,
+    },
+    /// Bytes from the start of the file.
+    FileOffset(u64),
+}
+
+impl EventSpec {
+    /// Parses the text of one event.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, at which column, and what to write instead. Never panics.
+    pub fn parse(text: &str) -> Result<EventSpec, ParseError> {
+        parse::event(text)
+    }
+
+    /// Whether the symbol has wildcards, so that it stands for any number of functions.
+    ///
+    /// `*`, `?` and `[...]` are wildcards except where they belong to a demangled name:
+    /// pointers (`f(char const*)`, `void (*)(int)`), `operator*`, `operator[]`, slices
+    /// (`<[u8]>`), `[abi:cxx11]` and `[clone .cold]`. A backslash takes the meaning away.
+    pub fn is_glob(&self) -> bool {
+        match &self.place {
+            Place::Symbol { pattern, .. } => symbol::has_wildcards(pattern),
+            Place::FileOffset(_) => false,
+        }
+    }
+
+    /// Whether a symbol of this name is meant: it is the name itself, or matches the pattern.
+    /// Always false for a file offset.
+    pub fn matches(&self, name: &str) -> bool {
+        match &self.place {
+            Place::Symbol { pattern, .. } => {
+                pattern == name
+                    || ((symbol::has_wildcards(pattern) || pattern.contains('\\'))
+                        && glob_match(pattern, name))
+            }
+            Place::FileOffset(_) => false,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Reading symbols as a demangler prints them: with blanks, colons, brackets and operators.
+//!
+//! ```text
+//! void ns::Foo<int (*)(char)>::operator()<A>(A&&) const [clone .cold]
+//!     ^ blank at depth 0        ^ not a bracket        ^ belongs to it
+//! ```
+
+use crate::glob::set_width;
+
+/// A character that is not part of an operator's name, and where it is.
+struct Spot {
+    /// Byte position in the text.
+    at: usize,
+    c: char,
+    /// How many brackets are open around it; an opening bracket itself is outside.
+    depth: usize,
+    /// The character is behind a backslash.
+    escaped: bool,
+}
+
+/// Walks over a symbol, keeping count of brackets.
+///
+/// `operator<`, `operator->`, `operator()` and so on are passed over as one word, as are the
+/// brackets' look-alikes `->` and a set of a pattern (`[<>]`) outside all brackets.
+struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+/// Operators whose names have brackets, plus signs, stars or colons in them; longer ones first.
+const OPERATORS: [&str; 26] = [
+    "<=>", "<<=", ">>=", "->*", "\"\"", "()", "[]", "<<", ">>", "<=", ">=", "->", "++", "+=", "*=",
+    "&&", "&=", "||", "==", "!=", "<", ">", "+", "*", "&", "-",
+];
+
+impl<'a> Scanner<'a> {
+    fn new(text: &'a str) -> Self {
+        Scanner {
+            text,
+            at: 0,
+            depth: 0,
+        }
+    }
+
+    /// How many bytes the operator's name takes that starts here, blanks included; 0 if none does.
+    fn operator(&self) -> usize {
+        let before = self.text[..self.at].chars().next_back();
+        let Some(rest) = self.text[self.at..].strip_prefix("operator") else {
+            return 0;
+        };
+        if before.is_some_and(is_word) {
+            return 0;
+        }
+        let Some(token) = OPERATORS.iter().find(|token| rest.starts_with(**token)) else {
+            return 0;
+        };
+        // A demangler parts `operator<` and the template arguments with a blank.
+        let blank = rest[token.len()..].starts_with(" <") as usize;
+        "operator".len() + token.len() + blank
+    }
+}
+
+impl Iterator for Scanner<'_> {
+    type Item = Spot;
+
+    fn next(&mut self) -> Option<Spot> {
+        loop {
+            let operator = self.operator();
+            if operator == 0 {
+                break;
+            }
+            self.at += operator;
+        }
+        let at = self.at;
+        let mut chars = self.text[at..].chars();
+        let c = chars.next()?;
+        self.at += c.len_utf8();
+        let mut spot = Spot {
+            at,
+            c,
+            depth: self.depth,
+            escaped: false,
+        };
+        match c {
+            '\\' => {
+                if let Some(escaped) = chars.next() {
+                    self.at += escaped.len_utf8();
+                }
+                spot.escaped = true;
+            }
+            '[' if self.depth == 0 => match set_width(&self.text[at..]) {
+                Some(width) => self.at = at + width,
+                None => self.depth += 1,
+            },
+            '(' | '<' | '[' | '{' => self.depth += 1,
+            '>' if self.text[..at].ends_with('-') => {}
+            ')' | '>' | ']' | '}' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        Some(spot)
+    }
+}
+
+/// Where a symbol ends, as a byte position in the text that starts with it.
+pub(crate) enum SymbolEnd {
+    /// At the end of the text, or at a blank before an argument.
+    Here(usize),
+    /// At a blank followed by something, from this position, that belongs to neither.
+    Unexpected { end: usize, word: usize },
+}
+
+/// Finds the end of the symbol at the start of `text`: its arguments begin, or the text ends.
+pub(crate) fn symbol_end(text: &str) -> SymbolEnd {
+    for spot in Scanner::new(text) {
+        if !spot.c.is_whitespace() || spot.escaped {
+            continue;
+        }
+        let rest = text[spot.at..].trim_start();
+        if rest.is_empty() || starts_argument(rest) {
+            return SymbolEnd::Here(spot.at);
+        }
+        if spot.depth == 0 && !continues(&text[..spot.at], rest) {
+            let word = text.len() - rest.len();
+            return SymbolEnd::Unexpected { end: spot.at, word };
+        }
+    }
+    SymbolEnd::Here(text.len())
+}
+
+/// `$...` or `NAME=$...`
+fn starts_argument(rest: &str) -> bool {
+    rest.starts_with('$') || assigned(rest).is_some_and(|value| value.starts_with('$'))
+}
+
+/// What follows `NAME=` if the text starts that way.
+pub(crate) fn assigned(text: &str) -> Option<&str> {
+    let name = text.find(|c| !is_word(c)).filter(|end| *end > 0)?;
+    let value = text[name..].strip_prefix('=')?;
+    (!value.starts_with('=')).then_some(value)
+}
+
+/// Whether a symbol goes on with `rest` after a blank outside all brackets.
+fn continues(before: &str, rest: &str) -> bool {
+    let word = rest.split(|c: char| !is_word(c)).next().unwrap_or("");
+    if matches!(word, "const" | "volatile" | "noexcept") || rest.starts_with(['&', '[', '(']) {
+        return true;
+    }
+    if assigned(rest).is_some() {
+        return false;
+    }
+    // `operator new(...)`, `operator unsigned long() const`: the name goes on to the parenthesis.
+    let name = before.rsplit("::").next().unwrap_or(before);
+    let in_operator = name.split_whitespace().any(|word| word == "operator");
+    if in_operator && !name.contains('(') {
+        return true;
+    }
+    // `void f<int>(int)`: a return type stands first, the parameters are still to come.
+    let end = argument_start(rest);
+    !has_parameters(before) && rest[..end].contains('(')
+}
+
+/// Where the first argument starts in `text`, or its end.
+fn argument_start(text: &str) -> usize {
+    text.char_indices()
+        .filter(|(_, c)| c.is_whitespace())
+        .find(|(at, _)| starts_argument(text[*at..].trim_start()))
+        .map_or(text.len(), |(at, _)| at)
+}
+
+/// Whether a parenthesis opens outside all other brackets.
+fn has_parameters(text: &str) -> bool {
+    Scanner::new(text).any(|spot| spot.c == '(' && spot.depth == 0)
+}
+
+/// The last `+` of a symbol that can only part it from its offset.
+pub(crate) fn offset_sign(symbol: &str) -> Option<usize> {
+    Scanner::new(symbol)
+        .filter(|spot| spot.c == '+' && spot.depth == 0)
+        .last()
+        .map(|spot| spot.at)
+}
+
+/// The first `:` that stands alone, outside all brackets.
+pub(crate) fn lone_colon(symbol: &str) -> Option<usize> {
+    let mut spots = Scanner::new(symbol).filter(|spot| !spot.escaped).peekable();
+    while let Some(spot) = spots.next() {
+        if spot.c == ':'
+            && spots
+                .next_if(|next| next.c == ':' && next.at == spot.at + 1)
+                .is_none()
+            && spot.depth == 0
+        {
+            return Some(spot.at);
+        }
+    }
+    None
+}
+
+/// Whether `pattern` stands for more than one name; see `EventSpec::is_glob`.
+pub(crate) fn has_wildcards(pattern: &str) -> bool {
+    Scanner::new(pattern).any(|spot| match spot.c {
+        _ if spot.escaped => false,
+        '?' => true,
+        '[' if spot.depth == 0 => is_wildcard_set(&pattern[spot.at..]),
+        '*' if spot.depth == 0 => !pattern[spot.at + 1..].starts_with(char::is_whitespace),
+        '*' => stands_for_types(&pattern[..spot.at], &pattern[spot.at + 1..]),
+        _ => false,
+    })
+}
+
+/// A set, and not what demanglers put into square brackets.
+fn is_wildcard_set(text: &str) -> bool {
+    set_width(text).is_some() && !text.starts_with("[abi:") && !text.starts_with("[clone ")
+}
+
+/// Whether a `*` between brackets is a wildcard, as in `f(*)` and `vector<*, int>`, and not a
+/// pointer, as in `f(int*)`, `f(int (*)(int))` and Rust's `f<*const u8>`.
+fn stands_for_types(before: &str, after: &str) -> bool {
+    if after.starts_with("const ") || after.starts_with("mut ") {
+        return false;
+    }
+    let outer = before.trim_end();
+    match outer.chars().next_back() {
+        Some('(') => !outer[..outer.len() - 1].ends_with(char::is_whitespace),
+        Some('<' | ',') => true,
+        _ => false,
+    }
+}
+
+/// Letters, digits and underscores.
+pub(crate) fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}

@@ -1,0 +1,121 @@
+//! Pieces of code, their addresses, and single instructions in them.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+
+/// The longest x86-64 instruction, in bytes (Intel SDM vol. 2, 2.3.11).
+pub const MAX_INSTRUCTION: usize = 15;
+
+/// A half-open range of run-time addresses, `start <= address < end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent {
+    /// The first address.
+    pub start: u64,
+    /// The first address behind the range.
+    pub end: u64,
+}
+
+impl Extent {
+    /// The range `[start, end)`.
+    #[must_use]
+    pub const fn new(start: u64, end: u64) -> Self {
+        Self { start, end }
+    }
+
+    /// The number of bytes in the range; 0 if `end <= start`.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether no address lies in the range.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.end <= self.start
+    }
+
+    /// Whether `address` lies in the range.
+    #[must_use]
+    pub const fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// Whether some address lies in both ranges.
+    #[must_use]
+    pub const fn overlaps(&self, other: &Self) -> bool {
+        !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
+    }
+}
+
+impl std::fmt::Display for Extent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}-{:#x}", self.start, self.end)
+    }
+}
+
+/// A contiguous piece of text and the run-time address of its first byte.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    /// The bytes as they stand in memory (or in the file, before any patch).
+    pub bytes: &'a [u8],
+    /// The run-time address of `bytes[0]`.
+    pub address: u64,
+}
+
+impl<'a> Code<'a> {
+    /// `bytes` as they run at `address`.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8], address: u64) -> Self {
+        Self { bytes, address }
+    }
+
+    /// The addresses of all bytes.
+    #[must_use]
+    pub const fn extent(&self) -> Extent {
+        Extent::new(
+            self.address,
+            self.address.saturating_add(self.bytes.len() as u64),
+        )
+    }
+
+    /// The bytes of `extent`, or `None` if it is not wholly inside.
+    #[must_use]
+    pub fn get(&self, extent: Extent) -> Option<&'a [u8]> {
+        let start = usize::try_from(extent.start.checked_sub(self.address)?).ok()?;
+        let end = usize::try_from(extent.end.checked_sub(self.address)?).ok()?;
+        self.bytes.get(start..end)
+    }
+
+    /// The byte at `address`, or `None` outside.
+    #[must_use]
+    pub fn byte(&self, address: u64) -> Option<u8> {
+        let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
+        self.bytes.get(offset).copied()
+    }
+
+    /// The instruction that begins at `address` and ends at or before `end`,
+    /// or `None` if the bytes there are none.
+    #[must_use]
+    pub fn instruction_at(&self, address: u64, end: u64) -> Option<Instruction> {
+        let end = end
+            .min(self.extent().end)
+            .min(address.saturating_add(MAX_INSTRUCTION as u64));
+        let bytes = self.get(Extent::new(address, end))?;
+        let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+}
+
+/// Whether the instruction does nothing but take space: `nop` in its one-byte
+/// and multi-byte forms. `pause`, `endbr64` and hint space reserved for later
+/// processors are not nops.
+#[must_use]
+pub fn is_nop(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Nop
+}
+
+/// Whether compilers and linkers fill the space between blocks and functions
+/// with the instruction: a nop or `int3`.
+#[must_use]
+pub fn is_padding(instruction: &Instruction) -> bool {
+    is_nop(instruction) || instruction.mnemonic() == Mnemonic::Int3
+}

@@ -1,0 +1,34 @@
+//! What x86-64 machine code does, as far as a probe has to know it.
+//!
+//! You give bytes and the address at which they run; you get
+//!
+//! * [`FunctionFlow`]: where the instructions of one function begin, where its
+//!   jumps go, and what could not be understood;
+//! * [`Targets`]: every address of an object that some jump, call, table or
+//!   pointer can lead to;
+//! * [`live_at`]: which registers and whether the flags still matter at a site;
+//! * [`relocate`](relocate()): a copy of some instructions that behaves the
+//!   same elsewhere;
+//! * [`landing_pads`](landing_pads()): where a C++ or Rust exception continues.
+//!
+//! Nothing here touches a process; everything is a function of bytes. Memory
+//! outside the code (jump tables) comes in through a closure. What is not
+//! understood is reported as unknown and never guessed.
+#![forbid(unsafe_code)]
+
+pub mod decode;
+pub mod flow;
+pub mod jump_table;
+pub mod landing_pads;
+pub mod liveness;
+pub mod relocate;
+mod sweep;
+pub mod targets;
+
+pub use decode::{Code, Extent};
+pub use flow::{FlowError, FunctionFlow, Hints, ReadMemory};
+pub use jump_table::{IndirectJump, Resolution};
+pub use landing_pads::{LandingPadError, landing_pads};
+pub use liveness::{Live, RegSet, live_at};
+pub use relocate::{RelocateError, Relocated, relocate};
+pub use targets::Targets;

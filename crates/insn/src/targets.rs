@@ -1,0 +1,404 @@
+//! All addresses of an object to which some code can jump.
+
+use crate::decode::{Code, Extent};
+use crate::flow::{Hints, ReadMemory};
+use crate::jump_table::{self, Resolution};
+use crate::sweep::{Kind, Record, sweep};
+
+/// The set of addresses in an object's text to which a jump, a call, a jump
+/// table, a pointer or an exception can lead, as far as that can be known.
+///
+/// Three bitmaps with one bit for each byte of text: the addresses that direct
+/// calls reach, those that jumps reach, and those that are stored as pointers.
+/// Asking whether a range of a few bytes holds a target costs a few
+/// instructions, so that a region can be checked against the whole object and
+/// not only against its function.
+///
+/// [`scan`](Self::scan) finds what the code itself says. The rest must come
+/// from the caller, by [`insert`](Self::insert):
+///
+/// * exception landing pads (see [`landing_pads`](crate::landing_pads())), or
+///   [`mark_incomplete`](Self::mark_incomplete) if they cannot be read;
+/// * addresses in the symbol table, by [`insert_entry`](Self::insert_entry);
+/// * addresses stored in data, by [`insert_pointers`](Self::insert_pointers) or
+///   one by one from the relocations ([`insert_pointer`](Self::insert_pointer)),
+///   and then
+///   [`set_pointers_known`](Self::set_pointers_known).
+#[derive(Clone, Debug)]
+pub struct Targets {
+    text: Extent,
+    /// Reached by `call rel32`, or the entry of a function.
+    calls: Vec<u64>,
+    /// Reached by jumps, jump tables, exceptions.
+    jumps: Vec<u64>,
+    /// Made by some instruction, or stored in data: maybe a function's address,
+    /// maybe a label's.
+    pointers: Vec<u64>,
+    /// Addresses to which pieces of code lead whose own indirect jumps are not
+    /// understood, so that these jumps may go to the same function.
+    suspects: Vec<u64>,
+    pointers_known: bool,
+    incomplete: Option<&'static str>,
+}
+
+impl Targets {
+    /// The empty set over `text` (an address range of at most a few hundred
+    /// MiB: three eighths of its size are allocated).
+    #[must_use]
+    pub fn new(text: Extent) -> Self {
+        let words = usize::try_from(text.len().div_ceil(64)).unwrap_or(0);
+        Self {
+            text,
+            calls: vec![0; words],
+            jumps: vec![0; words],
+            pointers: vec![0; words],
+            suspects: Vec::new(),
+            pointers_known: false,
+            incomplete: None,
+        }
+    }
+
+    /// The targets in all of `code`; see [`scan`](Self::scan).
+    #[must_use]
+    pub fn of(code: &Code<'_>, functions: &[Extent], read: ReadMemory<'_>) -> Self {
+        let mut targets = Self::new(code.extent());
+        targets.scan(code, code.extent(), functions, read);
+        targets
+    }
+
+    /// Cuts `text` into at most `count` pieces of about the same size that
+    /// begin at functions, for [`scan`](Self::scan) on several threads.
+    #[must_use]
+    pub fn pieces(text: Extent, functions: &[Extent], count: usize) -> Vec<Extent> {
+        let step = (text.len() / count.max(1) as u64).max(1);
+        let mut cuts = vec![text.start];
+        for function in functions {
+            if text.contains(function.start)
+                && function.start >= cuts[cuts.len() - 1].saturating_add(step)
+                && cuts.len() < count
+            {
+                cuts.push(function.start);
+            }
+        }
+        cuts.push(text.end);
+        cuts.windows(2)
+            .map(|pair| Extent::new(pair[0], pair[1]))
+            .filter(|piece| !piece.is_empty())
+            .collect()
+    }
+
+    /// Adds what the code in `piece` says: direct jumps and calls, addresses
+    /// that it takes (`lea x(%rip)`), and the entries of the jump tables that
+    /// are understood.
+    ///
+    /// `code` is all of the object's text that is contiguous, `functions` are
+    /// the extents of all known functions, sorted by their start. Decoding
+    /// starts anew at each of them. Code between functions (a stripped object
+    /// keeps its cold parts there) is decoded as well, and as nobody knows
+    /// where its instructions begin, a 32-bit relative jump or call at *any*
+    /// byte of it counts too. That may add addresses that are no targets and
+    /// cannot leave one out.
+    pub fn scan(
+        &mut self,
+        code: &Code<'_>,
+        piece: Extent,
+        functions: &[Extent],
+        read: ReadMemory<'_>,
+    ) {
+        let piece = Extent::new(
+            piece.start.max(code.extent().start),
+            piece.end.min(code.extent().end),
+        );
+        let mut records = Vec::new();
+        let mut at = piece.start;
+        let mut index = functions.partition_point(|function| function.start < piece.start);
+        while at < piece.end {
+            while functions.get(index).is_some_and(|next| next.start < at) {
+                index += 1;
+            }
+            let here = functions.get(index).filter(|next| next.start == at);
+            // Several symbols may begin at one address: take the longest.
+            let mut known_end = here.map_or(at, |function| function.end);
+            while let Some(function) = functions.get(index).filter(|next| next.start == at) {
+                known_end = known_end.max(function.end);
+                index += 1;
+            }
+            let next = functions
+                .get(index)
+                .map_or(piece.end, |next| next.start)
+                .min(piece.end);
+            let known_end = known_end.clamp(at, next);
+            self.scan_run(
+                code,
+                Extent::new(at, known_end),
+                true,
+                functions,
+                read,
+                &mut records,
+            );
+            self.scan_run(
+                code,
+                Extent::new(known_end, next),
+                false,
+                functions,
+                read,
+                &mut records,
+            );
+            at = next;
+        }
+    }
+
+    /// One function (`known`) or the space behind it.
+    fn scan_run(
+        &mut self,
+        code: &Code<'_>,
+        run: Extent,
+        known: bool,
+        functions: &[Extent],
+        read: ReadMemory<'_>,
+        records: &mut Vec<Record>,
+    ) {
+        if run.is_empty() {
+            return;
+        }
+        records.clear();
+        let mut sure = known;
+        let mut at = run.start;
+        while let Some(bad) = sweep(code, Extent::new(at, run.end), true, |r| records.push(r)) {
+            sure = false;
+            at = bad.saturating_add(1);
+            if at >= run.end {
+                break;
+            }
+        }
+        if !sure {
+            self.scan_every_byte(code, run);
+        }
+        for record in records.iter() {
+            match record.kind {
+                Kind::Jump | Kind::Conditional => self.insert(record.target),
+                Kind::Constant => self.insert_pointer(record.target),
+                Kind::Call => set(&mut self.calls, self.text, record.target),
+                _ => {}
+            }
+        }
+        if !records.iter().any(|r| r.kind == Kind::IndirectJump) {
+            return;
+        }
+        let hints = Hints {
+            landing_pads: &[],
+            read,
+        };
+        let mut unknown = false;
+        for jump in jump_table::resolve(code, run, records, &hints) {
+            match jump.resolution {
+                Resolution::Table { targets, .. } => {
+                    targets.iter().for_each(|&target| self.insert(target));
+                }
+                Resolution::Pointer => {}
+                Resolution::Unknown => unknown = true,
+            }
+        }
+        if !unknown {
+            return;
+        }
+        let is_entry = |address| {
+            functions
+                .binary_search_by_key(&address, |function: &Extent| function.start)
+                .is_ok()
+        };
+        for record in records.iter() {
+            let leads_out = self.text.contains(record.target) && !run.contains(record.target);
+            if leads_out
+                && matches!(record.kind, Kind::Jump | Kind::Conditional | Kind::Constant)
+                && !is_entry(record.target)
+            {
+                self.suspects.push(record.target);
+            }
+        }
+        self.suspects.sort_unstable();
+        self.suspects.dedup();
+    }
+
+    /// `jmp rel32`, `call rel32` and `jcc rel32` at every byte.
+    fn scan_every_byte(&mut self, code: &Code<'_>, run: Extent) {
+        let end = run.end.saturating_add(6).min(code.extent().end);
+        let Some(bytes) = code.get(Extent::new(run.start, end)) else {
+            return;
+        };
+        for (offset, window) in bytes.windows(5).enumerate() {
+            let address = run.start + offset as u64;
+            let branch = |displacement: &[u8], length: u64| {
+                let displacement = i32::from_le_bytes([
+                    displacement[0],
+                    displacement[1],
+                    displacement[2],
+                    displacement[3],
+                ]);
+                address
+                    .wrapping_add(length)
+                    .wrapping_add_signed(i64::from(displacement))
+            };
+            match window[0] {
+                0xe8 | 0xe9 => self.insert(branch(&window[1..5], 5)),
+                0x0f if window[1] & 0xf0 == 0x80 => {
+                    if let Some(displacement) = bytes.get(offset + 2..offset + 6) {
+                        self.insert(branch(displacement, 6));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Adds an address that something may jump to; ignored outside the text.
+    pub fn insert(&mut self, address: u64) {
+        set(&mut self.jumps, self.text, address);
+    }
+
+    /// Adds the entry of a function, which is *called*: nothing of a caller
+    /// lives below the stack pointer there. Do not use it for the cold part
+    /// that a compiler split off a function (`name.cold`).
+    pub fn insert_entry(&mut self, address: u64) {
+        set(&mut self.calls, self.text, address);
+    }
+
+    /// Adds an address that is stored somewhere as a pointer, for instance the
+    /// addend of a relative relocation.
+    pub fn insert_pointer(&mut self, address: u64) {
+        set(&mut self.pointers, self.text, address);
+    }
+
+    /// Adds every word of `data` that is an address in the text. `data` is a
+    /// piece of the object's data as it stands in memory *after* relocation,
+    /// from an address that is a multiple of 8.
+    pub fn insert_pointers(&mut self, data: &[u8]) {
+        for word in data.chunks_exact(8) {
+            self.insert_pointer(u64::from_le_bytes([
+                word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
+            ]));
+        }
+    }
+
+    /// Says that all addresses of text that stand in the object's data have
+    /// been inserted. Then a jump through a pointer (`jmp *16(%rax)`: a tail
+    /// call of a virtual function, or a computed `goto`) can only lead to an
+    /// address in this set and is no longer a reason to refuse.
+    pub fn set_pointers_known(&mut self) {
+        self.pointers_known = true;
+    }
+
+    /// Whether [`set_pointers_known`](Self::set_pointers_known) was called.
+    #[must_use]
+    pub const fn pointers_known(&self) -> bool {
+        self.pointers_known
+    }
+
+    /// Says that some targets could not be found, and why (a fragment such as
+    /// `"its exception tables are damaged"`).
+    pub fn mark_incomplete(&mut self, why: &'static str) {
+        self.incomplete = Some(why);
+    }
+
+    /// Why targets may be missing, if they may.
+    #[must_use]
+    pub const fn incomplete(&self) -> Option<&'static str> {
+        self.incomplete
+    }
+
+    /// Adds all of `other`, which must be about the same text.
+    ///
+    /// # Panics
+    ///
+    /// If the two are about different text.
+    pub fn merge(&mut self, other: &Self) {
+        assert_eq!(self.text, other.text, "targets of different text");
+        for (mine, theirs) in self.calls.iter_mut().zip(&other.calls) {
+            *mine |= theirs;
+        }
+        for (mine, theirs) in self.jumps.iter_mut().zip(&other.jumps) {
+            *mine |= theirs;
+        }
+        for (mine, theirs) in self.pointers.iter_mut().zip(&other.pointers) {
+            *mine |= theirs;
+        }
+        self.suspects.extend_from_slice(&other.suspects);
+        self.suspects.sort_unstable();
+        self.suspects.dedup();
+        self.pointers_known |= other.pointers_known;
+        self.incomplete = self.incomplete.or(other.incomplete);
+    }
+
+    /// The text this is about.
+    #[must_use]
+    pub const fn text(&self) -> Extent {
+        self.text
+    }
+
+    /// Whether anything leads to `address`.
+    #[must_use]
+    pub fn contains(&self, address: u64) -> bool {
+        self.called(address) || self.jumped(address) || get(&self.pointers, self.text, address)
+    }
+
+    /// Whether `address` is called, or known as the entry of a function.
+    #[must_use]
+    pub fn called(&self, address: u64) -> bool {
+        get(&self.calls, self.text, address)
+    }
+
+    /// Whether a jump, a jump table or an exception leads to `address`.
+    #[must_use]
+    pub fn jumped(&self, address: u64) -> bool {
+        get(&self.jumps, self.text, address)
+    }
+
+    /// The first target in `range`. Meant for ranges of a few bytes.
+    #[must_use]
+    pub fn any_in(&self, range: Extent) -> Option<u64> {
+        (range.start.max(self.text.start)..range.end.min(self.text.end))
+            .find(|&address| self.contains(address))
+    }
+
+    /// The first address in `range` that code with an unresolved indirect jump
+    /// leads to: that code may belong to the same function.
+    #[must_use]
+    pub fn suspect_in(&self, range: Extent) -> Option<u64> {
+        let index = self
+            .suspects
+            .partition_point(|&address| address < range.start);
+        self.suspects
+            .get(index)
+            .copied()
+            .filter(|&address| range.contains(address))
+    }
+
+    /// How many addresses are in the set.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.calls
+            .iter()
+            .zip(&self.jumps)
+            .zip(&self.pointers)
+            .map(|((calls, jumps), pointers)| (calls | jumps | pointers).count_ones() as usize)
+            .sum()
+    }
+}
+
+fn position(text: Extent, address: u64) -> Option<(usize, u64)> {
+    if !text.contains(address) {
+        return None;
+    }
+    let offset = address - text.start;
+    Some(((offset / 64) as usize, 1 << (offset % 64)))
+}
+
+fn set(bits: &mut [u64], text: Extent, address: u64) {
+    if let Some((word, bit)) = position(text, address) {
+        bits[word] |= bit;
+    }
+}
+
+fn get(bits: &[u64], text: Extent, address: u64) -> bool {
+    position(text, address).is_some_and(|(word, bit)| bits[word] & bit != 0)
+}

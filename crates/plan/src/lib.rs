@@ -1,0 +1,12 @@
+//! From a site to machine code: which tactic reaches the detour, and the detour.
+//!
+//! Pure: bytes and addresses in, a plan or a reason out. Nothing here touches a
+//! process, so that everything can be tested as functions of bytes, and applying a
+//! plan cannot discover that it was wrong.
+//!
+//! - [`site`]: the ladder of tactics, and why one was refused
+//! - [`detour`]: the code that records an event and runs the displaced instructions
+#![forbid(unsafe_code)]
+
+pub mod detour;
+pub mod site;

@@ -1,0 +1,275 @@
+//! Why a tactic, or a whole site, was not used.
+
+use std::fmt;
+
+use capriole_insn::{Extent, RelocateError};
+
+/// A reason not to use a tactic at a site. `Display` is one line for a person;
+/// [`key`](Self::key) is a word for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The site is not inside the function it was said to be in.
+    OutsideFunction {
+        /// The site.
+        site: u64,
+        /// The function's bounds.
+        function: Extent,
+    },
+    /// The site is in the middle of an instruction.
+    NotABoundary {
+        /// The site.
+        site: u64,
+        /// The instruction around it.
+        instruction: Extent,
+    },
+    /// Some bytes of the function are no known instruction: it is not known
+    /// where the instructions behind them begin, nor what jumps where.
+    Undecodable {
+        /// The first such byte.
+        at: u64,
+    },
+    /// A jump leads into the middle of an instruction: data stands between the
+    /// code, or instructions overlap.
+    OverlappingCode {
+        /// Where that jump leads.
+        at: u64,
+    },
+    /// Nothing is known to lead to the site. It may be data.
+    NotReached {
+        /// The site.
+        site: u64,
+    },
+    /// The site is in code that must not change, for instance a restartable
+    /// sequence or Capriole's own.
+    Forbidden {
+        /// The forbidden range.
+        range: Extent,
+    },
+    /// There are no nops at the site that could hold a jump.
+    NoReservedBytes,
+    /// There are nops, but fewer than the jump needs.
+    NopsTooShort {
+        /// Bytes of nops at the site.
+        bytes: u64,
+    },
+    /// The instruction is shorter than the jump.
+    ShortInstruction {
+        /// Its length in bytes.
+        bytes: u64,
+    },
+    /// An instruction cannot be run elsewhere.
+    NotRelocatable(RelocateError),
+    /// Something jumps to, or points at, an address that the jump would cover.
+    BranchTarget {
+        /// That address.
+        at: u64,
+    },
+    /// A call would be covered that is not the last covered instruction: it
+    /// would return into the middle of the jump.
+    CallInside {
+        /// Its address.
+        at: u64,
+    },
+    /// Control leaves before five bytes are covered, and what follows is not
+    /// unused padding.
+    EndsTooSoon {
+        /// The address behind the last instruction that could be covered.
+        at: u64,
+    },
+    /// An indirect jump of the function could lead to a covered instruction.
+    UnresolvedIndirectJump {
+        /// The address of the jump.
+        at: u64,
+    },
+    /// Code elsewhere jumps into this function and has an indirect jump that
+    /// is not understood: it may be a part of this function.
+    UnresolvedPartJump {
+        /// Where it jumps to.
+        at: u64,
+    },
+    /// Not all jump targets in the object could be found; the text says why.
+    TargetsUnknown(&'static str),
+    /// Go's runtime stops goroutines at any instruction and keeps its address.
+    GoPreemption,
+    /// With a shadow stack, a call cannot be displaced: its return address must
+    /// be pushed by a `call`.
+    ShadowStack {
+        /// The address of the call.
+        at: u64,
+    },
+    /// There is a breakpoint already, probably a debugger's.
+    BreakpointPresent {
+        /// Its address.
+        at: u64,
+    },
+    /// Breakpoints were not asked for.
+    BreakpointsOff,
+    /// The program handles SIGTRAP itself.
+    TrapHandled,
+    /// A thread blocks SIGTRAP, so that a breakpoint would kill it.
+    TrapBlocked {
+        /// The thread's id.
+        tid: u32,
+    },
+    /// The program is traced by a debugger or forbids the handler that
+    /// breakpoints need; the text says what.
+    TrapUnusable(&'static str),
+    /// No free memory for the detour within 2 GB of the site.
+    NoMemoryNear {
+        /// The site.
+        site: u64,
+    },
+    /// A thread was executing a covered instruction that is not the first.
+    ThreadInside {
+        /// The thread's id.
+        tid: u32,
+        /// Where it was.
+        at: u64,
+    },
+    /// A stack holds an address inside the covered bytes: a frame may return
+    /// there.
+    AddressOnStack {
+        /// The thread's id.
+        tid: u32,
+        /// The address.
+        at: u64,
+    },
+    /// The bytes in memory are not those that were planned for.
+    BytesChanged {
+        /// The site.
+        site: u64,
+    },
+}
+
+impl Refusal {
+    /// A word for the kind of reason, the same in every version: the key under
+    /// which refusals are counted and written as JSON.
+    #[must_use]
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::OutsideFunction { .. } => "outside-function",
+            Self::NotABoundary { .. } => "not-a-boundary",
+            Self::Undecodable { .. } => "undecodable",
+            Self::OverlappingCode { .. } => "overlapping-code",
+            Self::NotReached { .. } => "not-reached",
+            Self::Forbidden { .. } => "forbidden",
+            Self::NoReservedBytes => "no-reserved-bytes",
+            Self::NopsTooShort { .. } => "nops-too-short",
+            Self::ShortInstruction { .. } => "short-instruction",
+            Self::NotRelocatable(_) => "not-relocatable",
+            Self::BranchTarget { .. } => "branch-target",
+            Self::CallInside { .. } => "call-inside",
+            Self::EndsTooSoon { .. } => "ends-too-soon",
+            Self::UnresolvedIndirectJump { .. } => "unresolved-indirect-jump",
+            Self::UnresolvedPartJump { .. } => "unresolved-part-jump",
+            Self::TargetsUnknown(_) => "targets-unknown",
+            Self::GoPreemption => "go-preemption",
+            Self::ShadowStack { .. } => "shadow-stack",
+            Self::BreakpointPresent { .. } => "breakpoint-present",
+            Self::BreakpointsOff => "breakpoints-off",
+            Self::TrapHandled => "trap-handled",
+            Self::TrapBlocked { .. } => "trap-blocked",
+            Self::TrapUnusable(_) => "trap-unusable",
+            Self::NoMemoryNear { .. } => "no-memory-near",
+            Self::ThreadInside { .. } => "thread-inside",
+            Self::AddressOnStack { .. } => "address-on-stack",
+            Self::BytesChanged { .. } => "bytes-changed",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutsideFunction { site, function } => {
+                write!(f, "{site:#x} is not inside the function {function}")
+            }
+            Self::NotABoundary { site, instruction } => write!(
+                f,
+                "{site:#x} is in the middle of the instruction at {:#x}; the next one begins at {:#x}",
+                instruction.start, instruction.end
+            ),
+            Self::Undecodable { at } => {
+                write!(f, "the bytes at {at:#x} are no known instruction")
+            }
+            Self::OverlappingCode { at } => write!(
+                f,
+                "a jump leads into the middle of an instruction at {at:#x}, so data may stand between the code"
+            ),
+            Self::NotReached { site } => write!(
+                f,
+                "nothing is known to lead to {site:#x}, so it may be data"
+            ),
+            Self::Forbidden { range } => {
+                write!(f, "the code at {range} must not be changed")
+            }
+            Self::NoReservedBytes => f.write_str("no nops at the site"),
+            Self::NopsTooShort { bytes } => {
+                write!(f, "only {bytes} bytes of nops at the site, 5 are needed")
+            }
+            Self::ShortInstruction { bytes } => {
+                write!(f, "the instruction has {bytes} bytes, 5 are needed")
+            }
+            Self::NotRelocatable(reason) => write!(f, "cannot be run elsewhere: {reason}"),
+            Self::BranchTarget { at } => {
+                write!(f, "something may jump to {at:#x}, which would be covered")
+            }
+            Self::CallInside { at } => {
+                write!(f, "the call at {at:#x} would return into the covered bytes")
+            }
+            Self::EndsTooSoon { at } => write!(
+                f,
+                "less than 5 bytes up to {at:#x}, and no unused padding follows"
+            ),
+            Self::UnresolvedIndirectJump { at } => write!(
+                f,
+                "the indirect jump at {at:#x} is not understood and might lead to a covered instruction"
+            ),
+            Self::UnresolvedPartJump { at } => write!(
+                f,
+                "code that jumps to {at:#x} contains an indirect jump that is not understood"
+            ),
+            Self::TargetsUnknown(why) => {
+                write!(f, "not all jumps of the object are known: {why}")
+            }
+            Self::GoPreemption => f.write_str(
+                "Go's scheduler may interrupt a goroutine between the covered instructions",
+            ),
+            Self::ShadowStack { at } => write!(
+                f,
+                "the call at {at:#x} cannot be displaced in a program with a shadow stack"
+            ),
+            Self::BreakpointPresent { at } => {
+                write!(f, "there is a breakpoint already at {at:#x}")
+            }
+            Self::BreakpointsOff => f.write_str("breakpoints were not allowed"),
+            Self::TrapHandled => f.write_str("the program handles SIGTRAP itself"),
+            Self::TrapBlocked { tid } => write!(f, "thread {tid} blocks SIGTRAP"),
+            Self::TrapUnusable(why) => write!(f, "breakpoints cannot be used: {why}"),
+            Self::NoMemoryNear { site } => {
+                write!(f, "no free memory within 2 GB of {site:#x}")
+            }
+            Self::ThreadInside { tid, at } => {
+                write!(f, "thread {tid} is at {at:#x}, inside the covered bytes")
+            }
+            Self::AddressOnStack { tid, at } => write!(
+                f,
+                "the stack of thread {tid} holds {at:#x}, inside the covered bytes"
+            ),
+            Self::BytesChanged { site } => {
+                write!(
+                    f,
+                    "the bytes at {site:#x} have changed since they were read"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<RelocateError> for Refusal {
+    fn from(reason: RelocateError) -> Self {
+        Self::NotRelocatable(reason)
+    }
+}

@@ -1,0 +1,487 @@
+//! `choose` on small functions, each with its disassembly.
+
+use capriole_insn::{Code, Extent, FunctionFlow, Hints, RelocateError, Targets};
+use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose};
+use iced_x86::Register;
+
+/// Where the function under test begins.
+const START: u64 = 0x40_1000;
+
+/// A function, followed by padding, and what is known about it.
+struct Function {
+    bytes: Vec<u8>,
+    size: u64,
+    targets: Targets,
+    forbidden: Vec<Extent>,
+    pads: Vec<u64>,
+    shadow_stack: bool,
+    int3: Result<(), Refusal>,
+    go: bool,
+    split_part: bool,
+}
+
+impl Function {
+    /// `padding` stands behind the function and belongs to nobody.
+    fn new(bytes: &[u8], padding: &[u8]) -> Self {
+        let size = bytes.len() as u64;
+        let bytes = [bytes, padding].concat();
+        let code = Code::new(&bytes, START);
+        let extent = Extent::new(START, START + size);
+        let mut targets = Targets::of(&code, &[extent], &|_, _| None);
+        targets.insert_entry(START);
+        Self {
+            bytes,
+            size,
+            targets,
+            forbidden: Vec::new(),
+            pads: Vec::new(),
+            shadow_stack: false,
+            int3: Ok(()),
+            go: false,
+            split_part: false,
+        }
+    }
+
+    /// Chooses at an offset from the start.
+    fn at(&self, offset: u64) -> Result<Shape, Refused> {
+        let code = Code::new(&self.bytes, START);
+        let extent = Extent::new(START, START + self.size);
+        let hints = Hints {
+            landing_pads: &self.pads,
+            read: &|_, _| None,
+        };
+        choose(&SiteInput {
+            code: &code,
+            flow: &FunctionFlow::analyse_with(&code, &extent, &hints).unwrap(),
+            site: START + offset,
+            targets: &self.targets,
+            padding_end: START + self.bytes.len() as u64,
+            forbidden: &self.forbidden,
+            shadow_stack: self.shadow_stack,
+            int3: self.int3,
+            go: self.go,
+            split_part: self.split_part,
+        })
+    }
+
+    /// The reason why `tactic` was not used at an offset.
+    fn refusal(&self, offset: u64, tactic: Tactic) -> Refusal {
+        let refusals = match self.at(offset) {
+            Ok(shape) => shape.refusals,
+            Err(refused) => refused.refusals,
+        };
+        let found = refusals.iter().find(|(tried, _)| *tried == tactic);
+        found
+            .unwrap_or_else(|| panic!("{tactic} was not refused"))
+            .1
+    }
+}
+
+/// A shape's tactic, the offsets of its covered bytes and of where it goes on,
+/// and how many instructions it displaces.
+fn summary(shape: &Shape) -> (Tactic, u64, u64, u64, usize) {
+    (
+        shape.tactic,
+        shape.covered.start - START,
+        shape.covered.end - START,
+        shape.resume - START,
+        shape.displaced.len(),
+    )
+}
+
+/// ```text
+///  0: 55        push %rbp
+///  1: 48 89 e5  mov  %rsp,%rbp
+///  4: 41 57     push %r15
+///  6: 31 c0     xor  %eax,%eax
+///  8: 41 5f     pop  %r15
+/// 10: 5d        pop  %rbp
+/// 11: c3        ret
+/// ```
+const PROLOGUE: &[u8] = &[
+    0x55, 0x48, 0x89, 0xe5, 0x41, 0x57, 0x31, 0xc0, 0x41, 0x5f, 0x5d, 0xc3,
+];
+
+#[test]
+fn a_prologue_is_a_region() {
+    let shape = Function::new(PROLOGUE, &[]).at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Region, 0, 6, 6, 3));
+    assert!(shape.at_entry);
+    assert!(!shape.live.gprs.contains(Register::RAX));
+    assert!(!shape.live.flags);
+    assert_eq!(
+        shape.refusals,
+        [
+            (Tactic::Reserved, Refusal::NoReservedBytes),
+            (
+                Tactic::OneInstruction,
+                Refusal::ShortInstruction { bytes: 1 }
+            ),
+        ]
+    );
+}
+
+#[test]
+fn the_probe_goes_behind_endbr64() {
+    let bytes = [&[0xf3, 0x0f, 0x1e, 0xfa], PROLOGUE].concat();
+    let function = Function::new(&bytes, &[]);
+    let shape = function.at(0).unwrap();
+    assert_eq!(shape.site, START + 4);
+    assert_eq!(summary(&shape), (Tactic::Region, 4, 10, 10, 3));
+    assert!(shape.at_entry);
+    assert_eq!(function.at(4).unwrap(), shape);
+}
+
+#[test]
+fn reserved_nops() {
+    // -fpatchable-function-entry=5
+    let nops = [&[0x90; 5], PROLOGUE].concat();
+    let shape = Function::new(&nops, &[]).at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Reserved, 0, 5, 5, 0));
+    // -mnop-mcount: nopl 0x0(%rax,%rax,1)
+    let fentry = [&[0x0f, 0x1f, 0x44, 0, 0], PROLOGUE].concat();
+    let shape = Function::new(&fentry, &[]).at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Reserved, 0, 5, 5, 0));
+    // nopl (%rax); nopl 0x0(%rax)
+    let two = [&[0x0f, 0x1f, 0, 0x0f, 0x1f, 0x40, 0], PROLOGUE].concat();
+    let mut function = Function::new(&two, &[]);
+    let shape = function.at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Reserved, 0, 7, 7, 0));
+    function.targets.insert(START + 3);
+    let refusal = function.refusal(0, Tactic::Reserved);
+    assert_eq!(refusal, Refusal::BranchTarget { at: START + 3 });
+    // Go's scheduler may stop a thread between two nops, not inside one.
+    let mut function = Function::new(&two, &[]);
+    function.go = true;
+    assert_eq!(function.refusal(0, Tactic::Reserved), Refusal::GoPreemption);
+    let mut function = Function::new(&fentry, &[]);
+    function.go = true;
+    assert_eq!(function.at(0).unwrap().tactic, Tactic::Reserved);
+    // nop; nop
+    let few = [&[0x90, 0x90], PROLOGUE].concat();
+    let function = Function::new(&few, &[]);
+    let refusal = function.refusal(0, Tactic::Reserved);
+    assert_eq!(refusal, Refusal::NopsTooShort { bytes: 2 });
+    assert_eq!(function.at(0).unwrap().tactic, Tactic::Region);
+}
+
+#[test]
+fn an_xray_sled() {
+    // jmp .+11; nopw 0x200(%rax,%rax,1)
+    let sled = [0xeb, 0x09, 0x66, 0x0f, 0x1f, 0x84, 0, 0, 0x02, 0, 0];
+    let bytes = [&sled, PROLOGUE].concat();
+    let shape = Function::new(&bytes, &[]).at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Reserved, 0, 11, 11, 0));
+}
+
+#[test]
+fn one_long_instruction() {
+    // mov $0x1,%eax; ret
+    let shape = Function::new(&[0xb8, 1, 0, 0, 0, 0xc3], &[]).at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::OneInstruction, 0, 5, 5, 1));
+    // call .+5+0x100; ret
+    let call = Function::new(&[0xe8, 0, 1, 0, 0, 0xc3], &[]);
+    assert_eq!(
+        summary(&call.at(0).unwrap()),
+        (Tactic::OneInstruction, 0, 5, 5, 1)
+    );
+    // In Go, too: only that one instruction's bytes change.
+    let go = Function { go: true, ..call };
+    assert_eq!(go.at(0).unwrap().tactic, Tactic::OneInstruction);
+    // With a shadow stack the return address must come from a call.
+    let shadow = Function {
+        shadow_stack: true,
+        go: false,
+        ..go
+    };
+    let refused = shadow.at(0).unwrap_err();
+    for tactic in [Tactic::OneInstruction, Tactic::Region, Tactic::Int3] {
+        let wanted = (tactic, Refusal::ShadowStack { at: START });
+        assert!(refused.refusals.contains(&wanted), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_jump_over_a_lock_prefix_is_a_jump_into_an_instruction() {
+    // 0: 74 01           je   3
+    // 2: f0 48 0f b1 0f  lock cmpxchg %rcx,(%rdi)
+    // 7: c3              ret
+    let function = Function::new(&[0x74, 0x01, 0xf0, 0x48, 0x0f, 0xb1, 0x0f, 0xc3], &[]);
+    let refusal = function.refusal(2, Tactic::OneInstruction);
+    assert_eq!(refusal, Refusal::BranchTarget { at: START + 3 });
+    // A breakpoint changes the prefix only.
+    assert_eq!(function.at(2).unwrap().tactic, Tactic::Int3);
+}
+
+/// ```text
+/// 0: 31 c0  xor %eax,%eax
+/// 2: ff c0  inc %eax
+/// 4: 39 f8  cmp %edi,%eax
+/// 6: 75 fa  jne 2
+/// 8: c3     ret
+/// ```
+const LOOP: &[u8] = &[0x31, 0xc0, 0xff, 0xc0, 0x39, 0xf8, 0x75, 0xfa, 0xc3];
+
+#[test]
+fn a_loop_into_the_region() {
+    let function = Function::new(LOOP, &[]);
+    let refusal = function.refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::BranchTarget { at: START + 2 });
+    let shape = function.at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Int3, 0, 1, 2, 1));
+    // The loop's head itself may be jumped to.
+    let shape = function.at(2).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Region, 2, 8, 8, 3));
+    assert!(!shape.at_entry);
+}
+
+#[test]
+fn without_breakpoints_the_reason_is_passed_on() {
+    let mut function = Function::new(LOOP, &[]);
+    function.int3 = Err(Refusal::TrapBlocked { tid: 7 });
+    let refused = function.at(0).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "reserved: no nops at the site; \
+         jump: the instruction has 2 bytes, 5 are needed; \
+         region: something may jump to 0x401002, which would be covered; \
+         int3: thread 7 blocks SIGTRAP"
+    );
+}
+
+#[test]
+fn calls_only_at_the_end() {
+    // 53 push %rbx; ff d0 call *%rax; 5b pop %rbx; c3 ret
+    let function = Function::new(&[0x53, 0xff, 0xd0, 0x5b, 0xc3], &[]);
+    let refusal = function.refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::CallInside { at: START + 1 });
+    // 48 89 fb mov %rdi,%rbx; ff d0 call *%rax; c3 ret
+    let mut function = Function::new(&[0x48, 0x89, 0xfb, 0xff, 0xd0, 0xc3], &[]);
+    let shape = function.at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Region, 0, 5, 5, 2));
+    function.shadow_stack = true;
+    let refusal = function.refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::ShadowStack { at: START + 3 });
+    // A call that does not return, and padding: the return address is there.
+    let function = Function::new(&[0xff, 0xd0], &[0xcc; 14]);
+    let refusal = function.refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::CallInside { at: START });
+}
+
+#[test]
+fn padding_behind_the_function() {
+    // 31 c0 xor %eax,%eax; c3 ret
+    let tiny = [0x31, 0xc0, 0xc3];
+    for padding in [&[0xcc; 13][..], &[0x90; 2], &[0x66, 0x0f, 0x1f, 0x44, 0, 0]] {
+        let shape = Function::new(&tiny, padding).at(0).unwrap();
+        let end = if padding.len() == 6 { 9 } else { 5 };
+        assert_eq!(summary(&shape), (Tactic::Region, 0, end, 3, 2));
+    }
+    // The next function begins too soon, or something is there.
+    for padding in [&[][..], &[0x90], &[0x90, 0x55]] {
+        let refusal = Function::new(&tiny, padding).refusal(0, Tactic::Region);
+        assert_eq!(refusal, Refusal::EndsTooSoon { at: START + 3 });
+    }
+    // Somebody jumps to the padding.
+    let mut function = Function::new(&tiny, &[0xcc; 13]);
+    function.targets.insert(START + 3);
+    let refusal = function.refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::BranchTarget { at: START + 3 });
+    // The function runs off its end: 31 c0 xor %eax,%eax
+    let refusal = Function::new(&[0x31, 0xc0], &[0x90; 14]).refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::EndsTooSoon { at: START + 2 });
+}
+
+#[test]
+fn indirect_jumps() {
+    // 48 8b 07 mov (%rdi),%rax; 48 ff c7 inc %rdi; ff 60 10 jmp *0x10(%rax)
+    let bytes = [0x48, 0x8b, 0x07, 0x48, 0xff, 0xc7, 0xff, 0x60, 0x10];
+    let mut function = Function::new(&bytes, &[]);
+    let unresolved = Refusal::UnresolvedIndirectJump { at: START + 6 };
+    assert_eq!(function.refusal(0, Tactic::Region), unresolved);
+    // All pointers to code are known: it is a tail call.
+    function.targets.set_pointers_known();
+    let shape = function.at(0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Region, 0, 6, 6, 2));
+    assert!(!shape.at_entry, "a computed goto could lead to the start");
+    // 48 01 f8 add %rdi,%rax; ff e0 jmp *%rax: a computed address.
+    let mut function = Function::new(&[0x48, 0x01, 0xf8, 0xff, 0xe0], &[]);
+    function.targets.set_pointers_known();
+    let unresolved = Refusal::UnresolvedIndirectJump { at: START + 3 };
+    assert_eq!(function.refusal(0, Tactic::Region), unresolved);
+}
+
+#[test]
+fn where_nothing_may_be_changed() {
+    let mut function = Function::new(PROLOGUE, &[]);
+    function.forbidden = vec![Extent::new(START + 4, START + 6)];
+    let range = function.forbidden[0];
+    let refusal = function.refusal(0, Tactic::Region);
+    assert_eq!(refusal, Refusal::Forbidden { range });
+    assert_eq!(function.at(0).unwrap().tactic, Tactic::Int3);
+    let refused = function.at(4).unwrap_err();
+    assert_eq!(
+        refused.refusals,
+        Tactic::ALL.map(|t| (t, Refusal::Forbidden { range }))
+    );
+    assert_eq!(
+        refused.to_string(),
+        "the code at 0x401004-0x401006 must not be changed"
+    );
+}
+
+#[test]
+fn sites_that_are_none() {
+    let function = Function::new(PROLOGUE, &[0xcc; 4]);
+    let instruction = Extent::new(START + 1, START + 4);
+    let site = START + 2;
+    let refusal = function.refusal(2, Tactic::Int3);
+    assert_eq!(refusal, Refusal::NotABoundary { site, instruction });
+    let site = START + 12;
+    let extent = Extent::new(START, START + 12);
+    let refusal = function.refusal(12, Tactic::Int3);
+    assert_eq!(
+        refusal,
+        Refusal::OutsideFunction {
+            site,
+            function: extent
+        }
+    );
+    // cc int3; c3 ret
+    let refusal = Function::new(&[0xcc, 0xc3], &[]).refusal(0, Tactic::Int3);
+    assert_eq!(refusal, Refusal::BreakpointPresent { at: START });
+}
+
+#[test]
+fn data_between_the_code() {
+    // 0: eb 04        jmp 6
+    // 2: 01 02 b8 04  data, which would decode as add %eax,(%rdx); mov $...,%eax
+    // 6: 31 c0        xor %eax,%eax
+    // 8: c3 90        ret; nop
+    let bytes = [0xeb, 0x04, 0x01, 0x02, 0xb8, 0x04, 0x31, 0xc0, 0xc3, 0x90];
+    let function = Function::new(&bytes, &[0x90; 6]);
+    let overlap = Refusal::OverlappingCode { at: START + 6 };
+    assert_eq!(function.refusal(2, Tactic::Int3), overlap);
+    // The way to the jump is sure, but what else jumps where is not.
+    assert_eq!(function.refusal(0, Tactic::Region), overlap);
+    assert_eq!(function.at(0).unwrap().tactic, Tactic::Int3);
+    // 31 c0 xor %eax,%eax; c3 ret; 06 no instruction in 64-bit mode
+    let function = Function::new(&[0x31, 0xc0, 0xc3, 0x06, 0x90, 0x90], &[]);
+    let undecodable = Refusal::Undecodable { at: START + 3 };
+    assert_eq!(function.refusal(0, Tactic::Region), undecodable);
+    assert_eq!(function.refusal(4, Tactic::Int3), undecodable);
+}
+
+#[test]
+fn code_that_nothing_reaches() {
+    // 31 c0 xor %eax,%eax; c3 ret; b8 .. mov $0,%eax; c3 ret
+    let bytes = [0x31, 0xc0, 0xc3, 0xb8, 0, 0, 0, 0, 0xc3];
+    let mut function = Function::new(&bytes, &[]);
+    let site = START + 3;
+    assert_eq!(
+        function.refusal(3, Tactic::Int3),
+        Refusal::NotReached { site }
+    );
+    // It is where an exception continues.
+    function.pads = vec![site];
+    function.targets.insert(site);
+    assert_eq!(function.at(3).unwrap().tactic, Tactic::OneInstruction);
+}
+
+#[test]
+fn what_cannot_be_run_elsewhere() {
+    // 0f 05 syscall; c3 ret
+    let function = Function::new(&[0x0f, 0x05, 0xc3], &[0x90; 13]);
+    let refusal = Refusal::NotRelocatable(RelocateError::SystemCall { at: START });
+    assert_eq!(function.refusal(0, Tactic::Region), refusal);
+    assert_eq!(function.refusal(0, Tactic::Int3), refusal);
+    // Not further on either: 31 c0 xor %eax,%eax; 0f 05 syscall; c3 ret
+    let function = Function::new(&[0x31, 0xc0, 0x0f, 0x05, 0xc3], &[]);
+    let refusal = Refusal::NotRelocatable(RelocateError::SystemCall { at: START + 2 });
+    assert_eq!(function.refusal(0, Tactic::Region), refusal);
+    assert_eq!(function.at(0).unwrap().tactic, Tactic::Int3);
+}
+
+#[test]
+fn go_and_missing_knowledge_forbid_regions() {
+    let mut function = Function::new(PROLOGUE, &[]);
+    function.go = true;
+    assert_eq!(function.refusal(0, Tactic::Region), Refusal::GoPreemption);
+    let mut function = Function::new(PROLOGUE, &[]);
+    function
+        .targets
+        .mark_incomplete("its exception tables are damaged");
+    let refusal = function.refusal(0, Tactic::Region);
+    let why = "not all jumps of the object are known: its exception tables are damaged";
+    assert_eq!(refusal.to_string(), why);
+}
+
+#[test]
+fn a_cold_part_with_an_unknown_jump() {
+    // Another piece of code, 0x40 behind the start, jumps into the function and
+    // has an indirect jump: eb c4 jmp START+6; 48 01 f8 add; ff e0 jmp *%rax
+    let mut text = PROLOGUE.to_vec();
+    text.resize(0x40, 0xcc);
+    text.extend([0xeb, 0xc4, 0x48, 0x01, 0xf8, 0xff, 0xe0]);
+    let mut function = Function::new(PROLOGUE, &text[PROLOGUE.len()..]);
+    assert_eq!(
+        function.refusal(0, Tactic::Region),
+        Refusal::UnresolvedPartJump { at: START + 6 }
+    );
+    // Without the indirect jump it is harmless, but for the address itself.
+    text.truncate(0x42);
+    function = Function::new(PROLOGUE, &text[PROLOGUE.len()..]);
+    assert_eq!(
+        summary(&function.at(0).unwrap()),
+        (Tactic::Region, 0, 6, 6, 3)
+    );
+    let refusal = function.refusal(4, Tactic::Region);
+    assert_eq!(refusal, Refusal::BranchTarget { at: START + 6 });
+}
+
+#[test]
+fn below_the_stack_pointer() {
+    assert!(Function::new(PROLOGUE, &[]).at(0).unwrap().at_entry);
+    assert!(!Function::new(PROLOGUE, &[]).at(1).unwrap().at_entry);
+    // A part that was split off is entered with the red zone in use.
+    let mut cold = Function::new(PROLOGUE, &[]);
+    cold.split_part = true;
+    assert!(!cold.at(0).unwrap().at_entry);
+    // The same if nothing calls it and something jumps to it.
+    let mut jumped = Function::new(PROLOGUE, &[]);
+    jumped.targets = Targets::new(Extent::new(START, START + 64));
+    jumped.targets.insert(START);
+    assert!(!jumped.at(0).unwrap().at_entry);
+    jumped.targets.insert_entry(START);
+    assert!(jumped.at(0).unwrap().at_entry);
+    // ff c7 inc %edi; 83 ff 63 cmp $99,%edi; 75 f9 jne 0; c3 ret
+    let again = Function::new(&[0xff, 0xc7, 0x83, 0xff, 0x63, 0x75, 0xf9, 0xc3], &[]);
+    assert!(!again.at(0).unwrap().at_entry);
+}
+
+#[test]
+fn every_refusal_reads_as_a_sentence() {
+    for refusal in [
+        Refusal::BreakpointsOff,
+        Refusal::TrapHandled,
+        Refusal::TrapUnusable("the program is traced"),
+        Refusal::NoMemoryNear { site: START },
+        Refusal::ThreadInside { tid: 1, at: START },
+        Refusal::AddressOnStack { tid: 1, at: START },
+        Refusal::BytesChanged { site: START },
+        Refusal::NotReached { site: START },
+        Refusal::NotRelocatable(RelocateError::Trap { at: START }),
+    ] {
+        let text = refusal.to_string();
+        assert!(
+            !text.ends_with('.') && !text.contains('\n') && text.len() > 15,
+            "{text}"
+        );
+        assert!(
+            refusal
+                .key()
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        );
+    }
+}

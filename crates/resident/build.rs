@@ -1,0 +1,37 @@
+//! Compiles and links the resident into one flat blob.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn run(command: &mut Command) {
+    let status = command
+        .status()
+        .unwrap_or_else(|e| panic!("cannot run {command:?}: {e}; install gcc and binutils"));
+    assert!(status.success(), "{command:?} failed");
+}
+
+fn main() {
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    for file in ["resident.c", "resident.h", "entry.S", "resident.ld"] {
+        println!("cargo:rerun-if-changed=src/{file}");
+    }
+    println!("cargo:rerun-if-env-changed=CC");
+    for (source, object) in [("src/entry.S", "entry.o"), ("src/resident.c", "resident.o")] {
+        run(Command::new(&cc)
+            .args("-c -std=gnu11 -O2 -g0 -Wall -Wextra -Werror -ffreestanding -fpie".split(' '))
+            .args("-mgeneral-regs-only -mno-red-zone -fno-stack-protector".split(' '))
+            .args("-fcf-protection=none -fno-jump-tables -fvisibility=hidden".split(' '))
+            .args("-fno-asynchronous-unwind-tables -fno-unwind-tables".split(' '))
+            .args("-fno-tree-loop-distribute-patterns -fno-strict-aliasing".split(' '))
+            .args([source, "-o"])
+            .arg(out.join(object)));
+    }
+    run(Command::new("ld")
+        .args("-m elf_x86_64 -static --no-warn-rwx-segments -T src/resident.ld -o".split(' '))
+        .arg(out.join("resident.elf"))
+        .args([out.join("entry.o"), out.join("resident.o")]));
+    run(Command::new("objcopy")
+        .args("-O binary -j .blob".split(' '))
+        .args([out.join("resident.elf"), out.join("resident.bin")]));
+}

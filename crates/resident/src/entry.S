@@ -1,0 +1,127 @@
+/* Head of the blob, entries from the detours, and what C cannot say.
+ * The blob is linked at address 0: a symbol's value is its offset. */
+#define RSEQ_SIGNATURE 0x53053053
+
+	.section .head, "ax", @progbits
+	.long	0x52504143			/* "CAPR" */
+	.long	capriole_blob_end
+	.long	capriole_entry_switch
+	.long	capriole_entry_locked
+	.long	capriole_trap
+	.long	capriole_restorer
+	.long	capriole_config
+	.long	capriole_install_cs
+
+	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
+	.balign	64
+	.globl	capriole_config
+	.hidden	capriole_config
+capriole_config:
+	.fill	128, 1, 0
+
+	/* struct rseq_cs { u32 version, flags; u64 start, length, abort } of
+	 * capriole_install; the tracer adds the blob's address to start and abort. */
+	.balign	32
+capriole_install_cs:
+	.long	0, 0
+	.quad	.Linstall_start
+	.quad	.Linstall_commit - .Linstall_start
+	.quad	.Linstall_abort
+
+	.text
+
+/* The entries are called from a detour with their argument on the stack and keep
+ * every register; only flags of the detour, which it has saved if they matter,
+ * and the argument's slot change. The direction flag may be set in the middle of
+ * somebody's string copy, and C wants it clear. */
+.macro	SAVE
+	pushfq
+	cld
+	push	%rax
+	push	%rcx
+	push	%rdx
+	push	%rsi
+	push	%rdi
+	push	%r8
+	push	%r9
+	push	%r10
+	push	%r11
+	push	%rbp
+	mov	%rsp, %rbp
+	and	$-16, %rsp
+.endm
+.macro	RESTORE
+	mov	%rbp, %rsp
+	pop	%rbp
+	pop	%r11
+	pop	%r10
+	pop	%r9
+	pop	%r8
+	pop	%rdi
+	pop	%rsi
+	pop	%rdx
+	pop	%rcx
+	pop	%rax
+	popfq
+.endm
+/* From %rbp after SAVE: 11 saved words, the return address, the argument. */
+#define ARGUMENT 96
+
+/* [argument] = control of the full packet; becomes 1: try again, 0: lost. */
+	.balign	16
+capriole_entry_switch:
+	SAVE
+	mov	ARGUMENT(%rbp), %rdi
+	call	capriole_switch_packet
+	mov	%eax, %eax
+	mov	%rax, ARGUMENT(%rbp)
+	RESTORE
+	ret
+
+/* [argument...] = the event: { u32 id, u32 bytes of fields }, fields. */
+	.balign	16
+capriole_entry_locked:
+	SAVE
+	lea	ARGUMENT(%rbp), %rdi
+	call	capriole_locked_record
+	RESTORE
+	ret
+
+/* u32 capriole_install(stream rdi, old rsi, old_seq rdx, new rcx, cpu r8d, rseq_offset r9) */
+	.balign	16
+	.globl	capriole_install
+	.hidden	capriole_install
+capriole_install:
+	lea	capriole_install_cs(%rip), %rax
+	mov	%rax, %fs:8(%r9)
+.Linstall_start:
+	cmp	%r8d, %fs:4(%r9)		/* still on this CPU? */
+	jne	.Linstall_no
+	cmp	%rsi, (%rdi)			/* still the current packet, */
+	jne	.Linstall_no
+	cmp	%rdx, 16(%rsi)			/* in the same life? */
+	jne	.Linstall_no
+	mov	%rcx, (%rdi)			/* the one store */
+.Linstall_commit:
+	mov	$1, %eax
+	ret
+.Linstall_no:
+	xor	%eax, %eax
+	ret
+	.long	RSEQ_SIGNATURE
+.Linstall_abort:
+	xor	%eax, %eax
+	ret
+
+	/* Returns from a signal handler. The byte pattern is the one unwinders know. */
+	.balign	16
+	nop
+capriole_restorer:
+	mov	$15, %rax
+	syscall
+	ud2
+
+	.section .tail, "ax", @progbits
+	.balign	64
+capriole_blob_end:
+	.section .note.GNU-stack, "", @progbits

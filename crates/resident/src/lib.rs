@@ -1,0 +1,241 @@
+//! The resident: the small blob of code that Capriole places in a target at the
+//! head of every arena, for what a detour cannot do in straight code: taking the
+//! next packet, recording without restartable sequences, and handling SIGTRAP.
+//!
+//! The code itself is `resident.c` and `entry.S`, compiled for general registers
+//! only and linked into one flat, position-independent blob without data. This
+//! crate holds the blob and fills in its configuration.
+#![forbid(unsafe_code)]
+
+use capriole_ring::layout::Geometry;
+
+static BLOB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.bin"));
+
+/// The signature that stands before the abort address of every restartable
+/// sequence, as glibc registers it on x86-64 (`RSEQ_SIG`).
+pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+
+/// What the tracer found out about the target and tells the resident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Address of session memory in the target.
+    pub session: u64,
+    /// Geometry of session memory.
+    pub geometry: Geometry,
+    /// Offset of `struct rseq` from the thread pointer, if every thread has one there.
+    pub rseq_offset: Option<i32>,
+    /// Offset of the thread id from the thread pointer, if every thread has it there.
+    pub tid_offset: Option<i32>,
+    /// The target's seccomp filter may forbid `futex`.
+    pub no_wake: bool,
+    /// Address and number of the sorted (site, detour) pairs for breakpoint probes.
+    pub traps: (u64, u64),
+    /// The program's own SIGTRAP handler (0 default, 1 ignored) and its flags.
+    pub old_trap: (u64, u64),
+}
+
+/// Addresses of the resident's entries once it is placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entries {
+    /// Where the blob starts.
+    pub base: u64,
+    /// Called by a detour whose packet is full.
+    pub switch: u64,
+    /// Called by a detour that cannot use restartable sequences.
+    pub locked: u64,
+    /// The SIGTRAP handler.
+    pub trap: u64,
+    /// `rt_sigreturn`, as the restorer of the handler.
+    pub restorer: u64,
+}
+
+fn head(index: usize) -> u32 {
+    let at = index * 4;
+    u32::from_le_bytes([BLOB[at], BLOB[at + 1], BLOB[at + 2], BLOB[at + 3]])
+}
+
+/// Bytes of the blob.
+pub fn size() -> usize {
+    BLOB.len()
+}
+
+/// The entries of a blob placed at `base`.
+pub fn entries(base: u64) -> Entries {
+    let at = |index| base + u64::from(head(index));
+    Entries {
+        base,
+        switch: at(2),
+        locked: at(3),
+        trap: at(4),
+        restorer: at(5),
+    }
+}
+
+/// The blob as it has to stand at `base`, configured.
+pub fn place(base: u64, config: &Config) -> Vec<u8> {
+    let mut blob = BLOB.to_vec();
+    let mut put = |at: usize, bytes: &[u8]| blob[at..at + bytes.len()].copy_from_slice(bytes);
+    let g = &config.geometry;
+    let address = |offset: usize| config.session + offset as u64;
+    let flags = u32::from(config.rseq_offset.is_some())
+        | u32::from(config.tid_offset.is_some()) << 1
+        | u32::from(config.no_wake) << 2;
+    let at = head(6) as usize;
+    for (offset, value) in [
+        (0, config.session),
+        (8, address(g.streams())),
+        (16, address(g.controls())),
+        (24, address(g.packets_offset())),
+        (56, config.traps.0),
+        (64, config.traps.1),
+        (72, config.old_trap.0),
+        (80, config.old_trap.1),
+    ] {
+        put(at + offset, &value.to_le_bytes());
+    }
+    for (offset, value) in [
+        (32, g.cpus),
+        (36, g.packets),
+        (40, g.packet_size.trailing_zeros()),
+        (44, flags),
+        (48, config.rseq_offset.unwrap_or(0) as u32),
+        (52, config.tid_offset.unwrap_or(0) as u32),
+    ] {
+        put(at + offset, &value.to_le_bytes());
+    }
+    // The restartable sequence's descriptor holds two absolute addresses.
+    let cs = head(7) as usize;
+    for offset in [8, 24] {
+        let mut word = [0; 8];
+        word.copy_from_slice(&BLOB[cs + offset..cs + offset + 8]);
+        put(
+            cs + offset,
+            &(u64::from_le_bytes(word) + base).to_le_bytes(),
+        );
+    }
+    blob
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capriole_ring::layout::{self, control, header, record, stream};
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, Register};
+
+    /// The C header and the Rust layout are written twice; they must agree.
+    #[test]
+    fn the_c_header_agrees_with_the_layout() {
+        let text = include_str!("resident.h");
+        let define = |name: &str| -> u64 {
+            let line = text
+                .lines()
+                .find_map(|l| l.strip_prefix(&format!("#define {name} ")))
+                .unwrap_or_else(|| panic!("{name} is not in resident.h"));
+            let word = line
+                .split_whitespace()
+                .next()
+                .unwrap_or("")
+                .trim_end_matches('u');
+            match word.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).expect(name),
+                None => word.parse().expect(name),
+            }
+        };
+        assert_eq!(
+            define("HEADER_READER_WAITING"),
+            header::READER_WAITING as u64
+        );
+        assert_eq!(define("HEADER_FREE"), header::FREE as u64);
+        assert_eq!(define("LANES"), layout::LANES as u64);
+        assert_eq!(define("PACKET_HEADER"), layout::PACKET_HEADER as u64);
+        assert_eq!(define("NO_PACKET"), u64::from(layout::NO_PACKET));
+        assert_eq!(define("STREAM_SIZE"), stream::SIZE as u64);
+        assert_eq!(define("CONTROL_SIZE"), control::SIZE as u64);
+        assert_eq!(define("RECORD_FIELDS"), record::FIELDS as u64);
+        assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
+        assert_eq!((stream::CUR, stream::LOST, stream::LOCK), (0, 8, 16));
+        assert_eq!(
+            (control::POS, control::END, control::SEQ, control::BEGIN),
+            (0, 8, 16, 24)
+        );
+        assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
+        assert_eq!((control::LANE, control::INDEX), (48, 52));
+        assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
+    }
+
+    #[test]
+    fn the_blob_has_its_head_and_is_small() {
+        assert_eq!(head(0), u32::from_le_bytes(*b"CAPR"));
+        assert_eq!(head(1) as usize, BLOB.len());
+        assert!(BLOB.len() < 4096, "{} bytes", BLOB.len());
+        let entries = entries(0x1000);
+        for entry in [
+            entries.switch,
+            entries.locked,
+            entries.trap,
+            entries.restorer,
+        ] {
+            assert!(entry > 0x1000 && entry < 0x1000 + BLOB.len() as u64);
+        }
+    }
+
+    /// Reads the blob's own disassembly: no vector or x87 register, no call out of
+    /// the blob, no system call but at the few places that are meant to make one.
+    #[test]
+    fn the_blob_touches_general_registers_only() {
+        let start = head(7) as usize + 32;
+        let mut decoder = Decoder::new(64, &BLOB[start..], DecoderOptions::NONE);
+        decoder.set_ip(start as u64);
+        let mut info = InstructionInfoFactory::new();
+        let mut syscalls = 0;
+        for instruction in &mut decoder {
+            if instruction.is_invalid() {
+                continue; // the signature in front of the abort address
+            }
+            syscalls += usize::from(instruction.mnemonic() == Mnemonic::Syscall);
+            assert_ne!(instruction.mnemonic(), Mnemonic::Pause, "it never waits");
+            for used in info.info(&instruction).used_registers() {
+                let r = used.register();
+                assert!(
+                    !r.is_vector_register() && !r.is_st() && !r.is_mm() && !r.is_k(),
+                    "{instruction} uses {r:?}"
+                );
+            }
+            if instruction.is_call_near() {
+                assert!(
+                    instruction.near_branch_target() < BLOB.len() as u64,
+                    "{instruction}"
+                );
+            }
+            if instruction.is_call_near_indirect() {
+                // The program's own SIGTRAP handler is the one thing called.
+                assert_ne!(instruction.op0_register(), Register::None);
+            }
+        }
+        // futex, the restorer, and the four of a foreign SIGTRAP's default.
+        assert_eq!(syscalls, 6);
+    }
+
+    #[test]
+    fn placing_fills_in_the_configuration() {
+        let geometry = Geometry::for_buffer(1 << 20, 2, 10);
+        let config = Config {
+            session: 0x7000_0000,
+            geometry,
+            rseq_offset: Some(-160),
+            tid_offset: Some(0x2d0),
+            no_wake: false,
+            traps: (0x5000, 3),
+            old_trap: (1, 2),
+        };
+        let blob = place(0x10_0000, &config);
+        let at = head(6) as usize;
+        assert_eq!(blob[at..at + 8], 0x7000_0000u64.to_le_bytes());
+        assert_eq!(blob[at + 44], 3);
+        assert_eq!(blob[at + 48..at + 52], (-160i32).to_le_bytes());
+        let cs = head(7) as usize;
+        let abort = u64::from_le_bytes(blob[cs + 24..cs + 32].try_into().expect("8 bytes"));
+        let signature = (abort - 0x10_0000 - 4) as usize;
+        assert_eq!(blob[signature..signature + 4], RSEQ_SIGNATURE.to_le_bytes());
+    }
+}

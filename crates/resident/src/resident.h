@@ -1,0 +1,83 @@
+/* Layout of session memory and of the resident's own tables, for the resident.
+ * The Rust side is crates/ring/src/layout.rs and crates/resident/src/lib.rs;
+ * a test reads the numbers below and compares them. */
+#ifndef CAPRIOLE_RESIDENT_H
+#define CAPRIOLE_RESIDENT_H
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long u64;
+typedef long s64;
+
+#define HEADER_READER_WAITING 192
+#define HEADER_FREE 256
+#define LANES 9
+#define PACKET_HEADER 80
+#define NO_PACKET 0xffffffffu
+#define STREAM_SIZE 64
+#define CONTROL_SIZE 64
+#define RECORD_FIELDS 16
+#define RSEQ_SIGNATURE 0x53053053
+
+/* 64 bytes, one for each (lane, cpu). */
+struct stream {
+	u64 cur;  /* address of the control of the packet being filled */
+	u64 lost; /* events lost because no packet was free; only ever added to, atomically */
+	u32 lock; /* lanes 1..: 1 while a writer is inside */
+	u32 pad[11];
+};
+
+/* 64 bytes, one for each packet. */
+struct control {
+	u64 pos;
+	u64 end;
+	u64 seq;
+	u64 begin;
+	u64 lost;
+	u32 prev;
+	u32 cpu;
+	u32 lane;
+	u32 index;
+	u64 pad;
+};
+
+struct record {
+	u64 time;
+	u32 id;
+	u32 tid;
+	u64 field[];
+};
+
+_Static_assert(sizeof(struct stream) == STREAM_SIZE, "stream");
+_Static_assert(sizeof(struct control) == CONTROL_SIZE, "control");
+_Static_assert(sizeof(struct record) == RECORD_FIELDS, "record");
+
+/* What the tracer tells the resident when it places it; read-only in the target. */
+struct config {
+	u64 session;     /* 0: address of session memory */
+	u64 streams;     /* 8: address of the stream table */
+	u64 controls;    /* 16: address of the controls */
+	u64 packets;     /* 24: address of packet 0 */
+	u32 cpus;        /* 32 */
+	u32 packet_count; /* 36 */
+	u32 packet_shift; /* 40: log2 of the packet size */
+	u32 flags;       /* 44: FLAG_... */
+	s32 rseq_offset; /* 48: of struct rseq from the thread pointer */
+	s32 tid_offset;  /* 52: of the thread id from the thread pointer */
+	u64 traps;       /* 56: address of struct trap[trap_count], sorted by site */
+	u64 trap_count;  /* 64 */
+	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
+	u64 old_flags;   /* 80 */
+};
+
+#define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
+#define FLAG_TID 2     /* tid_offset is valid */
+#define FLAG_NO_WAKE 4 /* the program's seccomp filter may forbid futex: never wake the reader */
+
+struct trap {
+	u64 site;
+	u64 detour;
+};
+
+#endif

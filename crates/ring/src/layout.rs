@@ -1,0 +1,315 @@
+//! Where everything stands in session memory.
+//!
+//! Session memory is one memfd, created in the target and mapped shared by the
+//! target (and what it forks) and by the tracer:
+//!
+//! ```text
+//! 0          HEADER     one page: identity, geometry, arenas, free packets
+//! SCRATCH    four pages: frames for system calls injected into the target
+//! streams    64 bytes for each (lane, cpu): the packet being filled, lost events
+//! controls   64 bytes for each packet, and one more: the null control
+//! journal    64 bytes for each probed site: what its bytes were and are
+//! packets    the packets, each `packet_size` bytes, aligned to that size
+//! ```
+//!
+//! Numbers are little endian. Pointers are virtual addresses *in the target*;
+//! the reader never follows one without turning it into an offset that it has
+//! checked. The resident (C) is compiled against `resident.h`; a test compares
+//! that header with this module.
+//!
+//! # One stream, one writer at a time
+//!
+//! A *stream* is a sequence of packets in time order. Lane 0 of a CPU is written
+//! under a restartable sequence: whoever is interrupted before the commit starts
+//! again, so the CPU itself is the lock. Lanes 1.. are written under a try-lock
+//! by threads that have no restartable sequences.
+//!
+//! `stream.cur` points to the control of the packet being filled. One store to
+//! `control.pos` publishes a record; one store to `stream.cur` closes a packet
+//! and opens the next. A closed packet is never written again, and a new control
+//! names its predecessor (`prev`, `seq`), so that the reader finds all closed
+//! packets in order by walking back from `cur`: nothing has to be marked by a
+//! writer that could be interrupted before it comes to it.
+
+/// First word of session memory: `CAPRIOLE` in ASCII.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
+/// Version of this layout; another version's session can be restored (the
+/// journal's place and form never change) but not read.
+pub const VERSION: u32 = 1;
+
+/// Byte offsets in the header page.
+pub mod header {
+    /// u64: [`super::MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// u32: [`super::VERSION`].
+    pub const VERSION: usize = 8;
+    /// u32: one of [`super::State`].
+    pub const STATE: usize = 12;
+    /// u32: process id of the target, as the tracer sees it.
+    pub const PID: usize = 16;
+    /// u32: process id of the tracer.
+    pub const OWNER: usize = 20;
+    /// u64: start time of the target, clock ticks since boot.
+    pub const START_TIME: usize = 24;
+    /// u64: start time of the tracer, clock ticks since boot.
+    pub const OWNER_START_TIME: usize = 32;
+    /// u64: address of session memory in the target.
+    pub const BASE: usize = 40;
+    /// u64: bytes of session memory.
+    pub const SIZE: usize = 48;
+    /// u32: CPUs that have streams.
+    pub const CPUS: usize = 56;
+    /// u32: lanes of each CPU.
+    pub const LANES: usize = 60;
+    /// u32: bytes of a packet, a power of two.
+    pub const PACKET_SIZE: usize = 64;
+    /// u32: packets.
+    pub const PACKETS: usize = 68;
+    /// u32: journal entries there is room for.
+    pub const JOURNAL_CAPACITY: usize = 72;
+    /// u32: journal entries in use; written after the entries themselves.
+    pub const JOURNAL_LEN: usize = 76;
+    /// u32: arenas in use, at most [`super::MAX_ARENAS`].
+    pub const ARENAS_LEN: usize = 80;
+    /// u32: 1 from before the SIGTRAP handler is installed until after it is gone.
+    pub const TRAP_INSTALLED: usize = 84;
+    /// 4 × u64: the program's own SIGTRAP action (`struct kernel_sigaction`:
+    /// handler, flags, restorer, mask).
+    pub const TRAP_OLD: usize = 88;
+    /// u64: address of the resident's SIGTRAP handler.
+    pub const TRAP_HANDLER: usize = 120;
+    /// u64: byte offset of the journal.
+    pub const JOURNAL_OFFSET: usize = 128;
+    /// u32, a futex, on a line of its own: 1 while the reader sleeps and wants
+    /// to be woken when a packet is closed.
+    pub const READER_WAITING: usize = 192;
+    /// 64 × u64: a bit for each packet, 1 = free.
+    pub const FREE: usize = 256;
+    /// [`super::MAX_ARENAS`] × { u64 start, u64 length in bytes }.
+    pub const ARENAS: usize = 768;
+}
+
+/// Bytes of the header.
+pub const HEADER_SIZE: usize = 4096;
+/// Byte offset of the scratch pages.
+pub const SCRATCH: usize = HEADER_SIZE;
+/// Bytes of the scratch pages.
+pub const SCRATCH_SIZE: usize = 4 * 4096;
+/// Most packets of a session.
+pub const MAX_PACKETS: usize = 64 * 64;
+/// Most arenas of a session.
+pub const MAX_ARENAS: usize = 64;
+/// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path.
+pub const LANES: usize = 9;
+/// Smallest packet, bytes.
+pub const MIN_PACKET_SIZE: usize = 4096;
+/// Largest packet, bytes.
+pub const MAX_PACKET_SIZE: usize = 4 << 20;
+/// Bytes at the head of a packet that are the CTF header's, written by the reader.
+pub const PACKET_HEADER: usize = 80;
+
+/// Byte offsets in a stream.
+pub mod stream {
+    /// u64: address of the control of the packet being filled.
+    pub const CUR: usize = 0;
+    /// u64: events lost so far because no packet was free.
+    pub const LOST: usize = 8;
+    /// u32: 1 while a writer of a locked lane is inside.
+    pub const LOCK: usize = 16;
+    /// Bytes of a stream: a cache line, so that CPUs do not share one.
+    pub const SIZE: usize = 64;
+}
+
+/// Byte offsets in a packet's control.
+pub mod control {
+    /// u64: address where the next record goes; the store to it is the commit.
+    pub const POS: usize = 0;
+    /// u64: address behind the packet.
+    pub const END: usize = 8;
+    /// u64: number of the packet in its stream, from 0.
+    pub const SEQ: usize = 16;
+    /// u64: time stamp counter when the packet was opened.
+    pub const BEGIN: usize = 24;
+    /// u64: events the stream had lost when the packet was opened.
+    pub const LOST: usize = 32;
+    /// u32: index of the packet before in the stream, or [`super::NO_PACKET`].
+    pub const PREV: usize = 40;
+    /// u32: CPU of the stream.
+    pub const CPU: usize = 44;
+    /// u32: lane of the stream.
+    pub const LANE: usize = 48;
+    /// u32: index of this packet.
+    pub const INDEX: usize = 52;
+    /// Bytes of a control: a cache line.
+    pub const SIZE: usize = 64;
+}
+
+/// `control.prev` of a stream's first packet.
+pub const NO_PACKET: u32 = u32::MAX;
+
+/// A record: u64 time stamp counter, u32 event id, u32 thread id, then the fields.
+pub mod record {
+    /// u64: time stamp counter.
+    pub const TIME: usize = 0;
+    /// u32: event id.
+    pub const ID: usize = 8;
+    /// u32: thread id, as the target's own namespace has it; 0 = unknown.
+    pub const TID: usize = 12;
+    /// The fields, eight bytes each.
+    pub const FIELDS: usize = 16;
+}
+
+/// Byte offsets in a journal entry.
+pub mod journal {
+    /// u64: address of the first byte that changes.
+    pub const ADDRESS: usize = 0;
+    /// u8: how many bytes change, 1..=[`MAX_BYTES`].
+    pub const LEN: usize = 8;
+    /// u8: [`super::SiteState`].
+    pub const STATE: usize = 9;
+    /// [`MAX_BYTES`] × u8: the bytes before.
+    pub const BEFORE: usize = 16;
+    /// [`MAX_BYTES`] × u8: the bytes while probed.
+    pub const AFTER: usize = 32;
+    /// u64: address of the detour.
+    pub const DETOUR: usize = 48;
+    /// Bytes of an entry.
+    pub const SIZE: usize = 64;
+    /// Most bytes that a site changes.
+    pub const MAX_BYTES: usize = 16;
+}
+
+/// Where a session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// Memory is mapped, no byte of the program has changed yet.
+    Building = 0,
+    /// Bytes may have changed; the journal tells which.
+    Armed = 1,
+    /// All bytes are back; the mappings are still there.
+    Restored = 2,
+}
+
+impl State {
+    /// The state a header's word stands for.
+    pub fn from_word(word: u32) -> Option<State> {
+        match word {
+            0 => Some(State::Building),
+            1 => Some(State::Armed),
+            2 => Some(State::Restored),
+            _ => None,
+        }
+    }
+}
+
+/// Number and size of everything in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// CPUs that have streams (the possible ones, not only those online).
+    pub cpus: u32,
+    /// Bytes of a packet: a power of two in [`MIN_PACKET_SIZE`]..=[`MAX_PACKET_SIZE`].
+    pub packet_size: u32,
+    /// Packets, at most [`MAX_PACKETS`].
+    pub packets: u32,
+    /// Journal entries there is room for.
+    pub journal: u32,
+}
+
+impl Geometry {
+    /// A geometry with about `bytes` of packets for `cpus` CPUs and room for
+    /// `journal` sites.
+    ///
+    /// Packets are as large as leaves every CPU at least eight of them, and at
+    /// most 256 KiB: large packets cost fewer switches, small ones lose less
+    /// room when many CPUs hold one each.
+    pub fn for_buffer(bytes: u64, cpus: u32, journal: u32) -> Geometry {
+        let cpus = cpus.max(1);
+        let per_cpu = bytes / u64::from(cpus);
+        let mut packet_size = 256 * 1024u64;
+        while packet_size > MIN_PACKET_SIZE as u64 && per_cpu / packet_size < 8 {
+            packet_size /= 2;
+        }
+        while bytes / packet_size > MAX_PACKETS as u64 && packet_size < MAX_PACKET_SIZE as u64 {
+            packet_size *= 2;
+        }
+        let packets = (bytes / packet_size)
+            .clamp(u64::from(cpus) * 2, MAX_PACKETS as u64)
+            .max(2);
+        Geometry {
+            cpus,
+            packet_size: packet_size as u32,
+            packets: packets as u32,
+            journal,
+        }
+    }
+
+    /// Byte offset of the stream table.
+    pub fn streams(&self) -> usize {
+        SCRATCH + SCRATCH_SIZE
+    }
+    /// Byte offset of the stream of `lane` on `cpu`.
+    pub fn stream(&self, lane: u32, cpu: u32) -> usize {
+        self.streams() + (lane as usize * self.cpus as usize + cpu as usize) * stream::SIZE
+    }
+    /// Byte offset of the packets' controls; the null control stands behind them.
+    pub fn controls(&self) -> usize {
+        self.streams() + LANES * self.cpus as usize * stream::SIZE
+    }
+    /// Byte offset of the control of packet `index`; `index == packets` is the
+    /// null control, which is always full.
+    pub fn control(&self, index: u32) -> usize {
+        self.controls() + index as usize * control::SIZE
+    }
+    /// Byte offset of the journal.
+    pub fn journal_offset(&self) -> usize {
+        self.control(self.packets + 1)
+    }
+    /// Byte offset of the first packet, a multiple of the packet size.
+    pub fn packets_offset(&self) -> usize {
+        let end = self.journal_offset() + self.journal as usize * journal::SIZE;
+        end.next_multiple_of(self.packet_size as usize)
+    }
+    /// Byte offset of packet `index`.
+    pub fn packet(&self, index: u32) -> usize {
+        self.packets_offset() + index as usize * self.packet_size as usize
+    }
+    /// Bytes of the whole session memory.
+    pub fn size(&self) -> usize {
+        self.packet(self.packets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_do_not_overlap_for_any_machine() {
+        for cpus in [1, 2, 7, 64, 1024] {
+            for megabytes in [1u64, 16, 64, 1024, 16384] {
+                let g = Geometry::for_buffer(megabytes << 20, cpus, 5000);
+                assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
+                assert!(g.packets >= 2, "{g:?}");
+                assert!(g.packet_size.is_power_of_two());
+                let order = [
+                    SCRATCH,
+                    g.streams(),
+                    g.stream(LANES as u32 - 1, cpus - 1) + stream::SIZE,
+                    g.control(g.packets) + control::SIZE,
+                    g.journal_offset() + 5000 * journal::SIZE,
+                    g.packets_offset(),
+                    g.size(),
+                ];
+                assert!(order.is_sorted(), "{g:?} {order:?}");
+                assert_eq!(g.packets_offset() % g.packet_size as usize, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn header_fields_stay_inside_the_header() {
+        const { assert!(header::FREE + MAX_PACKETS / 8 <= header::ARENAS) };
+        const { assert!(header::ARENAS + MAX_ARENAS * 16 <= HEADER_SIZE) };
+    }
+}

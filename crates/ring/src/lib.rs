@@ -1,0 +1,20 @@
+//! Session memory: its layout, and the reader's side of it.
+//!
+//! A session's memory is shared with the program that is being traced, which may
+//! be broken or hostile. The reader therefore keeps its own copy of the geometry,
+//! turns every pointer it reads into an offset that it checks, bounds every walk,
+//! and copies a packet before it looks at it: it can be fed nonsense, but not
+//! crashed.
+//!
+//! - [`layout`]: byte offsets, geometry
+//! - [`memory`]: the mapping; the only unsafe code of the crate
+//! - [`reader`]: closed packets, in order, stream by stream
+#![deny(unsafe_code)]
+
+pub mod layout;
+#[allow(unsafe_code)]
+pub mod memory;
+pub mod reader;
+
+pub use memory::Memory;
+pub use reader::{Packet, Reader};

@@ -1,0 +1,244 @@
+//! The mapping of session memory, read and written with atomics and bounds checks.
+
+use crate::layout::{self, Geometry, State, control, header, stream};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Who is who in a session, for its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The target's process id and start time (clock ticks since boot).
+    pub target: (u32, u64),
+    /// The tracer's process id and start time (clock ticks since boot).
+    pub owner: (u32, u64),
+}
+
+/// A mapping of session memory.
+///
+/// Every access names a byte offset; one outside the mapping panics, because the
+/// offsets come from a [`Geometry`] that the tracer made itself. What is *read*
+/// may be anything.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the value and is accessed through atomics and
+// byte copies only, which are sound from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above; no method hands out a reference to plain memory.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `len` bytes of the memfd `fd` shared, for reading and writing.
+    ///
+    /// # Errors
+    /// What `mmap` answers, or `EINVAL` if the file is shorter than `len`: a page
+    /// behind its end would raise SIGBUS later.
+    pub fn map(fd: &OwnedFd, len: usize) -> rustix::io::Result<Memory> {
+        if rustix::fs::fstat(fd.as_fd())?.st_size < len as i64 {
+            return Err(rustix::io::Errno::INVAL);
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file
+        // is long enough, as was just checked, and sealed against shrinking by
+        // whoever made it.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::FAULT)?;
+        Ok(Memory { start, len })
+    }
+
+    /// Bytes of the mapping.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the mapping is empty (it never is).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn check(&self, offset: usize, size: usize) {
+        assert!(
+            offset.is_multiple_of(size) && offset.checked_add(size).is_some_and(|e| e <= self.len),
+            "offset {offset:#x} outside session memory of {:#x} bytes",
+            self.len
+        );
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8);
+        // SAFETY: inside the mapping and aligned, as checked; the other process
+        // uses aligned machine words there as well, so atomics suffice.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().wrapping_add(offset).cast()) }
+    }
+
+    fn half(&self, offset: usize) -> &AtomicU32 {
+        self.check(offset, 4);
+        // SAFETY: as in `word`.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().wrapping_add(offset).cast()) }
+    }
+
+    /// Loads a u64; what the writer stored before it is visible afterwards.
+    pub fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores a u64 after everything that was stored before.
+    pub fn store(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Loads a u32; what the writer stored before it is visible afterwards.
+    pub fn load_u32(&self, offset: usize) -> u32 {
+        self.half(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores a u32 after everything that was stored before.
+    pub fn store_u32(&self, offset: usize, value: u32) {
+        self.half(offset).store(value, Ordering::Release);
+    }
+
+    /// Copies bytes out. They may change while they are copied; the copy does not.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(
+            offset
+                .checked_add(into.len())
+                .is_some_and(|e| e <= self.len)
+        );
+        // SAFETY: source inside the mapping, as checked; destination is ours and
+        // cannot overlap a mapping that we own exclusively. A concurrent writer
+        // in another process can only make the bytes themselves arbitrary.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.start.as_ptr().wrapping_add(offset),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(
+            offset
+                .checked_add(bytes.len())
+                .is_some_and(|e| e <= self.len)
+        );
+        // SAFETY: destination inside the mapping, as checked; see `read`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.start.as_ptr().wrapping_add(offset),
+                bytes.len(),
+            );
+        }
+    }
+
+    /// Lays out fresh (zeroed) session memory that the target has mapped at `base`.
+    ///
+    /// Every stream starts at the null control, which is always full: a CPU takes
+    /// its first packet when it records its first event.
+    pub fn format(&self, base: u64, g: &Geometry, who: &Identity) {
+        use header as h;
+        for (offset, value) in [
+            (h::START_TIME, who.target.1),
+            (h::OWNER_START_TIME, who.owner.1),
+            (h::BASE, base),
+            (h::SIZE, self.len as u64),
+            (h::JOURNAL_OFFSET, g.journal_offset() as u64),
+        ] {
+            self.store(offset, value);
+        }
+        for (offset, value) in [
+            (h::VERSION, layout::VERSION),
+            (h::STATE, State::Building as u32),
+            (h::PID, who.target.0),
+            (h::OWNER, who.owner.0),
+            (h::CPUS, g.cpus),
+            (h::LANES, layout::LANES as u32),
+            (h::PACKET_SIZE, g.packet_size),
+            (h::PACKETS, g.packets),
+            (h::JOURNAL_CAPACITY, g.journal),
+            (h::JOURNAL_LEN, 0),
+            (h::ARENAS_LEN, 0),
+            (h::TRAP_INSTALLED, 0),
+            (h::READER_WAITING, 0),
+        ] {
+            self.store_u32(offset, value);
+        }
+        for index in 0..g.packets {
+            self.free_packet(index);
+        }
+        let null = g.control(g.packets);
+        self.store(null + control::POS, 0);
+        self.store(null + control::END, 0);
+        self.store(null + control::SEQ, u64::MAX);
+        self.store_u32(null + control::INDEX, layout::NO_PACKET);
+        for lane in 0..layout::LANES as u32 {
+            for cpu in 0..g.cpus {
+                self.store(g.stream(lane, cpu) + stream::CUR, base + null as u64);
+            }
+        }
+        // Last, so that memory with a magic is memory with a whole header.
+        self.store(h::MAGIC, layout::MAGIC);
+    }
+
+    /// Gives packet `index` to the writers.
+    pub fn free_packet(&self, index: u32) {
+        let offset = header::FREE + index as usize / 64 * 8;
+        self.word(offset)
+            .fetch_or(1 << (index % 64), Ordering::AcqRel);
+    }
+
+    /// The packets that are free.
+    pub fn free_packets(&self) -> u32 {
+        (0..layout::MAX_PACKETS / 64)
+            .map(|i| self.load(header::FREE + i * 8).count_ones())
+            .sum()
+    }
+
+    /// Says that the reader is about to sleep. Between this and
+    /// [`sleep`](Self::sleep) the streams must be looked at once more: a packet
+    /// closed before this word was seen set would wake nobody.
+    pub fn announce_sleep(&self) {
+        self.half(header::READER_WAITING).store(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps until a writer closes a packet, or for `limit`.
+    pub fn sleep(&self, limit: Duration) {
+        let limit = rustix::thread::Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        // Every outcome (woken, timed out, interrupted, already cleared) means
+        // the same: look again.
+        let _ = futex::wait(
+            self.half(header::READER_WAITING),
+            futex::Flags::empty(),
+            1,
+            Some(&limit),
+        );
+        self.half(header::READER_WAITING).store(0, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no reference into it outlives `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,403 @@
+//! Reading closed packets in order.
+
+use crate::layout::{self, Geometry, NO_PACKET, control, header, record, stream};
+use crate::memory::Memory;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A packet that no writer will touch again, or, at the end, one that no writer
+/// can touch any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// CPU of the stream.
+    pub cpu: u32,
+    /// Lane of the stream.
+    pub lane: u32,
+    /// Number of the packet in its stream, from 0.
+    pub seq: u64,
+    /// Events the stream had lost when the packet was closed, in total.
+    pub discarded: u64,
+    /// The records, one after another.
+    pub content: &'a [u8],
+}
+
+/// What a stream's walk found.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    index: u32,
+    seq: u64,
+    /// Bytes of records.
+    len: usize,
+    /// Losses of the stream when the packet was closed.
+    discarded: u64,
+}
+
+/// The reader's side of a session.
+#[derive(Debug)]
+pub struct Reader {
+    memory: Arc<Memory>,
+    geometry: Geometry,
+    base: u64,
+    /// For each stream, how many packets were delivered = the next `seq`.
+    next: Vec<u64>,
+    buffer: Vec<u8>,
+    found: Vec<Found>,
+    /// Packets whose control made no sense; they are left alone.
+    damaged: u64,
+}
+
+impl Reader {
+    /// A reader of session memory that the target has mapped at `base`.
+    pub fn new(memory: Arc<Memory>, geometry: Geometry, base: u64) -> Reader {
+        let streams = layout::LANES * geometry.cpus as usize;
+        Reader {
+            memory,
+            geometry,
+            base,
+            next: vec![0; streams],
+            buffer: vec![0; geometry.packet_size as usize],
+            found: Vec::new(),
+            damaged: 0,
+        }
+    }
+
+    /// Events lost so far because no packet was free.
+    pub fn lost(&self) -> u64 {
+        self.streams()
+            .map(|(lane, cpu)| {
+                self.memory
+                    .load(self.geometry.stream(lane, cpu) + stream::LOST)
+            })
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Packets whose control made no sense: the program wrote over session memory.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    fn streams(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let cpus = self.geometry.cpus;
+        (0..layout::LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
+    }
+
+    /// The index of the control at address `pointer`, if there is one; the null
+    /// control is none.
+    fn index_of(&self, pointer: u64) -> Option<u32> {
+        let offset = pointer
+            .checked_sub(self.base)?
+            .checked_sub(self.geometry.controls() as u64)?;
+        let index = offset / control::SIZE as u64;
+        (offset % control::SIZE as u64 == 0 && index < u64::from(self.geometry.packets))
+            .then_some(index as u32)
+    }
+
+    /// Bytes of records in packet `index`, as its control says.
+    fn content_len(&self, index: u32) -> Option<usize> {
+        let start = self.base + self.geometry.packet(index) as u64 + layout::PACKET_HEADER as u64;
+        let room = self.geometry.packet_size as usize - layout::PACKET_HEADER;
+        let pos = self
+            .memory
+            .load(self.geometry.control(index) + control::POS);
+        let len = pos.checked_sub(start)?;
+        (len <= room as u64 && len % 8 == 0).then_some(len as usize)
+    }
+
+    /// Walks one stream back from its current packet and collects in `found`
+    /// what was not delivered yet, newest first.
+    fn walk(&mut self, lane: u32, cpu: u32, open_too: bool) {
+        self.found.clear();
+        let slot = lane as usize * self.geometry.cpus as usize + cpu as usize;
+        let at = self.geometry.stream(lane, cpu);
+        let Some(mut index) = self.index_of(self.memory.load(at + stream::CUR)) else {
+            return;
+        };
+        let mut discarded = self.memory.load(at + stream::LOST);
+        let mut newer: Option<u64> = None;
+        // At most every packet once: a cycle made by a broken program ends.
+        for _ in 0..self.geometry.packets {
+            let c = self.geometry.control(index);
+            let seq = self.memory.load(c + control::SEQ);
+            let owner = (
+                self.memory.load_u32(c + control::LANE),
+                self.memory.load_u32(c + control::CPU),
+            );
+            if seq < self.next[slot] {
+                return; // delivered, and given back to the writers since
+            }
+            if seq == u64::MAX
+                || owner != (lane, cpu)
+                || newer.is_some_and(|n| seq.checked_add(1) != Some(n))
+            {
+                self.damaged += 1;
+                return;
+            }
+            if open_too || newer.is_some() {
+                match self.content_len(index) {
+                    Some(len) => self.found.push(Found {
+                        index,
+                        seq,
+                        len,
+                        discarded,
+                    }),
+                    None => self.damaged += 1,
+                }
+            }
+            if seq == self.next[slot] {
+                return;
+            }
+            newer = Some(seq);
+            discarded = self.memory.load(c + control::LOST);
+            let previous = self.memory.load_u32(c + control::PREV);
+            if previous == NO_PACKET || previous >= self.geometry.packets {
+                self.damaged += u64::from(previous != NO_PACKET);
+                return;
+            }
+            index = previous;
+        }
+    }
+
+    /// Hands every closed packet that has not been delivered yet to `sink`, in
+    /// order within a stream, and gives it back to the writers. Returns how many
+    /// there were.
+    ///
+    /// With `all`, the packets still being filled are delivered too; this is for
+    /// the end, when nobody writes any more: the program is dead, or every probe
+    /// is out and no thread is in a detour. They are then not given back.
+    ///
+    /// # Errors
+    /// The first error of `sink`; that packet stays undelivered.
+    pub fn collect<E>(
+        &mut self,
+        all: bool,
+        mut sink: impl FnMut(Packet<'_>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let mut delivered = 0;
+        for (lane, cpu) in self.streams() {
+            self.walk(lane, cpu, all);
+            let slot = lane as usize * self.geometry.cpus as usize + cpu as usize;
+            for found in self.found.iter().rev() {
+                let content = &mut self.buffer[..found.len];
+                let at = self.geometry.packet(found.index) + layout::PACKET_HEADER;
+                self.memory.read(at, content);
+                let discarded = found.discarded;
+                let seq = found.seq;
+                sink(Packet {
+                    cpu,
+                    lane,
+                    seq,
+                    discarded,
+                    content,
+                })?;
+                self.next[slot] = found.seq + 1;
+                if !all {
+                    self.memory.free_packet(found.index);
+                }
+                delivered += 1;
+            }
+        }
+        Ok(delivered)
+    }
+
+    /// Whether a closed packet waits to be collected.
+    pub fn has_closed_packets(&mut self) -> bool {
+        let streams: Vec<_> = self.streams().collect();
+        streams.into_iter().any(|(lane, cpu)| {
+            self.walk(lane, cpu, false);
+            !self.found.is_empty()
+        })
+    }
+
+    /// Sleeps until a packet is closed, or for `limit`.
+    pub fn wait(&mut self, limit: Duration) {
+        self.memory.announce_sleep();
+        if self.has_closed_packets() {
+            self.memory.store_u32(header::READER_WAITING, 0);
+            return;
+        }
+        self.memory.sleep(limit);
+    }
+}
+
+/// Bytes of a record with `fields` fields of eight bytes.
+pub const fn record_size(fields: usize) -> usize {
+    record::FIELDS + 8 * fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Identity;
+    use rustix::fs::MemfdFlags;
+
+    const BASE: u64 = 0x7000_0000_0000;
+
+    fn memory(g: &Geometry) -> Arc<Memory> {
+        let fd = rustix::fs::memfd_create("ring-test", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&fd, g.size() as u64).expect("ftruncate");
+        let memory = Memory::map(&fd, g.size()).expect("map");
+        let who = Identity {
+            target: (1, 2),
+            owner: (3, 4),
+        };
+        memory.format(BASE, g, &who);
+        Arc::new(memory)
+    }
+
+    /// Plays the writer: opens packet `index` as number `seq` of a stream.
+    fn open(m: &Memory, g: &Geometry, lane: u32, cpu: u32, index: u32, seq: u64, prev: u32) {
+        let c = g.control(index);
+        let packet = BASE + g.packet(index) as u64;
+        m.store(c + control::POS, packet + layout::PACKET_HEADER as u64);
+        m.store(c + control::END, packet + u64::from(g.packet_size));
+        m.store(c + control::SEQ, seq);
+        m.store_u32(c + control::PREV, prev);
+        m.store_u32(c + control::CPU, cpu);
+        m.store_u32(c + control::LANE, lane);
+        m.store_u32(c + control::INDEX, index);
+        m.store(g.stream(lane, cpu) + stream::CUR, BASE + c as u64);
+    }
+
+    fn put(m: &Memory, g: &Geometry, index: u32, time: u64) {
+        let c = g.control(index);
+        let pos = m.load(c + control::POS);
+        m.store((pos - BASE) as usize, time);
+        m.store(c + control::POS, pos + 16);
+    }
+
+    fn geometry() -> Geometry {
+        Geometry {
+            cpus: 2,
+            packet_size: 4096,
+            packets: 8,
+            journal: 4,
+        }
+    }
+
+    fn times(reader: &mut Reader, all: bool) -> Vec<(u32, u64, Vec<u64>)> {
+        let mut out = Vec::new();
+        reader
+            .collect::<()>(all, |p| {
+                let first = |r: &[u8]| u64::from_le_bytes(r[..8].try_into().expect("8 bytes"));
+                out.push((p.cpu, p.seq, p.content.chunks(16).map(first).collect()));
+                Ok(())
+            })
+            .expect("sink never fails");
+        out
+    }
+
+    #[test]
+    fn nothing_is_there_at_first_and_every_packet_is_free() {
+        let g = geometry();
+        let m = memory(&g);
+        assert_eq!(m.free_packets(), 8);
+        let mut reader = Reader::new(m, g, BASE);
+        assert!(times(&mut reader, true).is_empty());
+        assert!(!reader.has_closed_packets());
+    }
+
+    #[test]
+    fn closed_packets_come_in_order_and_the_open_one_only_at_the_end() {
+        let g = geometry();
+        let m = memory(&g);
+        open(&m, &g, 0, 1, 3, 0, NO_PACKET);
+        put(&m, &g, 3, 100);
+        open(&m, &g, 0, 1, 0, 1, 3);
+        put(&m, &g, 0, 200);
+        put(&m, &g, 0, 201);
+        open(&m, &g, 0, 1, 5, 2, 0);
+        put(&m, &g, 5, 300);
+        let mut reader = Reader::new(m.clone(), g, BASE);
+        assert!(reader.has_closed_packets());
+        assert_eq!(
+            times(&mut reader, false),
+            [(1, 0, vec![100]), (1, 1, vec![200, 201])]
+        );
+        assert!(times(&mut reader, false).is_empty());
+        // The writer reuses what was given back.
+        open(&m, &g, 0, 1, 3, 3, 5);
+        assert_eq!(times(&mut reader, false), [(1, 2, vec![300])]);
+        put(&m, &g, 3, 400);
+        assert_eq!(times(&mut reader, true), [(1, 3, vec![400])]);
+        assert_eq!(reader.damaged(), 0);
+    }
+
+    #[test]
+    fn an_error_of_the_sink_loses_nothing() {
+        let g = geometry();
+        let m = memory(&g);
+        open(&m, &g, 0, 0, 0, 0, NO_PACKET);
+        put(&m, &g, 0, 7);
+        open(&m, &g, 0, 0, 1, 1, 0);
+        let mut reader = Reader::new(m, g, BASE);
+        assert_eq!(reader.collect(false, |_| Err("full")), Err("full"));
+        assert_eq!(times(&mut reader, false), [(0, 0, vec![7])]);
+    }
+
+    #[test]
+    fn losses_are_told_with_the_packet_during_which_they_happened() {
+        let g = geometry();
+        let m = memory(&g);
+        open(&m, &g, 2, 1, 0, 0, NO_PACKET);
+        put(&m, &g, 0, 1);
+        m.store(g.stream(2, 1) + stream::LOST, 9);
+        open(&m, &g, 2, 1, 1, 1, 0);
+        m.store(g.control(1) + control::LOST, 9);
+        m.store(g.stream(2, 1) + stream::LOST, 12);
+        let mut reader = Reader::new(m, g, BASE);
+        let mut seen = Vec::new();
+        reader
+            .collect::<()>(true, |p| {
+                seen.push((p.lane, p.seq, p.discarded));
+                Ok(())
+            })
+            .expect("sink never fails");
+        assert_eq!(seen, [(2, 0, 9), (2, 1, 12)]);
+        assert_eq!(reader.lost(), 12);
+    }
+
+    /// A hostile program may write anything anywhere: every byte of the tables is
+    /// overwritten with noise, many times over.
+    #[test]
+    fn noise_in_session_memory_neither_crashes_nor_hangs_the_reader() {
+        let g = geometry();
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for round in 0..2000 {
+            let m = memory(&g);
+            for (i, index) in [3u32, 4, 5, 6].into_iter().enumerate() {
+                open(
+                    &m,
+                    &g,
+                    0,
+                    1,
+                    index,
+                    i as u64,
+                    if i == 0 { NO_PACKET } else { index - 1 },
+                );
+                put(&m, &g, index, 1);
+            }
+            for _ in 0..1 + round % 40 {
+                let tables = g.packets_offset() / 8;
+                let at = random() as usize % tables * 8;
+                let interesting = [
+                    random(),
+                    BASE + random() % g.size() as u64,
+                    BASE + g.control((random() % 9) as u32) as u64,
+                    u64::MAX,
+                    random() % 16,
+                ];
+                m.store(at, interesting[random() as usize % interesting.len()]);
+            }
+            let mut reader = Reader::new(m, g, BASE);
+            let _ = times(&mut reader, false);
+            let _ = times(&mut reader, true);
+            let _ = reader.lost();
+        }
+    }
+}

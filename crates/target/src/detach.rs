@@ -1,0 +1,305 @@
+//! Detaching: every byte back, nobody left in a detour, everything unmapped.
+//!
+//! The order makes every intermediate state one in which the program runs
+//! correctly, and from which a later detach can go on:
+//!
+//! 1. the bytes (detours and handler are still there for whoever is inside);
+//! 2. threads leave the arenas; a thread with a SIGTRAP of a breakpoint pending is
+//!    put back to the site, whose own instruction is there again;
+//! 3. the SIGTRAP action;
+//! 4. arenas, then session memory, which holds the journal.
+//!
+//! Memory is unmapped only if no thread is in it, no signal frame on a stack returns
+//! into it (a handler interrupted a detour, or was called from ours) and no
+//! thread's `rseq_cs` points into it (the kernel reads that descriptor whenever it
+//! next preempts the thread). Other words on a stack that point into it are stale:
+//! a detour leaves return addresses only while it calls the resident, and whoever
+//! is there is in it himself, or has been interrupted by a signal there. Otherwise it stays, restored, until a later detach.
+
+use crate::error::TargetError;
+use crate::memory::RemoteMemory;
+use crate::patch::{Change, Found, INT3};
+use crate::process::Process;
+use crate::ptrace;
+use crate::session::{Agent, Arena};
+use crate::stacks;
+use crate::steps::step;
+use crate::threads::Stopped;
+use capriole_ring::layout::{State, header};
+use std::time::Duration;
+
+/// The SIGTRAP action that was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrapState {
+    /// Our handler.
+    pub handler: u64,
+    /// The program's `struct kernel_sigaction`.
+    pub old: [u64; 4],
+}
+
+/// What a session has put into a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Address of session memory.
+    pub base: u64,
+    /// Bytes of it.
+    pub size: u64,
+    /// Memory for detours.
+    pub arenas: Vec<Arena>,
+    /// The sites.
+    pub changes: Vec<Change>,
+    /// The replaced SIGTRAP action, if one was.
+    pub trap: Option<TrapState>,
+}
+
+/// What a detach did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Detached {
+    /// Sites whose bytes were put back.
+    pub restored: usize,
+    /// Sites that somebody else has changed or unmapped meanwhile; left alone.
+    pub foreign: usize,
+    /// Memory stays mapped because a saved address points into it; all bytes are
+    /// back nevertheless. Another `capriole detach` removes it later.
+    pub lingering: bool,
+    /// How long all threads stood still.
+    pub standstill: Duration,
+}
+
+/// How long a thread in a detour is given to leave it, and how often. A detour
+/// takes nanoseconds; the later rounds are for machines that are very busy.
+const MOMENTS: u32 = 60;
+/// How often the process is stopped again for what could not be unmapped.
+const ROUNDS: u32 = 12;
+
+/// Whether session memory at `base` is still mapped in the process: after exec it
+/// is not, and the addresses in the journal mean nothing any more.
+pub fn still_mapped(process: &Process, base: u64) -> Result<bool, TargetError> {
+    Ok(process.maps()?.iter().any(|m| m.start == base && crate::recover::is_session(m)))
+}
+
+/// Takes everything out that `installed` says.
+///
+/// # Errors
+/// [`TargetError::Vanished`] and its like if the process ended; otherwise as many
+/// sites as possible are restored and the rest can be tried again.
+pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
+    let pid = process.pid() as i32;
+    let mut report = Detached::default();
+    if !still_mapped(process, installed.base)? {
+        return Ok(report);
+    }
+    let remote = RemoteMemory::open(pid)
+        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    for round in 0..ROUNDS {
+        if round > 0 {
+            std::thread::sleep(Duration::from_millis(1 << round.min(7)));
+        }
+        let mut stopped = Stopped::all(pid)?;
+        if round == 0 {
+            restore_bytes(pid, &remote, installed, &mut report)?;
+            if owns(process, &remote, installed.base) {
+                set_state(&remote, pid, installed.base, State::Restored)?;
+            }
+        }
+        let quiet = leave(&mut stopped, &remote, installed)? && unreferenced(&stopped, &remote, process, installed)?;
+        report.standstill += stopped.elapsed();
+        if quiet {
+            // Nobody can come in any more, since no byte leads there; but a foreign
+            // SIGTRAP still enters our handler. So that goes first, and then it is
+            // looked again.
+            if let Some(trap) = installed.trap {
+                restore_trap(process, &remote, installed.base, trap, stopped)?;
+                // Between that and now a thread can have entered it once more.
+                let mut stopped = Stopped::all(pid)?;
+                let quiet = leave(&mut stopped, &remote, installed)?
+                    && unreferenced(&stopped, &remote, process, installed)?;
+                report.standstill += stopped.elapsed();
+                if !quiet {
+                    continue;
+                }
+                unmap(process, &remote, installed, stopped)?;
+            } else {
+                unmap(process, &remote, installed, stopped)?;
+            }
+            return Ok(report);
+        }
+        drop(stopped);
+    }
+    report.lingering = true;
+    Ok(report)
+}
+
+/// Whether the session was made for this process, and not inherited by fork: the
+/// header, which both share, speaks of that one.
+fn owns(process: &Process, remote: &RemoteMemory, base: u64) -> bool {
+    remote.read_u32(base + header::PID as u64).is_ok_and(|pid| pid == process.pid())
+}
+
+fn set_state(remote: &RemoteMemory, pid: i32, base: u64, state: State) -> Result<(), TargetError> {
+    let address = base + header::STATE as u64;
+    remote
+        .write(address, &(state as u32).to_le_bytes())
+        .map_err(|source| TargetError::Memory { pid, what: "write", address, source })?;
+    step("state written");
+    Ok(())
+}
+
+fn restore_bytes(
+    pid: i32,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    report: &mut Detached,
+) -> Result<(), TargetError> {
+    for change in &installed.changes {
+        match change.inspect(remote) {
+            Found::Before => {}
+            Found::Foreign => report.foreign += 1,
+            Found::After | Found::Between => {
+                change.revert(pid, remote)?;
+                report.restored += 1;
+            }
+        }
+    }
+    step("all bytes restored");
+    Ok(())
+}
+
+/// Whether the program counter is behind a breakpoint of ours.
+fn behind_breakpoint(installed: &Installed, rip: u64) -> Option<u64> {
+    let site = rip.checked_sub(1)?;
+    installed
+        .changes
+        .iter()
+        .any(|c| c.address == site && (c.after[0] == INT3 || c.crosses_pages()))
+        .then_some(site)
+}
+
+fn sigtrap_pending(pid: i32, tid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
+        .ok()
+        .and_then(|s| {
+            let line = s.lines().find_map(|l| l.strip_prefix("SigPnd:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        })
+        .is_some_and(|set| set >> (libc::SIGTRAP - 1) & 1 == 1)
+}
+
+/// Gets every thread out of the arenas. `false` if one stays.
+fn leave(
+    stopped: &mut Stopped,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    let _ = remote;
+    let pid = stopped.pid;
+    let in_arena = |rip: u64| installed.arenas.iter().any(|a| a.contains(rip));
+    let mut index = 0;
+    let mut moments = 0;
+    while index < stopped.threads().len() {
+        let thread = stopped.threads()[index];
+        if let Some(site) = behind_breakpoint(installed, thread.registers.rip) {
+            if thread.signal == libc::SIGTRAP {
+                stopped.drop_signal(index);
+                stopped.move_to(index, site)?;
+                step("thread taken back from a breakpoint");
+                continue;
+            }
+            if sigtrap_pending(pid, thread.tid) && moments < MOMENTS {
+                // It stopped for us first; let it come to the signal. The handler
+                // is still there should it get past us.
+                moments += 1;
+                if stopped.let_run(index, Duration::ZERO)? {
+                    continue;
+                }
+                continue;
+            }
+        }
+        if in_arena(thread.registers.rip) {
+            if moments >= MOMENTS {
+                return Ok(false);
+            }
+            let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
+            moments += 1;
+            stopped.let_run(index, Duration::from_micros(pause))?;
+            continue; // the same one again, or its successor in the list
+        }
+        index += 1;
+        moments = 0;
+    }
+    Ok(true)
+}
+
+/// Whether no signal frame returns, and no thread's `rseq_cs` points, into the arenas.
+/// A descriptor of a thread that is outside is done with, and is cleared.
+fn unreferenced(
+    stopped: &Stopped,
+    remote: &RemoteMemory,
+    process: &Process,
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    let in_arena = |word: u64| installed.arenas.iter().any(|a| a.contains(word));
+    let mut referenced = false;
+    let restorer = |word: u64| {
+        installed.trap.is_some()
+            && installed.arenas.iter().any(|a| capriole_resident::entries(a.start).restorer == word)
+    };
+    stacks::scan(stopped, remote, &process.maps()?, |word| {
+        referenced |= word.saved_rip.is_some_and(in_arena) || restorer(word.value);
+    });
+    if referenced {
+        return Ok(false);
+    }
+    const RSEQ_CS: u64 = 8;
+    for thread in stopped.threads() {
+        let Ok(rseq) = ptrace::rseq_configuration(thread.tid) else { continue };
+        if rseq.address == 0 {
+            continue;
+        }
+        let at = rseq.address + RSEQ_CS;
+        if remote.read_u64(at).is_ok_and(in_arena) && remote.write(at, &[0; 8]).is_err() {
+            return Ok(false);
+        }
+    }
+    step("nobody in the arenas");
+    Ok(true)
+}
+
+fn restore_trap(
+    process: &Process,
+    remote: &RemoteMemory,
+    base: u64,
+    trap: TrapState,
+    stopped: Stopped,
+) -> Result<(), TargetError> {
+    let agent = Agent::choose(process, stopped, remote)
+        .or_else(|_| Agent::hire(process, remote))?;
+    let current = agent.trap_action(remote, base, None)?;
+    // The program may have installed a handler of its own meanwhile: that stays.
+    if current[0] == trap.handler {
+        agent.trap_action(remote, base, Some(trap.old))?;
+        step("trap handler removed");
+    }
+    if owns(process, remote, base) {
+        let address = base + header::TRAP_INSTALLED as u64;
+        let pid = process.pid() as i32;
+        remote
+            .write(address, &0u32.to_le_bytes())
+            .map_err(|source| TargetError::Memory { pid, what: "write", address, source })?;
+    }
+    agent.dismiss();
+    Ok(())
+}
+
+fn unmap(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    stopped: Stopped,
+) -> Result<(), TargetError> {
+    let agent = Agent::choose(process, stopped, remote)
+        .or_else(|_| Agent::hire(process, remote))?;
+    agent.unmap(process, remote, installed.base, installed.size, &installed.arenas)?;
+    agent.dismiss();
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What can go wrong while a process is attached to, probed and left.
+
+use crate::process::ProcessError;
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Why a process could not be probed, or not be left as it should.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// The process cannot be looked at, or is of a kind that is not supported.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// It ended while it was being worked on.
+    #[error("process {pid} ended while it was being attached to; start it again and attach earlier, or use `capriole record -- PROGRAM`")]
+    Vanished {
+        /// The process.
+        pid: i32,
+    },
+    /// ptrace is not permitted.
+    #[error("process {pid}: ptrace is not permitted; run as the user who owns it or as root (CAP_SYS_PTRACE), and look at kernel.yama.ptrace_scope")]
+    NotPermitted {
+        /// The process.
+        pid: i32,
+    },
+    /// A debugger or another tracer holds the process.
+    #[error("process {pid} is already traced by {name} (pid {tracer}); a process has only one tracer: end that one, or wait for it")]
+    AlreadyTraced {
+        /// The process.
+        pid: i32,
+        /// Who traces it.
+        tracer: i32,
+        /// Its name.
+        name: String,
+    },
+    /// Another `capriole` is recording the process.
+    #[error("process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`")]
+    AlreadyRecorded {
+        /// The process.
+        pid: i32,
+        /// The other capriole.
+        owner: i32,
+    },
+    /// A thread does not come to a stop.
+    #[error("thread {tid} of process {pid} does not stop (state {state}): it sleeps uninterruptibly in the kernel, as a parent in vfork or a reader of a dead disk does; try again when that is over")]
+    Unstoppable {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+        /// Its state letter in /proc.
+        state: char,
+    },
+    /// A ptrace request failed.
+    #[error("cannot {what} thread {tid}: {errno}")]
+    Ptrace {
+        /// What was being done.
+        what: &'static str,
+        /// The thread.
+        tid: i32,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A system call made inside the target failed.
+    #[error("process {pid} cannot {what}: {errno}{}", hint(*errno))]
+    Refused {
+        /// The process.
+        pid: i32,
+        /// What it was to do.
+        what: &'static str,
+        /// The kernel's answer to it.
+        errno: Errno,
+    },
+    /// There is no `syscall` instruction in the program, or none that returns.
+    #[error("process {pid} has no executable memory from which a system call can be made; is it still starting?")]
+    NoSyscall {
+        /// The process.
+        pid: i32,
+    },
+    /// The stack of the thread has no room below it.
+    #[error("thread {tid} has no room on its stack")]
+    NoStack {
+        /// The thread.
+        tid: i32,
+    },
+    /// No thread is in a state in which it could make system calls for us.
+    #[error("no thread of process {pid} can be used to map memory; try again")]
+    NoThread {
+        /// The process.
+        pid: i32,
+    },
+    /// Nothing is free within reach of a jump.
+    #[error("no free memory of {size} bytes within 2 GiB of {near:#x} in process {pid}: its address space is full there, and a jump reaches no further")]
+    NoSpace {
+        /// The process.
+        pid: i32,
+        /// Where the text is.
+        near: u64,
+        /// How much is needed.
+        size: u64,
+    },
+    /// System calls are filtered and the filter cannot be put aside.
+    #[error("process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root")]
+    Sandboxed {
+        /// The process.
+        pid: i32,
+        /// `strict` or `filter`.
+        mode: &'static str,
+    },
+    /// Session memory says something impossible.
+    #[error("the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can")]
+    Damaged {
+        /// The process.
+        pid: i32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The memory of the process cannot be read or written.
+    #[error("cannot {what} the memory of process {pid} at {address:#x}: {source}")]
+    Memory {
+        /// The process.
+        pid: i32,
+        /// `read` or `write`.
+        what: &'static str,
+        /// Where.
+        address: u64,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The session memory cannot be shared with us.
+    #[error("cannot share memory with process {pid}: {errno}")]
+    Share {
+        /// The process.
+        pid: i32,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A program cannot be started.
+    #[error("cannot start {program}: {reason}")]
+    Launch {
+        /// The program.
+        program: String,
+        /// Why.
+        reason: String,
+    },
+    /// There is nothing to take out.
+    #[error("process {pid} has no probes of capriole")]
+    NothingAttached {
+        /// The process.
+        pid: i32,
+    },
+}
+
+fn hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOMEM => " (out of memory, or of mappings: see vm.max_map_count and its limits)",
+        Errno::PERM | Errno::ACCESS => " (a security module forbids it)",
+        Errno::MFILE => " (it has no free file descriptor; raise its limit)",
+        _ => "",
+    }
+}
+
+impl TargetError {
+    /// A failed ptrace request; a thread that is gone is a process that ended.
+    pub(crate) fn ptrace(what: &'static str, tid: i32, errno: Errno) -> TargetError {
+        match errno {
+            Errno::SRCH => TargetError::Vanished { pid: tid },
+            errno => TargetError::Ptrace { what, tid, errno },
+        }
+    }
+
+    pub(crate) fn traced_by(pid: i32, tracer: i32) -> TargetError {
+        let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        TargetError::AlreadyTraced { pid, tracer, name: name.trim().to_owned() }
+    }
+}

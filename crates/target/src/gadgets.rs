@@ -1,0 +1,122 @@
+//! Instructions already in the target that let a thread make a system call for us.
+
+use crate::maps::Mapping;
+use crate::memory::RemoteMemory;
+
+/// A `syscall` after which, some pops later, comes a `ret`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyscallReturn {
+    /// Address of the `syscall`.
+    pub address: u64,
+    /// Words popped between it and the `ret`.
+    pub pops: usize,
+}
+
+/// How a thread gets to `rt_sigreturn` from a `ret`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sigreturn {
+    /// `mov $15, %rax; syscall`: the restorer every C library has.
+    Restorer(u64),
+    /// `pop %rax; ret`, from where a plain `syscall` does it.
+    PopRax(u64),
+}
+
+/// What was found in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gadgets {
+    /// Any `syscall` instruction.
+    pub syscall: u64,
+    /// A `syscall` that returns, and a way to `rt_sigreturn`: with both, a thread
+    /// finds its way back alone.
+    pub chain: Option<(SyscallReturn, Sigreturn)>,
+}
+
+/// At most this much of one mapping is searched, bytes.
+const SEARCH_LIMIT: usize = 16 << 20;
+
+/// What stands behind a `syscall`: `Some(pops)` if it runs into a `ret`.
+///
+/// Besides pops the C libraries' error check is passed, which falls through on
+/// success (`cmp $-4095, %rax; jae error`), and which on an error sets errno and
+/// returns as well.
+fn pops_before_return(mut tail: &[u8]) -> Option<usize> {
+    let mut pops = 0;
+    if let [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, _, rest @ ..] = tail {
+        tail = rest;
+    }
+    loop {
+        match tail {
+            [0xc3, ..] => return Some(pops),
+            [0x58..=0x5b | 0x5d..=0x5f, rest @ ..] => tail = rest,
+            [0x41, 0x58..=0x5f, rest @ ..] => tail = rest,
+            _ => return None,
+        }
+        pops += 1;
+        if pops > 6 {
+            return None;
+        }
+    }
+}
+
+fn find(bytes: &[u8], pattern: &[u8], mut accept: impl FnMut(usize) -> bool) -> Option<usize> {
+    bytes.windows(pattern.len()).enumerate().find_map(|(i, w)| (w == pattern && accept(i)).then_some(i))
+}
+
+/// Searches the executable mappings of a process.
+pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
+    let mut syscall = None;
+    let mut returning = None;
+    let mut restorer = None;
+    let mut pop_rax = None;
+    for mapping in maps.iter().filter(|m| m.perms.execute && m.perms.read) {
+        // Not generated code: it may go away, our own arenas among it.
+        if !mapping.is_file() && !mapping.is_named("[vdso]") {
+            continue;
+        }
+        let len = ((mapping.end - mapping.start) as usize).min(SEARCH_LIMIT);
+        let Ok(bytes) = memory.read_some(mapping.start, len) else { continue };
+        let address = |offset: usize| mapping.start + offset as u64;
+        if syscall.is_none() {
+            syscall = find(&bytes, &[0x0f, 0x05], |_| true).map(address);
+        }
+        if returning.is_none() {
+            let mut pops = 0;
+            let accept = |i: usize| {
+                pops_before_return(&bytes[i + 2..]).map(|found| pops = found).is_some()
+            };
+            returning = find(&bytes, &[0x0f, 0x05], accept)
+                .map(|offset| SyscallReturn { address: address(offset), pops });
+        }
+        if restorer.is_none() {
+            let pattern = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+            restorer = find(&bytes, &pattern, |_| true).map(address);
+        }
+        if pop_rax.is_none() {
+            pop_rax = find(&bytes, &[0x58, 0xc3], |_| true).map(address);
+        }
+        if returning.is_some() && restorer.is_some() {
+            break;
+        }
+    }
+    let back = restorer.map(Sigreturn::Restorer).or(pop_rax.map(Sigreturn::PopRax));
+    Some(Gadgets { syscall: syscall?, chain: returning.zip(back) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_of_system_calls() {
+        assert_eq!(pops_before_return(&[0xc3]), Some(0));
+        assert_eq!(pops_before_return(&[0x5d, 0x41, 0x5c, 0xc3]), Some(2));
+        // glibc's syscall(): the check falls through on success
+        let checked = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, 0x01, 0xc3];
+        assert_eq!(pops_before_return(&checked), Some(0));
+        // pop %rsp would lose the chain
+        assert_eq!(pops_before_return(&[0x5c, 0xc3]), None);
+        assert_eq!(pops_before_return(&[0x90, 0xc3]), None);
+        assert_eq!(pops_before_return(&[]), None);
+        assert_eq!(pops_before_return(&[0x58; 20]), None);
+    }
+}

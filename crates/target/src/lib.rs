@@ -1,0 +1,35 @@
+//! Processes: what they are, how their code is changed while they run, and how it
+//! is put back.
+//!
+//! - [`process`], [`maps`], [`object`], [`symbols`], [`resolve`]: looking, without
+//!   touching
+//! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
+//!   [`survey`]: stopping threads, and what can be done with stopped ones
+//! - [`session`], [`attach`], [`patch`], [`detach`], [`recover`]: probes in and out
+//! - [`launch`]: starting a program and stopping it before its own code runs
+//!
+//! Only [`patch`] writes instruction bytes of a program.
+#![deny(unsafe_code)]
+
+pub mod attach;
+pub mod detach;
+pub mod error;
+pub mod gadgets;
+pub mod inject;
+pub mod maps;
+pub mod launch;
+pub mod memory;
+pub mod object;
+pub mod patch;
+pub mod process;
+pub mod ptrace;
+pub mod recover;
+pub mod resolve;
+pub mod session;
+pub mod stacks;
+pub mod steps;
+pub mod survey;
+pub mod symbols;
+pub mod threads;
+
+pub use error::TargetError;

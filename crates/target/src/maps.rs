@@ -1,0 +1,98 @@
+//! `/proc/PID/maps` (proc_pid_maps(5)) and free room between the mappings.
+
+mod gap;
+mod parse;
+
+use std::ffi::OsString;
+use std::fs;
+
+pub use gap::{GapQuery, Layout, find_gaps};
+pub use parse::{MapsError, parse_maps};
+
+/// Size of a page on x86-64, bytes.
+pub const PAGE_SIZE: u64 = 4096;
+
+/// What may be done with the memory of a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Perms {
+    /// `r`
+    pub read: bool,
+    /// `w`
+    pub write: bool,
+    /// `x`
+    pub execute: bool,
+    /// `s` (`MAP_SHARED`) instead of `p` (private, copy on write).
+    pub shared: bool,
+}
+
+/// Number of the device a file lives on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Device {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl Device {
+    /// From the `st_dev` of stat(2).
+    #[must_use]
+    pub fn from_st_dev(dev: u64) -> Device {
+        Device {
+            major: rustix::fs::major(dev),
+            minor: rustix::fs::minor(dev),
+        }
+    }
+}
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Address after the last byte.
+    pub end: u64,
+    /// Permissions.
+    pub perms: Perms,
+    /// Offset in the file of the byte at `start`.
+    pub offset: u64,
+    /// Device of the file, 0:0 for none.
+    pub dev: Device,
+    /// Inode of the file, 0 for none.
+    pub inode: u64,
+    /// Path of the file as the process sees it, or a name in brackets such as
+    /// `[heap]`; empty for anonymous memory. Without the kernel's ` (deleted)`.
+    pub path: OsString,
+    /// The kernel appended ` (deleted)`: no name leads to the file any more
+    /// (or, which cannot be told apart, its name ends like that).
+    pub deleted: bool,
+}
+
+impl Mapping {
+    /// `address` lies in the mapping.
+    #[must_use]
+    pub fn contains(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// Bytes from a file (or other object with an inode, as a memfd) are mapped.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.inode != 0
+    }
+
+    /// The kernel's name for special memory is `name`, e.g. `[heap]`.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        self.inode == 0 && self.path.as_os_str() == name
+    }
+}
+
+/// The lowest address a program may map (`vm.mmap_min_addr`).
+#[must_use]
+pub fn mmap_min_addr() -> u64 {
+    fs::read_to_string("/proc/sys/vm/mmap_min_addr")
+        .ok()
+        .and_then(|s| s.trim().parse().ok())
+        .unwrap_or(64 * 1024)
+}

@@ -1,0 +1,367 @@
+//! Programs and shared libraries: ELF files, and where a process has them.
+//!
+//! Three kinds of address occur. A *file offset* counts from the start of the
+//! file; a *link address* is what the file itself says (symbols, program
+//! headers); a *run-time address* is the link address plus the load *bias* of
+//! one process.
+
+mod bias;
+mod code;
+pub(crate) mod elf;
+mod error;
+mod loaded;
+pub(crate) mod notes;
+mod pointers;
+mod rseq;
+pub(crate) mod source;
+mod table;
+pub(crate) mod unwind;
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+pub use code::ObjectCode;
+pub use elf::{ObjectKind, Segment};
+pub use error::{ObjectError, ObjectProblem};
+pub use loaded::Object;
+pub use rseq::RseqSection;
+pub(crate) use table::Entry;
+pub use table::Objects;
+pub use unwind::{Frame, LandingPads};
+
+use crate::symbols::{OtherSymbol, SymbolTable};
+use elf::Headers;
+use notes::Facts;
+use source::Source;
+
+/// Number of a file on this system: `st_dev` and `st_ino` of stat(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Device, as stat(2) gives it.
+    pub dev: u64,
+    /// Inode.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// That of whatever file is at `path` now.
+    #[must_use]
+    pub fn of_path(path: &Path) -> Option<FileId> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(FileId {
+            dev: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+}
+
+/// Bytes of one executable segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Link address of the first byte.
+    pub address: u64,
+    /// Offset of the first byte in the file.
+    pub offset: u64,
+    /// The bytes as they stand in the file.
+    pub bytes: Vec<u8>,
+}
+
+impl Text {
+    /// Link address after the last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.address + self.bytes.len() as u64
+    }
+}
+
+/// An ELF file, independent of any process. Its tables are read when they are
+/// first asked for, and once.
+#[derive(Debug)]
+pub struct ObjectFile {
+    path: PathBuf,
+    source: Source,
+    id: Option<FileId>,
+    headers: Headers,
+    facts: Facts,
+    frames: OnceLock<Result<Vec<Frame>, ObjectProblem>>,
+    landing_pads: OnceLock<Result<LandingPads, ObjectProblem>>,
+    symbols: OnceLock<Result<SymbolTable, ObjectProblem>>,
+    text: OnceLock<Result<Vec<Text>, ObjectProblem>>,
+    rseq: OnceLock<Result<Vec<RseqSection>, ObjectProblem>>,
+}
+
+impl ObjectFile {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Not readable, not ELF, not for x86-64, damaged.
+    pub fn open(path: &Path) -> Result<ObjectFile, ObjectError> {
+        let file = File::open(path).map_err(|e| ObjectError::new(path, e))?;
+        ObjectFile::from_file(file, path)
+    }
+
+    /// Takes a file that is already open; `path` is how to call it.
+    ///
+    /// # Errors
+    ///
+    /// As [`ObjectFile::open`].
+    pub fn from_file(file: File, path: &Path) -> Result<ObjectFile, ObjectError> {
+        let metadata = file.metadata().map_err(|e| ObjectError::new(path, e))?;
+        let id = FileId {
+            dev: metadata.dev(),
+            inode: metadata.ino(),
+        };
+        Source::file(file)
+            .and_then(|source| ObjectFile::new(source, Some(id), path))
+            .map_err(|reason| ObjectError::new(path, reason))
+    }
+
+    /// Takes the bytes of a file; `path` is how to call it.
+    ///
+    /// # Errors
+    ///
+    /// Not ELF, not for x86-64, damaged.
+    pub fn from_bytes(bytes: Vec<u8>, path: &Path) -> Result<ObjectFile, ObjectError> {
+        ObjectFile::new(Source::Bytes(bytes), None, path)
+            .map_err(|reason| ObjectError::new(path, reason))
+    }
+
+    fn new(source: Source, id: Option<FileId>, path: &Path) -> Result<ObjectFile, ObjectProblem> {
+        let mut headers = Headers::read(&source)?;
+        let facts = Facts::read(&source, &headers);
+        headers.kind = match headers.kind {
+            ObjectKind::FixedProgram => ObjectKind::FixedProgram,
+            _ if facts.pie_flag => ObjectKind::PositionIndependentProgram,
+            // Some libraries can be run, such as libc.so.6.
+            _ if facts.soname.is_some() => ObjectKind::SharedLibrary,
+            kind => kind,
+        };
+        Ok(ObjectFile {
+            path: path.to_owned(),
+            source,
+            id,
+            headers,
+            facts,
+            frames: OnceLock::new(),
+            landing_pads: OnceLock::new(),
+            symbols: OnceLock::new(),
+            text: OnceLock::new(),
+            rseq: OnceLock::new(),
+        })
+    }
+
+    /// How the file is called: its path in the process, or as it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number of the file, unless it was made of bytes.
+    #[must_use]
+    pub fn id(&self) -> Option<FileId> {
+        self.id
+    }
+
+    /// How the file is loaded.
+    #[must_use]
+    pub fn kind(&self) -> ObjectKind {
+        self.headers.kind
+    }
+
+    /// Link address of the entry point, 0 for none.
+    #[must_use]
+    pub fn entry(&self) -> u64 {
+        self.headers.entry
+    }
+
+    /// The loadable segments.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.headers.segments
+    }
+
+    /// The linker's identification of this build (`.note.gnu.build-id`).
+    #[must_use]
+    pub fn build_id(&self) -> Option<&[u8]> {
+        self.facts.build_id.as_deref()
+    }
+
+    /// The name that a library gives itself (`DT_SONAME`).
+    #[must_use]
+    pub fn soname(&self) -> Option<&str> {
+        self.facts.soname.as_deref()
+    }
+
+    /// The Go tool chain linked it: its functions move their stacks and do not
+    /// follow the platform's calling convention.
+    #[must_use]
+    pub fn is_go(&self) -> bool {
+        const MARKS: [&str; 4] = [
+            ".note.go.buildid",
+            ".gopclntab",
+            ".data.rel.ro.gopclntab",
+            ".go.buildinfo",
+        ];
+        self.facts.go_note
+            || MARKS
+                .iter()
+                .any(|name| self.headers.section(name).is_some())
+    }
+
+    /// The loader writes into its text (`DT_TEXTREL`), so that the bytes of
+    /// the file are not those in memory.
+    #[must_use]
+    pub fn has_text_relocations(&self) -> bool {
+        self.facts.text_relocations
+    }
+
+    /// Link address of the byte at a file offset, if it is loaded. Where a page
+    /// of the file is loaded twice, the executable segment is meant.
+    #[must_use]
+    pub fn link_address(&self, offset: u64) -> Option<u64> {
+        let segments = || self.headers.segments.iter();
+        segments()
+            .filter(|s| s.perms.execute)
+            .chain(segments().filter(|s| !s.perms.execute))
+            .find_map(|segment| segment.address_of(offset))
+    }
+
+    /// File offset of the byte at a link address, if it comes from the file.
+    #[must_use]
+    pub fn file_offset(&self, link_address: u64) -> Option<u64> {
+        self.headers.offset_of(link_address)
+    }
+
+    /// The link address is one of code: in an executable section (in the
+    /// executable segment, if there are no sections).
+    #[must_use]
+    pub fn is_text(&self, link_address: u64) -> bool {
+        self.headers.text_range(link_address).is_some()
+    }
+
+    /// Link addresses of all loadable segments, from the first to behind the last.
+    #[must_use]
+    pub fn link_range(&self) -> std::ops::Range<u64> {
+        let segments = &self.headers.segments;
+        let start = segments.iter().map(Segment::page_address).min();
+        let end = segments.iter().map(|s| s.address + s.memory_size).max();
+        start.unwrap_or(0)..end.unwrap_or(0)
+    }
+
+    /// The executable segments with their bytes.
+    ///
+    /// # Errors
+    ///
+    /// The file is truncated or cannot be read any more.
+    pub fn text(&self) -> Result<&[Text], ObjectError> {
+        let read = || {
+            let executable = self.headers.segments.iter().filter(|s| s.perms.execute);
+            executable
+                .map(|segment| {
+                    Ok(Text {
+                        address: segment.address,
+                        offset: segment.offset,
+                        bytes: self.source.read(segment.offset, segment.file_size)?,
+                    })
+                })
+                .collect()
+        };
+        self.lazy(&self.text, read).map(Vec::as_slice)
+    }
+
+    /// Bytes at a link address, as they stand in the file; `None` if they are
+    /// not all there.
+    #[must_use]
+    pub fn read(&self, link_address: u64, size: u64) -> Option<Vec<u8>> {
+        let segments = self.headers.segments.iter();
+        let segment = segments
+            .into_iter()
+            .find(|s| s.offset_of(link_address).is_some())?;
+        let distance = link_address - segment.address;
+        (size <= segment.file_size - distance)
+            .then(|| self.source.read(segment.offset + distance, size).ok())?
+    }
+
+    /// The functions. If the call frame information is damaged, only those
+    /// that have names.
+    ///
+    /// # Errors
+    ///
+    /// The symbol table is damaged.
+    pub fn symbols(&self) -> Result<&SymbolTable, ObjectError> {
+        let frames = self.frames().unwrap_or_default();
+        self.lazy(&self.symbols, || {
+            SymbolTable::read(&self.source, &self.headers, &self.facts, frames)
+        })
+    }
+
+    /// The entries of the call frame information, by start address.
+    ///
+    /// # Errors
+    ///
+    /// `.eh_frame` is damaged.
+    pub fn frames(&self) -> Result<&[Frame], ObjectError> {
+        self.lazy(&self.frames, || {
+            unwind::read_frames(&self.source, &self.headers)
+        })
+        .map(Vec::as_slice)
+    }
+
+    /// Where exceptions continue: code that no jump leads to.
+    ///
+    /// # Errors
+    ///
+    /// `.eh_frame` is damaged.
+    pub fn landing_pads(&self) -> Result<&LandingPads, ObjectError> {
+        let frames = self.frames()?;
+        self.lazy(&self.landing_pads, || {
+            Ok(unwind::read_landing_pads(
+                &self.source,
+                &self.headers,
+                frames,
+            ))
+        })
+    }
+
+    /// The restartable sequences that the file declares (rseq(2)).
+    ///
+    /// # Errors
+    ///
+    /// Their table or the relocations are damaged.
+    pub fn rseq_sections(&self) -> Result<&[RseqSection], ObjectError> {
+        self.lazy(&self.rseq, || rseq::read(&self.source, &self.headers))
+            .map(Vec::as_slice)
+    }
+
+    /// What `name` is, if it is a symbol but not that of a function here.
+    ///
+    /// # Errors
+    ///
+    /// The symbol table is damaged.
+    pub fn other_symbol(&self, name: &str) -> Result<Option<OtherSymbol>, ObjectError> {
+        SymbolTable::find_other(&self.source, &self.headers, &self.facts, name)
+            .map_err(|reason| ObjectError::new(&self.path, reason))
+    }
+
+    /// Link addresses of the slots through which the object calls, or takes the
+    /// address of, a function `name` of whatever object. Empty if there are
+    /// none or the relocations are damaged.
+    #[must_use]
+    pub fn import_slots(&self, name: &str) -> Vec<u64> {
+        pointers::import_slots(&self.source, &self.headers, name).unwrap_or_default()
+    }
+
+    /// Reads something once, and gives the same answer, or error, ever after.
+    fn lazy<'a, T>(
+        &self,
+        cell: &'a OnceLock<Result<T, ObjectProblem>>,
+        read: impl FnOnce() -> Result<T, ObjectProblem>,
+    ) -> Result<&'a T, ObjectError> {
+        cell.get_or_init(read)
+            .as_ref()
+            .map_err(|reason| ObjectError::new(&self.path, reason.clone()))
+    }
+}

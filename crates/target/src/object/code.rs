@@ -1,0 +1,254 @@
+//! Everything that has to be known of an object's code to plan probes in it.
+
+use std::sync::Arc;
+
+use capriole_insn::decode::is_padding;
+use capriole_insn::{Code, Extent, Targets};
+
+use super::{ObjectError, ObjectFile, ObjectKind, Text, pointers};
+
+/// The code of an object in one process, in run-time addresses.
+#[derive(Debug)]
+pub struct ObjectCode {
+    file: Arc<ObjectFile>,
+    bias: u64,
+    functions: Vec<Extent>,
+    targets: Vec<Targets>,
+    landing_pads: Vec<u64>,
+    forbidden: Vec<Extent>,
+}
+
+impl ObjectCode {
+    /// Reads the code, its functions, and everything that leads into it.
+    pub(super) fn build(file: &Arc<ObjectFile>, bias: u64) -> Result<ObjectCode, ObjectError> {
+        let symbols = file.symbols()?;
+        let run_time =
+            |e: Extent| Extent::new(e.start.wrapping_add(bias), e.end.wrapping_add(bias));
+        let functions = symbols.functions().iter().map(|f| run_time(f.extent));
+        let pads = file.landing_pads();
+        let pads = pads.iter().flat_map(|pads| &pads.addresses);
+        let forbidden = file.rseq_sections()?.iter().flat_map(|s| s.forbidden());
+        let mut code = ObjectCode {
+            file: Arc::clone(file),
+            bias,
+            functions: functions.collect(),
+            targets: Vec::new(),
+            landing_pads: pads.map(|pad| pad.wrapping_add(bias)).collect(),
+            forbidden: forbidden.map(run_time).collect(),
+        };
+        code.functions.sort_unstable();
+        let texts = file.text()?;
+        code.targets = texts.iter().map(|text| code.scan(text)).collect();
+        code.insert_symbols()?;
+        code.insert_landing_pads();
+        code.insert_pointers()?;
+        Ok(code)
+    }
+
+    /// The contiguous piece of code around a run-time address, as it stands in
+    /// the file. Compare it with memory before relying on it.
+    #[must_use]
+    pub fn code_at(&self, address: u64) -> Option<Code<'_>> {
+        let (index, _) = self.piece(address)?;
+        self.pieces().nth(index)
+    }
+
+    /// All executable segments.
+    pub fn pieces(&self) -> impl Iterator<Item = Code<'_>> {
+        let texts = self.file.text().unwrap_or_default();
+        texts.iter().map(|text| self.code(text))
+    }
+
+    /// What leads into the piece of code around a run-time address.
+    #[must_use]
+    pub fn targets_at(&self, address: u64) -> Option<&Targets> {
+        self.piece(address).map(|(_, targets)| targets)
+    }
+
+    /// The extents of all functions, by start address.
+    #[must_use]
+    pub fn functions(&self) -> &[Extent] {
+        &self.functions
+    }
+
+    /// Where exceptions continue, ascending.
+    #[must_use]
+    pub fn landing_pads(&self) -> &[u64] {
+        &self.landing_pads
+    }
+
+    /// Where exceptions continue inside `extent`.
+    #[must_use]
+    pub fn landing_pads_in(&self, extent: Extent) -> &[u64] {
+        let start = self.landing_pads.partition_point(|&pad| pad < extent.start);
+        let tail = &self.landing_pads[start..];
+        &tail[..tail.partition_point(|&pad| pad < extent.end)]
+    }
+
+    /// Where nothing may be changed: restartable sequences and the signatures
+    /// of their abort handlers.
+    #[must_use]
+    pub fn forbidden(&self) -> &[Extent] {
+        &self.forbidden
+    }
+
+    /// The code is Go's.
+    #[must_use]
+    pub fn is_go(&self) -> bool {
+        self.file.is_go()
+    }
+
+    /// Bytes of the object at a run-time address as they stand in the file
+    /// (jump tables, constants); `None` if they are not all there.
+    #[must_use]
+    pub fn read(&self, address: u64, size: usize) -> Option<Vec<u8>> {
+        self.file.read(address.wrapping_sub(self.bias), size as u64)
+    }
+
+    /// The end of the nops and `int3` that follow a function, up to the next
+    /// function or the end of its section; `extent.end` if there are none.
+    #[must_use]
+    pub fn padding_end(&self, extent: Extent) -> u64 {
+        let link_end = extent.end.wrapping_sub(self.bias);
+        let limit = self
+            .file
+            .symbols()
+            .ok()
+            .and_then(|symbols| symbols.next_boundary(link_end.checked_sub(1)?))
+            .map_or(extent.end, |bound| bound.wrapping_add(self.bias));
+        let Some(code) = self.code_at(extent.start) else {
+            return extent.end;
+        };
+        let mut end = extent.end;
+        while end < limit {
+            match code.instruction_at(end, limit) {
+                Some(padding) if is_padding(&padding) => end = padding.next_ip(),
+                _ => break,
+            }
+        }
+        end
+    }
+
+    fn piece(&self, address: u64) -> Option<(usize, &Targets)> {
+        let mut pieces = self.targets.iter().enumerate();
+        pieces.find(|(_, targets)| targets.text().contains(address))
+    }
+
+    fn code<'a>(&self, text: &'a Text) -> Code<'a> {
+        Code::new(&text.bytes, text.address.wrapping_add(self.bias))
+    }
+
+    /// What the code itself says, found on all processors.
+    fn scan(&self, text: &Text) -> Targets {
+        let code = self.code(text);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let pieces = Targets::pieces(code.extent(), &self.functions, threads);
+        let scan = |piece: Extent| {
+            let mut targets = Targets::new(code.extent());
+            let read = |address, size| self.read(address, size);
+            targets.scan(&code, piece, &self.functions, &read);
+            targets
+        };
+        std::thread::scope(|scope| {
+            let scan = &scan;
+            let work: Vec<_> = pieces
+                .into_iter()
+                .map(|piece| scope.spawn(move || scan(piece)))
+                .collect();
+            let mut all = Targets::new(code.extent());
+            for part in work {
+                match part.join() {
+                    Ok(targets) => all.merge(&targets),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all
+        })
+    }
+
+    /// Entries of named functions are called. What has no name may be the cold
+    /// part of a function, which is jumped to; so may labels.
+    fn insert_symbols(&mut self) -> Result<(), ObjectError> {
+        let file = Arc::clone(&self.file);
+        let symbols = file.symbols()?;
+        for function in symbols.functions() {
+            let entry = function.extent.start.wrapping_add(self.bias);
+            let is_called = function.is_named() && !symbols.is_split_off(function);
+            for targets in &mut self.targets {
+                if is_called {
+                    targets.insert_entry(entry);
+                } else {
+                    targets.insert(entry);
+                }
+            }
+        }
+        for label in symbols.labels() {
+            self.insert(label.wrapping_add(self.bias));
+        }
+        Ok(())
+    }
+
+    /// A function whose handler table is not understood may have a landing pad
+    /// at every byte.
+    fn insert_landing_pads(&mut self) {
+        let file = Arc::clone(&self.file);
+        let mut incomplete = None;
+        match file.landing_pads() {
+            Ok(pads) => {
+                for &pad in &pads.addresses {
+                    self.insert(pad.wrapping_add(self.bias));
+                }
+                for extent in &pads.unknown {
+                    if extent.len() > UNKNOWN_LIMIT {
+                        incomplete = Some("its exception tables are damaged");
+                        continue;
+                    }
+                    for pad in extent.start..extent.end {
+                        self.insert(pad.wrapping_add(self.bias));
+                    }
+                }
+            }
+            Err(_) => incomplete = Some("its call frame information is damaged"),
+        }
+        if let Some(why) = incomplete {
+            self.targets
+                .iter_mut()
+                .for_each(|targets| targets.mark_incomplete(why));
+        }
+    }
+
+    /// Addresses in the object's data. An entry of a function there is called,
+    /// and in the set already.
+    fn insert_pointers(&mut self) -> Result<(), ObjectError> {
+        let file = Arc::clone(&self.file);
+        let problem = |reason| ObjectError::new(file.path(), reason);
+        let symbols = file.symbols()?;
+        let (source, headers) = (&file.source, &file.headers);
+        let relocated = pointers::relative_relocations(source, headers).map_err(problem)?;
+        let mut insert = |link: u64| {
+            if file.is_text(link) && symbols.function_starting_at(link).is_none() {
+                self.insert(link.wrapping_add(self.bias));
+            }
+        };
+        relocated.into_iter().for_each(|(_, value)| insert(value));
+        if file.kind() == ObjectKind::FixedProgram {
+            pointers::data_words(source, headers, insert).map_err(problem)?;
+        }
+        // Without sections the relocations were not found.
+        if !headers.sections.is_empty() || file.kind() == ObjectKind::FixedProgram {
+            self.targets
+                .iter_mut()
+                .for_each(Targets::set_pointers_known);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, address: u64) {
+        for targets in &mut self.targets {
+            targets.insert(address);
+        }
+    }
+}
+
+/// A damaged file may claim a function of any size.
+const UNKNOWN_LIMIT: u64 = 1 << 20;

@@ -1,0 +1,143 @@
+//! An object where one process has it.
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use capriole_insn::Extent;
+
+use super::code::ObjectCode;
+use super::{ObjectError, ObjectFile, ObjectKind, Segment};
+use crate::maps::Mapping;
+use crate::symbols::SymbolTable;
+
+/// A program or library as a process has it loaded, or by itself at bias 0.
+#[derive(Debug)]
+pub struct Object {
+    file: Arc<ObjectFile>,
+    bias: u64,
+    is_main: bool,
+    mappings: Vec<Mapping>,
+    code: OnceLock<Result<ObjectCode, ObjectError>>,
+}
+
+impl Object {
+    /// A file at the addresses it was linked for, in no process.
+    #[must_use]
+    pub fn offline(file: Arc<ObjectFile>) -> Object {
+        let is_main = file.kind() != ObjectKind::SharedLibrary;
+        Object::new(file, 0, is_main, Vec::new())
+    }
+
+    pub(super) fn new(
+        file: Arc<ObjectFile>,
+        bias: u64,
+        is_main: bool,
+        mappings: Vec<Mapping>,
+    ) -> Object {
+        Object {
+            file,
+            bias,
+            is_main,
+            mappings,
+            code: OnceLock::new(),
+        }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &Arc<ObjectFile> {
+        &self.file
+    }
+
+    /// The file's path, as the process names it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The last part of the path, for messages and event names.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let path = self.path();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        OsStr::to_string_lossy(name).into_owned()
+    }
+
+    /// What is added to a link address (modulo 2^64) to make it a run-time address.
+    #[must_use]
+    pub fn bias(&self) -> u64 {
+        self.bias
+    }
+
+    /// It is the main program of the process, or a program by itself.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.is_main
+    }
+
+    /// The mappings that belong to it; empty if it is in no process. Zeroed
+    /// memory (`.bss`) behind its last page is not among them.
+    #[must_use]
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// Run-time address of a link address.
+    #[must_use]
+    pub fn run_time(&self, link_address: u64) -> u64 {
+        link_address.wrapping_add(self.bias)
+    }
+
+    /// Link address of a run-time address.
+    #[must_use]
+    pub fn link(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.bias)
+    }
+
+    /// Run-time extent of a link-time extent.
+    #[must_use]
+    pub fn run_time_extent(&self, extent: Extent) -> Extent {
+        Extent::new(self.run_time(extent.start), self.run_time(extent.end))
+    }
+
+    /// Run-time addresses of the whole object, from its first segment to
+    /// behind the last: the `near` of a
+    /// [`GapQuery`](crate::maps::GapQuery) for its detours.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        let link = self.file.link_range();
+        self.run_time(link.start)..self.run_time(link.end)
+    }
+
+    /// A run-time address lies within the object.
+    #[must_use]
+    pub fn contains(&self, address: u64) -> bool {
+        let link = self.link(address);
+        let holds = |s: &Segment| link >= s.address && link - s.address < s.memory_size;
+        self.file.segments().iter().any(holds)
+    }
+
+    /// The functions, in link addresses.
+    ///
+    /// # Errors
+    ///
+    /// See [`ObjectFile::symbols`].
+    pub fn symbols(&self) -> Result<&SymbolTable, ObjectError> {
+        self.file.symbols()
+    }
+
+    /// What a planner needs of the object, in run-time addresses. Made when it
+    /// is first asked for, on all processors.
+    ///
+    /// # Errors
+    ///
+    /// Some table of the file is damaged.
+    pub fn code(&self) -> Result<&ObjectCode, ObjectError> {
+        self.code
+            .get_or_init(|| ObjectCode::build(&self.file, self.bias))
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+}

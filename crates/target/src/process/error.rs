@@ -1,0 +1,188 @@
+//! Why a process cannot be looked at or traced, and what to do about it.
+
+use std::fmt;
+use std::io;
+
+use super::ptrace_scope;
+use crate::maps::MapsError;
+
+/// Why a process cannot be read or traced.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// No process has this number, or it has ended.
+    #[error("no process has the number {pid} (it may have ended)")]
+    NoSuchProcess {
+        /// The number asked for.
+        pid: u32,
+    },
+    /// The number is that of a further thread of a process.
+    #[error("{tid} is a thread of process {pid}; use -p {pid}")]
+    IsThread {
+        /// The number asked for.
+        tid: u32,
+        /// The process it belongs to.
+        pid: u32,
+    },
+    /// The process is a thread of the kernel.
+    #[error(
+        "process {pid} ({name}) is a thread of the kernel and has no program; only user programs can be traced"
+    )]
+    KernelThread {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The process has ended and waits for its parent.
+    #[error("process {pid} ({name}) has already ended (zombie); there is nothing left to trace")]
+    Zombie {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The program is a 32-bit one (i386 or x32).
+    #[error("process {pid} ({name}) runs a 32-bit program; only 64-bit x86 programs can be traced")]
+    ThirtyTwoBit {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The program is made for another processor.
+    #[error(
+        "process {pid} ({name}) runs a program for another processor (ELF machine {machine}); only x86-64 programs can be traced"
+    )]
+    ForeignArchitecture {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// `e_machine` of the program.
+        machine: u16,
+    },
+    /// The kernel does not let this user trace the process.
+    #[error("process {pid} ({name}): not permitted to trace it; {advice}")]
+    NotPermitted {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// What to do.
+        advice: Permission,
+    },
+    /// A process can have one tracer only.
+    #[error(
+        "process {pid} is already traced by {name} (pid {tracer}); end that program or detach it first"
+    )]
+    AlreadyTraced {
+        /// The process.
+        pid: u32,
+        /// Who traces it.
+        tracer: u32,
+        /// The name of who traces it.
+        name: String,
+    },
+    /// The memory map is not of the form this program knows.
+    #[error("process {pid}: cannot understand /proc/{pid}/maps: {source}")]
+    Maps {
+        /// The process.
+        pid: u32,
+        /// Which line and why.
+        source: MapsError,
+    },
+    /// A file under `/proc` cannot be read for another reason.
+    #[error("cannot read /proc/{pid}/{file}: {source}")]
+    Unreadable {
+        /// The process.
+        pid: u32,
+        /// The file.
+        file: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+impl ProcessError {
+    /// Gives the kernel's error numbers of `/proc` their one meaning each.
+    pub(crate) fn from_io(pid: u32, name: &str, file: &str, source: io::Error) -> ProcessError {
+        let errno = source
+            .raw_os_error()
+            .map(rustix::io::Errno::from_raw_os_error);
+        match errno {
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
+                // A kernel thread has a directory but no `exe`.
+                if file == "exe" && super::read_stat(pid).is_ok_and(|s| s.is_kernel_thread()) {
+                    return ProcessError::KernelThread {
+                        pid,
+                        name: name.to_owned(),
+                    };
+                }
+                ProcessError::NoSuchProcess { pid }
+            }
+            Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
+                ProcessError::NotPermitted {
+                    pid,
+                    name: name.to_owned(),
+                    advice: Permission::advice(),
+                }
+            }
+            _ => ProcessError::Unreadable {
+                pid,
+                file: file.to_owned(),
+                source,
+            },
+        }
+    }
+}
+
+/// What stands in the way of a user who may not trace a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    /// Belongs to somebody else, or has privileges of its own.
+    OtherUser,
+    /// Yama (`/proc/sys/kernel/yama/ptrace_scope` is 1): only children.
+    YamaChildrenOnly,
+    /// Yama (2): only with `CAP_SYS_PTRACE`.
+    YamaAdminOnly,
+    /// Yama (3): nobody, until the next boot.
+    YamaNobody,
+    /// Already root: a container or security module does not allow it.
+    RootRefused,
+}
+
+impl Permission {
+    /// What applies to this user on this system.
+    #[must_use]
+    pub fn advice() -> Permission {
+        match ptrace_scope() {
+            3.. => Permission::YamaNobody,
+            _ if rustix::process::geteuid().is_root() => Permission::RootRefused,
+            2 => Permission::YamaAdminOnly,
+            1 => Permission::YamaChildrenOnly,
+            0 => Permission::OtherUser,
+        }
+    }
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Permission::OtherUser => {
+                "it belongs to another user or has raised privileges: run as root or with CAP_SYS_PTRACE"
+            }
+            Permission::YamaChildrenOnly => {
+                "kernel.yama.ptrace_scope is 1, which allows own children only: run as root or with CAP_SYS_PTRACE, start the program under capriole, or `sysctl kernel.yama.ptrace_scope=0`"
+            }
+            Permission::YamaAdminOnly => {
+                "kernel.yama.ptrace_scope is 2, which allows administrators only: run as root or with CAP_SYS_PTRACE"
+            }
+            Permission::YamaNobody => {
+                "kernel.yama.ptrace_scope is 3, which forbids tracing for everybody until the next boot"
+            }
+            Permission::RootRefused => {
+                "this is root without CAP_SYS_PTRACE over it, as in a container: run outside, or add the capability (docker run --cap-add SYS_PTRACE)"
+            }
+        })
+    }
+}

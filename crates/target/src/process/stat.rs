@@ -1,0 +1,53 @@
+//! `/proc/PID/stat` (proc_pid_stat(5)).
+
+use super::State;
+
+/// `PF_KTHREAD` of `<linux/sched.h>`.
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// The fields of `/proc/PID/stat` that are of use here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Field 2, the name; it may hold blanks and parentheses.
+    pub comm: String,
+    /// Field 3.
+    pub state: State,
+    /// Field 4, the parent process.
+    pub parent: u32,
+    /// Field 9, the kernel's `PF_*` flags.
+    pub flags: u64,
+    /// Field 22, clock ticks since boot.
+    pub start_time: u64,
+    /// Field 47, where the heap (`brk`) starts; `None` if the reader may not
+    /// know.
+    pub start_brk: Option<u64>,
+}
+
+impl Stat {
+    /// Parses the line; `None` if it is not of this form. The name is taken up
+    /// to the *last* closing parenthesis, as it may contain any bytes.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Stat> {
+        let open = bytes.iter().position(|&b| b == b'(')?;
+        let close = bytes.iter().rposition(|&b| b == b')')?;
+        let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?).into_owned();
+        let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
+        // fields[0] is field 3 of the manual page.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |field: usize| -> Option<u64> { fields.get(field - 3)?.parse().ok() };
+        Some(Stat {
+            comm,
+            state: State::from_letter(fields.first()?.chars().next()?),
+            parent: u32::try_from(number(4)?).ok()?,
+            flags: number(9)?,
+            start_time: number(22)?,
+            start_brk: number(47).filter(|&address| address != 0),
+        })
+    }
+
+    /// A thread of the kernel, which has no program.
+    #[must_use]
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+}

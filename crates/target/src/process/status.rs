@@ -1,0 +1,128 @@
+//! `/proc/PID/status` and `/proc/PID/task/TID/status` (proc_pid_status(5)).
+
+/// What a thread is doing, by the kernel's letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// `R`: running or ready to run.
+    Running,
+    /// `S`: in a sleep that signals end.
+    Sleeping,
+    /// `D`: in a sleep that signals do not end (disk, network file system).
+    Uninterruptible,
+    /// `T`: stopped by a signal.
+    Stopped,
+    /// `t`: stopped by its tracer.
+    Traced,
+    /// `Z`: ended, its parent has not asked for the status yet.
+    Zombie,
+    /// `X`: about to disappear.
+    Dead,
+    /// `I` and letters of newer kernels.
+    Other(char),
+}
+
+impl State {
+    pub(super) fn from_letter(letter: char) -> State {
+        match letter {
+            'R' => State::Running,
+            'S' => State::Sleeping,
+            'D' => State::Uninterruptible,
+            'T' => State::Stopped,
+            't' => State::Traced,
+            'Z' => State::Zombie,
+            'X' | 'x' => State::Dead,
+            other => State::Other(other),
+        }
+    }
+}
+
+/// Which system calls the thread may make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seccomp {
+    /// All of them.
+    Off,
+    /// Mode 1: read, write, exit and sigreturn only; everything else kills.
+    Strict,
+    /// Mode 2: a filter program decides.
+    Filter,
+}
+
+/// A set of signals as the kernel prints it: bit `n - 1` is signal `n`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SignalSet(pub u64);
+
+impl SignalSet {
+    /// `signal` (1 to 64) is in the set.
+    #[must_use]
+    pub fn contains(self, signal: i32) -> bool {
+        (1..=64).contains(&signal) && self.0 >> (signal - 1) & 1 == 1
+    }
+}
+
+/// The fields of `status` that are of use here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// The process this thread belongs to.
+    pub tgid: u32,
+    /// What the thread is doing.
+    pub state: State,
+    /// Who traces the thread, 0 for nobody (or somebody in a PID namespace
+    /// that is not visible from here).
+    pub tracer: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Number of threads of the process.
+    pub threads: u32,
+    /// `SigBlk`: signals that this thread has blocked.
+    pub blocked: SignalSet,
+    /// `SigIgn`: signals that the process ignores.
+    pub ignored: SignalSet,
+    /// `SigCgt`: signals that the process has a handler for.
+    pub caught: SignalSet,
+    /// What system calls the thread may make.
+    pub seccomp: Seccomp,
+    /// The `no_new_privs` attribute.
+    pub no_new_privs: bool,
+}
+
+impl Status {
+    /// Parses the file; `None` if a line that every kernel since 3.8 writes is
+    /// missing or not of its form.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Status> {
+        // The kernel escapes newlines in `Name:`, so lines can be relied upon.
+        let text = String::from_utf8_lossy(bytes);
+        let field = |key: &str| -> Option<&str> {
+            text.lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        let number = |key: &str| -> Option<u32> {
+            field(key)?.split_ascii_whitespace().next()?.parse().ok()
+        };
+        let signals = |key: &str| -> Option<SignalSet> {
+            u64::from_str_radix(field(key)?, 16).ok().map(SignalSet)
+        };
+        Some(Status {
+            tgid: number("Tgid")?,
+            state: State::from_letter(field("State")?.chars().next()?),
+            tracer: number("TracerPid")?,
+            uid: field("Uid")?
+                .split_ascii_whitespace()
+                .nth(1)?
+                .parse()
+                .ok()?,
+            threads: number("Threads")?,
+            blocked: signals("SigBlk")?,
+            ignored: signals("SigIgn")?,
+            caught: signals("SigCgt")?,
+            // Absent if the kernel was built without seccomp.
+            seccomp: match number("Seccomp") {
+                Some(1) => Seccomp::Strict,
+                Some(2) => Seccomp::Filter,
+                _ => Seccomp::Off,
+            },
+            no_new_privs: number("NoNewPrivs") == Some(1),
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! The ptrace requests that are used, each as one safe function.
+//!
+//! All of them act on a *thread*, and have to come from the thread that seized
+//! it: everything in this crate that stops a program runs on one thread.
+
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use std::ffi::c_void;
+
+/// General registers of a stopped thread.
+pub type Registers = libc::user_regs_struct;
+
+/// Why a thread reported to its tracer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It stands still because we asked for it.
+    Interrupted,
+    /// It stands still together with its process (SIGSTOP and the like).
+    GroupStop,
+    /// It is about to receive this signal, and stands still before that.
+    Signal(i32),
+    /// It stands at the entry or exit of a system call.
+    Syscall,
+    /// It has just executed another program.
+    Exec,
+    /// Another ptrace event (a clone, for instance).
+    Other(i32),
+    /// It is gone; the exit status in wait's encoding.
+    Gone(i32),
+}
+
+fn check(result: libc::c_long) -> Result<(), Errno> {
+    if result == -1 {
+        return Err(Errno::from_raw_os_error(
+            std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        ));
+    }
+    Ok(())
+}
+
+fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<(), Errno> {
+    // SAFETY: only requests without pointers into our memory come here; whatever
+    // they do to the tracee is its own memory's business, not ours.
+    check(unsafe { libc::ptrace(request, tid, address, data) })
+}
+
+/// A request that reads or writes `value` of our memory.
+fn transfer<T>(what: libc::c_uint, tid: i32, address: usize, value: &mut T) -> Result<(), Errno> {
+    let data: *mut T = value;
+    // SAFETY: `data` is valid for reads and writes of a `T`, and every caller
+    // passes the type that its request transfers.
+    check(unsafe { libc::ptrace(what, tid, address, data.cast::<c_void>()) })
+}
+
+/// Becomes the tracer of a thread without stopping it.
+pub fn seize(tid: i32, options: libc::c_int) -> Result<(), Errno> {
+    request(libc::PTRACE_SEIZE, tid, 0, options as usize)
+}
+
+/// Asks a seized thread to stop.
+pub fn interrupt(tid: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0)
+}
+
+/// Lets a stopped thread go on, delivering `signal` (0: none).
+pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_CONT, tid, 0, signal as usize)
+}
+
+/// Lets a stopped thread go on to the next entry or exit of a system call.
+pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_SYSCALL, tid, 0, signal as usize)
+}
+
+/// Lets a stopped thread go on untraced, delivering `signal` (0: none).
+pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
+    request(libc::PTRACE_DETACH, tid, 0, signal as usize)
+}
+
+/// Changes the options given to [`seize`].
+pub fn set_options(tid: i32, options: libc::c_int) -> Result<(), Errno> {
+    request(libc::PTRACE_SETOPTIONS, tid, 0, options as usize)
+}
+
+/// All registers zero.
+pub fn no_registers() -> Registers {
+    // SAFETY: the type is plain integers, for which zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Sets or clears (`None`) a hardware breakpoint of a stopped thread: it gets a
+/// SIGTRAP before it executes the instruction at the address.
+pub fn set_hardware_breakpoint(tid: i32, address: Option<u64>) -> Result<(), Errno> {
+    let register = |i: usize| std::mem::offset_of!(libc::user, u_debugreg) + i * 8;
+    request(libc::PTRACE_POKEUSER, tid, register(7), 0)?;
+    let Some(address) = address else { return request(libc::PTRACE_POKEUSER, tid, register(0), 0) };
+    request(libc::PTRACE_POKEUSER, tid, register(0), address as usize)?;
+    // DR7: breakpoint 0 enabled for this thread, on execution, one byte.
+    request(libc::PTRACE_POKEUSER, tid, register(7), 1)
+}
+
+/// The general registers of a stopped thread.
+pub fn registers(tid: i32) -> Result<Registers, Errno> {
+    let mut registers = no_registers();
+    transfer(libc::PTRACE_GETREGS, tid, 0, &mut registers)?;
+    Ok(registers)
+}
+
+/// Sets the general registers of a stopped thread.
+pub fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno> {
+    let mut registers = *registers;
+    transfer(libc::PTRACE_SETREGS, tid, 0, &mut registers)
+}
+
+/// The floating-point and vector state of a stopped thread, in the processor's
+/// standard XSAVE format.
+pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {
+    const NT_X86_XSTATE: usize = 0x202;
+    let mut buffer = vec![0u8; 64 * 1024];
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    transfer(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &mut vector)?;
+    buffer.truncate(vector.iov_len);
+    Ok(buffer)
+}
+
+/// The signals a stopped thread blocks, bit `n - 1` for signal `n`.
+pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
+    let mut mask = 0u64;
+    transfer(libc::PTRACE_GETSIGMASK, tid, 8, &mut mask)?;
+    Ok(mask)
+}
+
+/// Sets the signals a stopped thread blocks.
+pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
+    let mut mask = mask;
+    transfer(libc::PTRACE_SETSIGMASK, tid, 8, &mut mask)
+}
+
+/// Where a thread's restartable sequences are registered.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RseqConfiguration {
+    /// Address of its `struct rseq`; 0 if it has none.
+    pub address: u64,
+    /// Bytes of it.
+    pub size: u32,
+    /// The word that stands before every abort address.
+    pub signature: u32,
+    /// Flags, none defined.
+    pub flags: u32,
+    /// Padding.
+    pub pad: u32,
+}
+
+/// Where a stopped thread's restartable sequences are registered (Linux 5.13).
+pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
+    const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+    let mut configuration = RseqConfiguration::default();
+    let size = size_of::<RseqConfiguration>();
+    transfer(PTRACE_GET_RSEQ_CONFIGURATION, tid, size, &mut configuration)?;
+    Ok(configuration)
+}
+
+fn decode(status: i32) -> Event {
+    if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+        return Event::Gone(status);
+    }
+    let signal = libc::WSTOPSIG(status);
+    match status >> 16 {
+        libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
+        libc::PTRACE_EVENT_STOP => Event::GroupStop,
+        libc::PTRACE_EVENT_EXEC => Event::Exec,
+        0 if signal == libc::SIGTRAP | 0x80 => Event::Syscall,
+        0 => Event::Signal(signal),
+        other => Event::Other(other),
+    }
+}
+
+/// Waits for a traced thread's next report. With `block` unset, returns `None` if
+/// there is none yet.
+pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
+    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the result.
+        let result = unsafe { libc::waitpid(tid, &mut status, flags) };
+        match result {
+            0 => return Ok(None),
+            -1 => match Errno::from_raw_os_error(
+                std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+            ) {
+                Errno::INTR => continue,
+                error => return Err(error),
+            },
+            _ => return Ok(Some(decode(status))),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Sessions found in a process: another tracer's, or what a dead one left.
+
+use crate::detach::{Detached, Installed, TrapState, detach};
+use crate::error::TargetError;
+use crate::maps::Mapping;
+use crate::memory::RemoteMemory;
+use crate::patch::Change;
+use crate::process::Process;
+use crate::session::{Agent, Arena, MEMFD_NAME};
+use capriole_ring::Memory;
+use capriole_ring::layout::{self, State, header, journal};
+
+/// A session that was found mapped in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundSession {
+    /// What it has put into the process.
+    pub installed: Installed,
+    /// The tracer that made it, if it is still alive.
+    pub owner: Option<u32>,
+    /// Where the session stood.
+    pub state: State,
+    /// Inode of the memfd: the same in every process that shares the session.
+    pub inode: u64,
+}
+
+/// Whether a mapping is a session's memory.
+pub fn is_session(mapping: &Mapping) -> bool {
+    mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
+        && mapping.perms.shared
+        && mapping.offset == 0
+}
+
+/// Our own process id and start time.
+pub fn own_identity() -> (u32, u64) {
+    let pid = std::process::id();
+    (pid, Process::open(pid).map_or(0, |p| p.start_time()))
+}
+
+/// The replaced SIGTRAP action, as session memory has it.
+pub(crate) fn trap_state(memory: &Memory) -> Option<TrapState> {
+    (memory.load_u32(header::TRAP_INSTALLED) != 0).then(|| TrapState {
+        handler: memory.load(header::TRAP_HANDLER),
+        old: std::array::from_fn(|i| memory.load(header::TRAP_OLD + i * 8)),
+    })
+}
+
+struct Header(Vec<u8>);
+
+impl Header {
+    fn u64(&self, at: usize) -> u64 {
+        let mut w = [0; 8];
+        w.copy_from_slice(&self.0[at..at + 8]);
+        u64::from_le_bytes(w)
+    }
+    fn u32(&self, at: usize) -> u32 {
+        self.u64(at & !7).to_le_bytes()[at % 8..at % 8 + 4]
+            .try_into()
+            .map_or(0, u32::from_le_bytes)
+    }
+}
+
+/// All sessions mapped in a process.
+///
+/// # Errors
+/// The memory cannot be read, or a session's header or journal makes no sense.
+pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
+    let pid = process.pid() as i32;
+    let maps = process.maps()?;
+    let sessions: Vec<&Mapping> = maps.iter().filter(|m| is_session(m)).collect();
+    if sessions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let remote = RemoteMemory::open(pid)
+        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    sessions.into_iter().map(|m| read_session(pid, &remote, &maps, m)).collect()
+}
+
+fn read_session(
+    pid: i32,
+    remote: &RemoteMemory,
+    maps: &[Mapping],
+    mapping: &Mapping,
+) -> Result<FoundSession, TargetError> {
+    let base = mapping.start;
+    let fail = |address| move |source| TargetError::Memory { pid, what: "read", address, source };
+    let mut bytes = vec![0; layout::HEADER_SIZE];
+    remote.read(base, &mut bytes).map_err(fail(base))?;
+    let h = Header(bytes);
+    let damaged = |what| TargetError::Damaged { pid, what };
+    let size = mapping.end - mapping.start;
+    let mut installed =
+        Installed { base, size, arenas: Vec::new(), changes: Vec::new(), trap: None };
+    if h.u64(header::MAGIC) != layout::MAGIC {
+        // The tracer died between mapping and formatting: nothing else is there.
+        let state = State::Building;
+        return Ok(FoundSession { installed, owner: None, state, inode: mapping.inode });
+    }
+    let state = State::from_word(h.u32(header::STATE)).ok_or(damaged("unknown state"))?;
+
+    let arenas = h.u32(header::ARENAS_LEN) as usize;
+    if arenas > layout::MAX_ARENAS {
+        return Err(damaged("too many arenas"));
+    }
+    for i in 0..arenas {
+        let at = header::ARENAS + i * 16;
+        let arena = Arena { start: h.u64(at), len: h.u64(at + 8) };
+        // Only what is mapped as an arena is: never unmap anything else.
+        let mapped = maps.iter().any(|m| {
+            m.start <= arena.start
+                && arena.start.checked_add(arena.len).is_some_and(|end| end <= m.end)
+                && m.perms.execute
+                && !m.perms.write
+                && m.inode == 0
+        });
+        if mapped {
+            installed.arenas.push(arena);
+        }
+    }
+
+    let count = h.u32(header::JOURNAL_LEN) as usize;
+    let offset = h.u64(header::JOURNAL_OFFSET);
+    let bytes = count as u64 * journal::SIZE as u64;
+    if offset.checked_add(bytes).is_none_or(|end| end > size) {
+        return Err(damaged("the journal does not fit"));
+    }
+    let mut entries = vec![0; bytes as usize];
+    remote.read(base + offset, &mut entries).map_err(fail(base + offset))?;
+    for entry in entries.chunks_exact(journal::SIZE) {
+        let change = read_entry(entry).ok_or(damaged("a journal entry makes no sense"))?;
+        // Sites of libraries that were unloaded meanwhile are not there any more.
+        let text = maps.iter().any(|m| m.contains(change.address) && m.perms.execute);
+        if text {
+            installed.changes.push(change);
+        }
+    }
+    if h.u32(header::TRAP_INSTALLED) != 0 {
+        installed.trap = Some(TrapState {
+            handler: h.u64(header::TRAP_HANDLER),
+            old: std::array::from_fn(|i| h.u64(header::TRAP_OLD + i * 8)),
+        });
+    }
+    let (owner, started) = (h.u32(header::OWNER), h.u64(header::OWNER_START_TIME));
+    let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
+    let owner = alive.then_some(owner);
+    Ok(FoundSession { installed, owner, state, inode: mapping.inode })
+}
+
+fn read_entry(entry: &[u8]) -> Option<Change> {
+    let word = |at: usize| entry.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let len = entry[journal::LEN] as usize;
+    if len == 0 || len > journal::MAX_BYTES {
+        return None;
+    }
+    Some(Change {
+        address: word(journal::ADDRESS)?,
+        len,
+        before: entry[journal::BEFORE..][..journal::MAX_BYTES].try_into().ok()?,
+        after: entry[journal::AFTER..][..journal::MAX_BYTES].try_into().ok()?,
+        detour: word(journal::DETOUR)?,
+    })
+}
+
+/// Removes what dead tracers left in a process, before another one attaches.
+///
+/// # Errors
+/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there.
+pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
+    let pid = process.pid() as i32;
+    for session in find(process)? {
+        match session.owner {
+            Some(owner) if session.state != State::Restored && owner != std::process::id() => {
+                return Err(TargetError::AlreadyRecorded { pid, owner: owner as i32 });
+            }
+            _ => {
+                detach(process, &session.installed)?;
+            }
+        }
+    }
+    close_leaked(process)
+}
+
+/// Closes memfds of ours that a tracer killed at just that moment left open.
+fn close_leaked(process: &Process) -> Result<(), TargetError> {
+    let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else { return Ok(()) };
+    let name = format!("/memfd:{MEMFD_NAME} (deleted)");
+    let leaked: Vec<u64> = entries
+        .filter_map(|e| {
+            let e = e.ok()?;
+            let target = std::fs::read_link(e.path()).ok()?;
+            (target.as_os_str() == name.as_str()).then(|| e.file_name().to_str()?.parse().ok())?
+        })
+        .collect();
+    if leaked.is_empty() || process.pid() == std::process::id() {
+        return Ok(());
+    }
+    let pid = process.pid() as i32;
+    let remote = RemoteMemory::open(pid)
+        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    let agent = Agent::hire(process, &remote)?;
+    for fd in leaked {
+        agent.close(process, &remote, fd)?;
+    }
+    agent.dismiss();
+    Ok(())
+}
+
+/// Takes every probe out of a process, also a dead tracer's.
+///
+/// # Errors
+/// [`TargetError::NothingAttached`] if there are none.
+pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
+    process.preflight()?;
+    let sessions = find(process)?;
+    if sessions.is_empty() {
+        close_leaked(process)?;
+        return Err(TargetError::NothingAttached { pid: process.pid() as i32 });
+    }
+    let mut total = Detached::default();
+    for session in sessions {
+        let one = detach(process, &session.installed)?;
+        total.restored += one.restored;
+        total.foreign += one.foreign;
+        total.lingering |= one.lingering;
+        total.standstill += one.standstill;
+    }
+    close_leaked(process)?;
+    Ok(total)
+}
+
+/// The processes, other than `except`, that have the session memory with this
+/// inode mapped: forked children of a target.
+pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != except && *pid != std::process::id())
+        .filter_map(|pid| Process::open(pid).ok())
+        .filter(|p| {
+            p.maps().is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
+        })
+        .collect()
+}
+
+impl crate::attach::Attached {
+    /// Inode of the session's memfd.
+    pub fn inode(&self) -> u64 {
+        rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino)
+    }
+
+    /// Takes every probe out, of the process and of the children that it forked
+    /// meanwhile. What was recorded stays in session memory.
+    ///
+    /// # Errors
+    /// As [`detach`]; a process that has ended is no error.
+    pub fn detach(&self) -> Result<Detached, TargetError> {
+        let mut report = match detach(&self.process, &self.installed) {
+            Ok(report) => report,
+            Err(_) if !self.process.is_alive() => Detached::default(),
+            Err(error) => return Err(error),
+        };
+        for child in sharing(self.inode(), self.process.pid()) {
+            let one = match detach(&child, &self.installed) {
+                Ok(one) => one,
+                Err(_) if !child.is_alive() => continue,
+                Err(error) => return Err(error),
+            };
+            report.restored += one.restored;
+            report.lingering |= one.lingering;
+        }
+        Ok(report)
+    }
+
+    /// Whether the session is still mapped in the process: not after exec.
+    pub fn is_mapped(&self) -> bool {
+        crate::detach::still_mapped(&self.process, self.installed.base).unwrap_or(false)
+    }
+
+    /// Whether somebody else has taken the probes out (`capriole detach`).
+    pub fn is_restored(&self) -> bool {
+        self.memory.memory.load_u32(header::STATE) == State::Restored as u32
+    }
+}

@@ -1,0 +1,287 @@
+//! From an event's text to addresses: which object, which function, where.
+
+mod choose;
+mod error;
+mod indirect;
+
+use std::sync::Arc;
+
+use capriole_event::{EventSpec, Place};
+use capriole_insn::{Code, Extent};
+
+pub use error::{Candidate, ResolveError};
+
+use crate::object::{Object, ObjectError, Objects};
+use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
+
+/// How many candidates, or implementations, a message names.
+const NAMED: usize = 8;
+
+/// One place to probe.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// The object that the code is in.
+    pub object: Arc<Object>,
+    /// The function as a person reads it (demangled), if it has a name: that
+    /// of its names which was asked for.
+    pub symbol: Option<String>,
+    /// The same name as the linker knows it.
+    pub linkage_name: Option<String>,
+    /// Bytes from the start of the function.
+    pub offset: u64,
+    /// Offset in the object's file.
+    pub file_offset: u64,
+    /// Link address.
+    pub link_address: u64,
+    /// Run-time address; the link address if there is no process.
+    pub address: u64,
+    /// Run-time extent of the function. Where no function is known: from the
+    /// site to the next one or the end of the section.
+    pub extent: Extent,
+}
+
+impl Site {
+    /// Run-time address of the instruction that the site lies in, found by
+    /// decoding from the start of the function: the site itself, if it is where
+    /// an instruction starts. `None` if something before it is no instruction.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read any more.
+    pub fn instruction(&self) -> Result<Option<u64>, ObjectError> {
+        let start = self.object.link(self.extent.start);
+        let holds = |at: u64| move |t: &&crate::object::Text| t.address <= at && at < t.end();
+        let Some(text) = self.object.file().text()?.iter().find(holds(start)) else {
+            return Ok(None);
+        };
+        let code = Code::new(&text.bytes, text.address);
+        let mut at = start;
+        while let Some(instruction) = code.instruction_at(at, text.end()) {
+            if self.link_address < instruction.next_ip() {
+                return Ok(Some(self.object.run_time(at)));
+            }
+            at = instruction.next_ip();
+        }
+        Ok(None)
+    }
+}
+
+/// Finds the places that an event means, by object and address. A name or file
+/// offset gives one place (for each time that the object is loaded); a
+/// pattern any number, but at least one.
+///
+/// A name that contains `*`, `?` or `[` is first taken as it stands, so that
+/// `operator*` is found.
+///
+/// # Errors
+///
+/// See [`ResolveError`]; every message says what to write instead.
+pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, ResolveError> {
+    let mut sites = Vec::new();
+    let chosen = choose::choose(objects, &spec.object)?;
+    for object in chosen {
+        match &spec.place {
+            Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
+            Place::Symbol { pattern, offset } => {
+                let finder = Finder {
+                    objects,
+                    object,
+                    spec,
+                    pattern,
+                    offset: *offset,
+                };
+                sites.extend(finder.sites()?);
+            }
+        }
+    }
+    Ok(sites)
+}
+
+fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, ResolveError> {
+    let outside = || ResolveError::NotInText {
+        offset: file_offset,
+        object: object.path().to_owned(),
+    };
+    let file = object.file();
+    let link_address = file.link_address(file_offset).ok_or_else(outside)?;
+    if !file.is_text(link_address) {
+        return Err(outside());
+    }
+    let symbols = object.symbols()?;
+    let function = symbols.function_at(link_address);
+    let extent = function.map_or_else(
+        || {
+            let end = symbols
+                .next_boundary(link_address)
+                .unwrap_or(link_address + 1);
+            Extent::new(link_address, end)
+        },
+        |function| function.extent,
+    );
+    let linkage = function.and_then(|function| symbols.linkage_name(function));
+    Ok(Site {
+        object: Arc::clone(object),
+        symbol: linkage.map(|name| display(name).into_owned()),
+        linkage_name: linkage.map(str::to_owned),
+        offset: link_address - extent.start,
+        file_offset,
+        link_address,
+        address: object.run_time(link_address),
+        extent: object.run_time_extent(extent),
+    })
+}
+
+/// Looks for a symbol in one object.
+struct Finder<'a> {
+    objects: &'a Objects,
+    object: &'a Arc<Object>,
+    spec: &'a EventSpec,
+    pattern: &'a str,
+    offset: u64,
+}
+
+impl Finder<'_> {
+    fn sites(&self) -> Result<Vec<Site>, ResolveError> {
+        let symbols = self.object.symbols()?;
+        let found = symbols.exact(self.pattern);
+        match found.as_slice() {
+            [] if self.spec.is_glob() => return self.matching(),
+            [] if self.pattern.contains('\\') => {
+                // A name whose wildcards are escaped.
+                let found = symbols.matching(|name| self.spec.matches(name));
+                return self.one(&found).map(|site| vec![site]);
+            }
+            found => self.one(found).map(|site| vec![site]),
+        }
+    }
+
+    /// The only one found.
+    fn one(&self, found: &[Found<'_>]) -> Result<Site, ResolveError> {
+        match found {
+            [] => Err(self.not_a_function()),
+            [one] if one.name.kind == SymbolKind::Resolver => Err(self.indirect(one)),
+            [one] => {
+                let size = one.function.extent.len();
+                let site = (self.offset < size).then(|| self.site(one)).flatten();
+                site.ok_or_else(|| ResolveError::OffsetOutside {
+                    symbol: display(one.name.linkage).into_owned(),
+                    size,
+                    offset: self.offset,
+                })
+            }
+            several => Err(ResolveError::AmbiguousSymbol {
+                symbol: self.pattern.to_owned(),
+                candidates: several
+                    .iter()
+                    .filter_map(|found| self.candidate(found))
+                    .collect(),
+            }),
+        }
+    }
+
+    /// All that match, but functions that end before the offset.
+    fn matching(&self) -> Result<Vec<Site>, ResolveError> {
+        let symbols = self.object.symbols()?;
+        let found = symbols.matching(|name| self.spec.matches(name));
+        let sites: Vec<Site> = found
+            .iter()
+            .filter(|found| self.offset < found.function.extent.len())
+            .filter_map(|found| self.site(found))
+            .collect();
+        if sites.is_empty() {
+            return Err(ResolveError::NoMatch {
+                pattern: self.pattern.to_owned(),
+                object: self.object.path().to_owned(),
+                functions: symbols.functions().iter().filter(|f| f.is_named()).count(),
+            });
+        }
+        Ok(sites)
+    }
+
+    fn site(&self, found: &Found<'_>) -> Option<Site> {
+        let Function { extent, .. } = *found.function;
+        let link_address = extent.start.checked_add(self.offset)?;
+        Some(Site {
+            object: Arc::clone(self.object),
+            symbol: Some(display(found.name.linkage).into_owned()),
+            linkage_name: Some(found.name.linkage.to_owned()),
+            offset: self.offset,
+            file_offset: self.object.file().file_offset(link_address)?,
+            link_address,
+            address: self.object.run_time(link_address),
+            extent: self.object.run_time_extent(extent),
+        })
+    }
+
+    fn candidate(&self, found: &Found<'_>) -> Option<Candidate> {
+        let start = found.function.extent.start;
+        Some(Candidate {
+            symbol: display(found.name.linkage).into_owned(),
+            linkage_name: found.name.linkage.to_owned(),
+            object: self.object.path().to_owned(),
+            file_offset: self.object.file().file_offset(start)?,
+        })
+    }
+
+    /// Says what the name is, if not that of a function here.
+    fn not_a_function(&self) -> ResolveError {
+        let symbol = self.pattern.to_owned();
+        let object = self.object.path().to_owned();
+        let other = match self.object.file().other_symbol(self.pattern) {
+            Ok(other) => other,
+            Err(error) => return error.into(),
+        };
+        match other {
+            Some(OtherSymbol::Data(_)) => ResolveError::Data { symbol, object },
+            Some(OtherSymbol::Imported) => ResolveError::Imported {
+                defined_in: self.definer(),
+                symbol,
+                object,
+            },
+            None => match self.object.symbols() {
+                Ok(symbols) => ResolveError::NoSuchSymbol {
+                    nearest: symbols.nearest(self.pattern),
+                    defined_in: self.definer(),
+                    stripped: symbols.functions().iter().all(|f| !f.is_named()),
+                    symbol,
+                    object,
+                },
+                Err(error) => error.into(),
+            },
+        }
+    }
+
+    /// The file name of another loaded object that has the function.
+    fn definer(&self) -> Option<String> {
+        let has = |object: &&Arc<Object>| {
+            !Arc::ptr_eq(object, self.object)
+                && object
+                    .symbols()
+                    .is_ok_and(|s| s.has_linkage_name(self.pattern))
+        };
+        self.objects.all().find(has).map(|object| object.name())
+    }
+
+    fn indirect(&self, found: &Found<'_>) -> ResolveError {
+        let name = found.name.linkage;
+        ResolveError::Indirect {
+            symbol: name.to_owned(),
+            in_use: indirect::in_use(self.objects, self.object, name),
+            implementations: self.implementations(name),
+        }
+    }
+
+    /// Functions named like implementations of `name`: `__memcpy_avx_unaligned`.
+    fn implementations(&self, name: &str) -> Vec<String> {
+        let prefixes = [format!("__{name}_"), format!("{name}_")];
+        let Ok(symbols) = self.object.symbols() else {
+            return Vec::new();
+        };
+        let has_prefix = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let found = symbols.matching(has_prefix);
+        let names = found.iter().map(|found| found.name.linkage.to_owned());
+        let mut names: Vec<String> = names.take(NAMED).collect();
+        names.sort();
+        names
+    }
+}

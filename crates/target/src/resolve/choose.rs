@@ -1,0 +1,168 @@
+//! Which object an event means.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use capriole_event::ObjectRef;
+
+use super::ResolveError;
+use crate::maps::Device;
+use crate::object::{Entry, FileId, Object, Objects};
+use crate::symbols::nearest;
+
+/// How many loaded objects a message lists if none is similar.
+const LISTED: usize = 6;
+
+/// The object meant; several if its file was loaded several times.
+pub(super) fn choose<'a>(
+    objects: &'a Objects,
+    reference: &ObjectRef,
+) -> Result<&'a [Arc<Object>], ResolveError> {
+    let entry = match reference {
+        ObjectRef::Main => objects.main_entry()?,
+        ObjectRef::Path(path) => by_path(objects, path)?,
+        ObjectRef::Name(name) => by_name(objects, name)?,
+    };
+    Ok(objects.open(entry)?)
+}
+
+/// By path as the tracer or as the process sees it, through symbolic links and
+/// also if the file was replaced since.
+fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveError> {
+    let path = Path::new(text);
+    let views: Vec<PathBuf> = match objects.process() {
+        Some(process) if path.is_absolute() => vec![process.in_root(path), path.to_owned()],
+        _ => vec![path.to_owned()],
+    };
+    let canonical: Vec<PathBuf> = views
+        .iter()
+        .filter_map(|p| fs::canonicalize(p).ok())
+        .collect();
+    let ids: Vec<FileId> = views.iter().filter_map(|p| FileId::of_path(p)).collect();
+    let same_path = |entry: &&Entry| {
+        entry.path() == path || canonical.iter().any(|c| c.as_path() == entry.path())
+    };
+    let same_mapped = |entry: &&Entry| {
+        ids.iter()
+            .any(|id| entry.mapped_id() == Some((Device::from_st_dev(id.dev), id.inode)))
+    };
+    // Some file systems show other numbers in the memory map than stat does.
+    let same_file = |entry: &&Entry| {
+        let path = match objects.process() {
+            Some(process) => process.in_root(entry.path()),
+            None => entry.path().to_owned(),
+        };
+        FileId::of_path(&path).is_some_and(|id| ids.contains(&id))
+    };
+    let entries = objects.entries();
+    entries
+        .iter()
+        .find(same_mapped)
+        .or_else(|| entries.iter().find(same_path))
+        .or_else(|| entries.iter().find(same_file))
+        .ok_or_else(|| missing(objects, text))
+}
+
+/// How well a file name fits, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// It is the name.
+    Whole,
+    /// `NAME.so`, `NAME.so.6`, `NAME-2.31.so`.
+    Library,
+    /// It starts with the name, and is a library.
+    LibraryPrefix,
+    /// It starts with the name.
+    Prefix,
+}
+
+fn fit(file: &str, name: &str) -> Option<Fit> {
+    let rest = file.strip_prefix(name)?;
+    let is_library = rest.ends_with(".so") || rest.contains(".so.");
+    let versioned = rest
+        .strip_prefix('-')
+        .is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
+    Some(match rest {
+        "" => Fit::Whole,
+        _ if rest == ".so" || rest.starts_with(".so.") || (versioned && is_library) => Fit::Library,
+        _ if is_library => Fit::LibraryPrefix,
+        _ => Fit::Prefix,
+    })
+}
+
+fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
+    let mut best: Option<(Fit, Vec<&Entry>)> = None;
+    for entry in objects.entries() {
+        let Some(fit) = fit(&file_name(entry.path()), name) else {
+            continue;
+        };
+        match &mut best {
+            Some((known, entries)) if *known == fit => entries.push(entry),
+            Some((known, _)) if *known < fit => {}
+            _ => best = Some((fit, vec![entry])),
+        }
+    }
+    match best.map(|(_, entries)| entries).as_deref() {
+        None => Err(missing(objects, name)),
+        Some([entry]) => Ok(entry),
+        Some(several) => {
+            let mut candidates: Vec<PathBuf> = several
+                .iter()
+                .map(|entry| entry.path().to_owned())
+                .collect();
+            candidates.sort();
+            Err(ResolveError::AmbiguousObject {
+                name: name.to_owned(),
+                candidates,
+            })
+        }
+    }
+}
+
+fn missing(objects: &Objects, name: &str) -> ResolveError {
+    let name = name.to_owned();
+    if objects.process().is_none() {
+        let file = objects.paths().next().unwrap_or(Path::new("")).to_owned();
+        return ResolveError::OtherFile { name, file };
+    }
+    let names: Vec<String> = objects.paths().map(file_name).collect();
+    let wanted = file_name(Path::new(&name));
+    let mut near = nearest(&wanted, names.iter().map(String::as_str));
+    if near.is_empty() {
+        near = names.into_iter().take(LISTED).collect();
+    }
+    ResolveError::NoSuchObject {
+        name,
+        nearest: near,
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefers_the_library_of_that_name() {
+        let cases = [
+            ("libc.so.6", "libc", Some(Fit::Library)),
+            ("libc.so", "libc", Some(Fit::Library)),
+            ("libc-2.31.so", "libc", Some(Fit::Library)),
+            ("libc-client.so.2007", "libc", Some(Fit::LibraryPrefix)),
+            ("libcrypto.so.3", "libc", Some(Fit::LibraryPrefix)),
+            ("libc.so.6", "libc.so.6", Some(Fit::Whole)),
+            ("python3.11", "python3", Some(Fit::Prefix)),
+            ("libpython3.11.so.1.0", "libpython3.11", Some(Fit::Library)),
+            ("libpython3.11.so.1.0", "python", None),
+            ("nginx", "nginx", Some(Fit::Whole)),
+        ];
+        for (file, name, expected) in cases {
+            assert_eq!(fit(file, name), expected, "{file} {name}");
+        }
+    }
+}

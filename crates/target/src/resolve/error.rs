@@ -1,0 +1,198 @@
+//! Why an event means nothing here, and what to write instead.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::object::ObjectError;
+
+/// One of several functions that a name may mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The name as a person reads it.
+    pub symbol: String,
+    /// The name as the linker knows it.
+    pub linkage_name: String,
+    /// The object's file.
+    pub object: PathBuf,
+    /// Where it starts in that file.
+    pub file_offset: u64,
+}
+
+impl fmt::Display for Candidate {
+    /// What to write to choose it, and its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{:#x}  {}",
+            self.object.display(),
+            self.file_offset,
+            self.symbol
+        )?;
+        if self.linkage_name != self.symbol {
+            write!(f, "  [{}]", self.linkage_name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why an event's place was not found.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ResolveError {
+    /// The program or library cannot be used.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// No loaded object has this path or this start of its name.
+    #[error("no program or library `{name}` is loaded{}", loaded(nearest))]
+    NoSuchObject {
+        /// What was asked for.
+        name: String,
+        /// Names of loaded objects that look like it.
+        nearest: Vec<String>,
+    },
+    /// Without a process, events can only be about the one file.
+    #[error("`{name}` is not {}; without a process only that file can be looked at (use -p PID for its libraries)", file.display())]
+    OtherFile {
+        /// What was asked for.
+        name: String,
+        /// The file that is looked at.
+        file: PathBuf,
+    },
+    /// The names of several objects start so.
+    #[error("`{name}` may be any of these; write more of the name, or a path:{}", list(candidates.iter().map(|path| path.display())))]
+    AmbiguousObject {
+        /// What was asked for.
+        name: String,
+        /// The objects.
+        candidates: Vec<PathBuf>,
+    },
+    /// The object has no function of that name.
+    #[error("no function `{symbol}` in {}{}", object.display(), no_symbol_help(nearest, defined_in.as_deref(), *stripped))]
+    NoSuchSymbol {
+        /// What was asked for.
+        symbol: String,
+        /// Where it was looked for.
+        object: PathBuf,
+        /// Functions with similar names.
+        nearest: Vec<String>,
+        /// Another loaded object that has the function.
+        defined_in: Option<String>,
+        /// The object has no names at all.
+        stripped: bool,
+    },
+    /// No function matches the pattern.
+    #[error("none of the {functions} functions with names in {} matches `{pattern}`", object.display())]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+        /// Where it was looked for.
+        object: PathBuf,
+        /// How many functions were compared.
+        functions: usize,
+    },
+    /// Several functions have the name: overloads, or `static` functions of
+    /// several source files.
+    #[error("`{symbol}` names {} functions; choose one:{}", candidates.len(), list(candidates))]
+    AmbiguousSymbol {
+        /// What was asked for.
+        symbol: String,
+        /// The functions.
+        candidates: Vec<Candidate>,
+    },
+    /// The symbol is that of an `STT_GNU_IFUNC` resolver.
+    #[error("`{symbol}` is an indirect function: one of several implementations is chosen when the program starts; {}", indirect_help(in_use.as_ref(), implementations))]
+    Indirect {
+        /// What was asked for.
+        symbol: String,
+        /// The implementation that the process uses, if that could be seen.
+        in_use: Option<Candidate>,
+        /// Functions that are named like implementations.
+        implementations: Vec<String>,
+    },
+    /// The symbol is that of a variable.
+    #[error("`{symbol}` in {} is data, not a function", object.display())]
+    Data {
+        /// What was asked for.
+        symbol: String,
+        /// The object that has it.
+        object: PathBuf,
+    },
+    /// The object only uses the function.
+    #[error("`{symbol}` is used but not defined in {}{}", object.display(), definer_help(symbol, defined_in.as_deref()))]
+    Imported {
+        /// What was asked for.
+        symbol: String,
+        /// The object that uses it.
+        object: PathBuf,
+        /// A loaded object that defines it.
+        defined_in: Option<String>,
+    },
+    /// The offset is not one inside the function.
+    #[error("`{symbol}` has {size} bytes: offset {offset:#x} is outside of it")]
+    OffsetOutside {
+        /// The function.
+        symbol: String,
+        /// Its size in bytes.
+        size: u64,
+        /// The offset asked for.
+        offset: u64,
+    },
+    /// There is no code at the file offset.
+    #[error("there is no code at file offset {offset:#x} of {} (this is an offset in the file, not an address)", object.display())]
+    NotInText {
+        /// The offset asked for.
+        offset: u64,
+        /// The file.
+        object: PathBuf,
+    },
+}
+
+fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    items
+        .into_iter()
+        .map(|item| format!("\n  {item}"))
+        .collect()
+}
+
+fn quoted(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}
+
+fn loaded(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => format!("; loaded are, among others, {}", quoted(names)),
+    }
+}
+
+fn no_symbol_help(nearest: &[String], defined_in: Option<&str>, stripped: bool) -> String {
+    let mut help = String::new();
+    if stripped {
+        help += ", which was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
+    }
+    if let Some(object) = defined_in {
+        help += &format!("; {object} has it");
+    }
+    if !nearest.is_empty() {
+        help += &format!("; similar: {}", quoted(nearest));
+    }
+    help
+}
+
+fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
+    match defined_in {
+        Some(object) => format!("; write {object}:{symbol}"),
+        None => "; write LIBRARY:SYMBOL with the library that defines it".to_owned(),
+    }
+}
+
+fn indirect_help(in_use: Option<&Candidate>, implementations: &[String]) -> String {
+    match (in_use, implementations) {
+        (Some(used), _) => format!("this process uses {used}"),
+        (None, []) => {
+            "their names were stripped: find the one in use with a debugger, and use PATH:0xOFFSET"
+                .to_owned()
+        }
+        (None, names) => format!("probe one of these instead: {}", quoted(names)),
+    }
+}

@@ -1,0 +1,382 @@
+//! Session memory and arenas in a target: making them and mapping them.
+
+use crate::error::TargetError;
+use crate::gadgets::{self, Gadgets};
+use crate::inject::{FramePlace, Injector, frame_size};
+use crate::maps::{GapQuery, Layout, Mapping, find_gaps};
+use crate::memory::RemoteMemory;
+use crate::process::{Process, Seccomp};
+use crate::ptrace;
+use crate::steps::step;
+use crate::threads::Stopped;
+use capriole_ring::Memory;
+use capriole_ring::layout::{Geometry, SCRATCH, SCRATCH_SIZE, header};
+use capriole_ring::memory::Identity;
+use rustix::fd::OwnedFd;
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
+pub const MEMFD_NAME: &str = "capriole";
+
+/// Session memory, mapped here and in the target.
+#[derive(Debug)]
+pub struct SessionMemory {
+    /// Our mapping.
+    pub memory: Arc<Memory>,
+    /// What is where in it.
+    pub geometry: Geometry,
+    /// Its address in the target.
+    pub base: u64,
+    /// The memfd; keeps the memory when the target dies.
+    pub file: OwnedFd,
+}
+
+/// Memory for detours, readable and executable in the target, never writable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arena {
+    /// Address in the target.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Arena {
+    /// Whether `address` lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.start + self.len).contains(&address)
+    }
+}
+
+/// A thread of the target that can make system calls for us.
+#[derive(Debug)]
+pub struct Agent {
+    stopped: Stopped,
+    gadgets: Gadgets,
+}
+
+/// How often a thread that is about to receive a signal is asked again.
+const ATTEMPTS: usize = 50;
+
+fn stack_of(maps: &[Mapping], rsp: u64, fs_base: u64) -> Option<&Mapping> {
+    let mapping = maps.iter().find(|m| m.contains(rsp))?;
+    // A stack is the main thread's, or one on whose upper end the C library keeps
+    // its thread structure. Anything else (a goroutine's stack in the heap) has
+    // somebody else's memory below it.
+    let is_stack = mapping.is_named("[stack]") || (mapping.contains(fs_base) && fs_base > rsp);
+    (is_stack && mapping.perms.write && !mapping.perms.shared).then_some(mapping)
+}
+
+impl Agent {
+    /// Refuses processes in which a system call of ours could be fatal.
+    pub fn check_sandbox(process: &Process) -> Result<(), TargetError> {
+        let pid = process.pid() as i32;
+        match process.status()?.seccomp {
+            Seccomp::Strict => Err(TargetError::Sandboxed { pid, mode: "strict" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Chooses among stopped threads, lets the others go on, and keeps that one.
+    pub fn choose(
+        process: &Process,
+        stopped: Stopped,
+        memory: &RemoteMemory,
+    ) -> Result<Agent, TargetError> {
+        let pid = stopped.pid;
+        let maps = process.maps()?;
+        let gadgets = gadgets::search(&maps, memory).ok_or(TargetError::NoSyscall { pid })?;
+        let usable = |t: &crate::threads::StoppedThread| t.signal == 0;
+        let on_stack = |t: &crate::threads::StoppedThread| {
+            usable(t) && stack_of(&maps, t.registers.rsp, t.registers.fs_base).is_some()
+        };
+        let threads = stopped.threads();
+        let index = threads
+            .iter()
+            .position(on_stack)
+            .or_else(|| threads.iter().position(usable))
+            .ok_or(TargetError::NoThread { pid })?;
+        let stopped = stopped.keep_only(index);
+        let tid = stopped.threads()[0].tid;
+        if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
+            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
+            ptrace::set_options(tid, options)
+                .map_err(|_| TargetError::Sandboxed { pid, mode: "filter" })?;
+        }
+        Ok(Agent { stopped, gadgets })
+    }
+
+    /// Stops one thread of a process for system calls.
+    pub fn hire(process: &Process, memory: &RemoteMemory) -> Result<Agent, TargetError> {
+        let pid = process.pid() as i32;
+        for attempt in 0..ATTEMPTS {
+            let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
+            let len = tids.len().max(1);
+            tids.rotate_left(attempt % len);
+            for tid in tids {
+                let Some(stopped) = Stopped::one(pid, tid)? else { continue };
+                match Agent::choose(process, stopped, memory) {
+                    Err(TargetError::NoThread { .. }) => {}
+                    result => return result,
+                }
+            }
+        }
+        Err(TargetError::NoThread { pid })
+    }
+
+    /// Lets the thread go on; tells how long it stood.
+    pub fn dismiss(self) -> std::time::Duration {
+        self.stopped.resume()
+    }
+
+    fn stack(&self, process: &Process) -> Result<FramePlace, TargetError> {
+        let registers = &self.stopped.threads()[0].registers;
+        let maps = process.maps()?;
+        let xstate = ptrace::xstate(self.stopped.threads()[0].tid).unwrap_or_default();
+        let need = 128 + 64 + if xstate.is_empty() { 0 } else { frame_size(&xstate) };
+        Ok(match stack_of(&maps, registers.rsp, registers.fs_base) {
+            Some(m) if self.gadgets.chain.is_some() && registers.rsp - need >= m.start + 64 => {
+                FramePlace::Stack { limit: m.start + 64 }
+            }
+            _ => FramePlace::Nowhere,
+        })
+    }
+
+    /// Makes system calls with the frame at `place`.
+    fn with<T>(
+        &self,
+        memory: &RemoteMemory,
+        place: FramePlace,
+        work: impl FnOnce(&mut Injector<'_>) -> Result<T, TargetError>,
+    ) -> Result<T, TargetError> {
+        let mut injector = Injector::new(&self.stopped, 0, memory, &self.gadgets, place)?;
+        let result = work(&mut injector)?;
+        injector.finish()?;
+        Ok(result)
+    }
+
+    fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
+        let pid = self.stopped.pid;
+        move |errno| TargetError::Refused { pid, what, errno }
+    }
+
+    /// Makes session memory in the target and maps it on both sides.
+    pub fn create_memory(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        geometry: Geometry,
+        identity: &Identity,
+    ) -> Result<SessionMemory, TargetError> {
+        let pid = self.stopped.pid;
+        let mut place = self.stack(process)?;
+        let mut loan = None;
+        if place == FramePlace::Nowhere {
+            let len = 16384;
+            let start = self.with(remote, place, |i| {
+                let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+                let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+                i.call(libc::SYS_mmap, [0, len, prot, flags, u64::MAX, 0])
+            })?;
+            let start = start.map_err(self.refused("map scratch memory"))?;
+            if self.gadgets.chain.is_some() {
+                place = FramePlace::Scratch { start, len: len - 64 };
+            }
+            loan = Some((start, len));
+        }
+        let name = match (place, loan) {
+            (_, Some((start, len))) => start + len - 64,
+            (FramePlace::Stack { .. }, _) => 0, // below the frame, once it stands
+            _ => unreachable!("either a stack or a loan"),
+        };
+        let size = geometry.size();
+        let result = self.with(remote, place, |i| {
+            let name = if name == 0 { i.below_frame() } else { name };
+            let mut text = MEMFD_NAME.as_bytes().to_vec();
+            text.push(0);
+            remote
+                .write(name, &text)
+                .map_err(|source| TargetError::Memory { pid, what: "write", address: name, source })?;
+            let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            let fd = i
+                .call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])?
+                .map_err(self.refused("create shared memory"))?;
+            step("memfd created");
+            let result = share(pid, fd as i32, size).and_then(|file| {
+                let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+                let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+                let base = i
+                    .call(libc::SYS_mmap, [0, size as u64, prot, flags, fd, 0])?
+                    .map_err(self.refused("map shared memory"))?;
+                step("session memory mapped");
+                Ok((file, base))
+            });
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let (file, base) = result?;
+            let memory = Memory::map(&file, size).map_err(|errno| TargetError::Share { pid, errno })?;
+            memory.format(base, &geometry, identity);
+            step("session memory formatted");
+            Ok(SessionMemory { memory: Arc::new(memory), geometry, base, file })
+        })?;
+        if let Some((start, len)) = loan {
+            let place = FramePlace::Scratch { start: result.base + SCRATCH as u64, len: SCRATCH_SIZE as u64 };
+            let place = if self.gadgets.chain.is_some() { place } else { FramePlace::Nowhere };
+            let _ = self.with(remote, place, |i| i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]))?;
+        }
+        Ok(result)
+    }
+
+    fn scratch(&self, base: u64) -> FramePlace {
+        match self.gadgets.chain {
+            Some(_) => FramePlace::Scratch { start: base + SCRATCH as u64, len: SCRATCH_SIZE as u64 },
+            None => FramePlace::Nowhere,
+        }
+    }
+
+    /// Maps an arena of `len` bytes from where, and to where, all of `near` is in
+    /// reach of a jump, and notes it in the session's header.
+    pub fn create_arena(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        session: &SessionMemory,
+        near: Range<u64>,
+        len: u64,
+    ) -> Result<Arena, TargetError> {
+        let pid = self.stopped.pid;
+        let layout = Layout::of(process);
+        let no_space = || TargetError::NoSpace { pid, near: near.start, size: len };
+        // The map may be out of date at once: other threads are running.
+        for _ in 0..ATTEMPTS {
+            let candidates = find_gaps(&process.maps()?, &layout, &GapQuery::new(len, near.clone()));
+            if candidates.is_empty() {
+                return Err(no_space());
+            }
+            for at in candidates.into_iter().take(8) {
+                let result = self.with(remote, self.scratch(session.base), |i| {
+                    let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                    let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
+                    i.call(libc::SYS_mmap, [at, len, prot, flags, u64::MAX, 0])
+                })?;
+                match result {
+                    Ok(start) if start == at => {
+                        let memory = &session.memory;
+                        let count = memory.load_u32(header::ARENAS_LEN);
+                        let slot = header::ARENAS + count as usize * 16;
+                        memory.store(slot, start);
+                        memory.store(slot + 8, len);
+                        memory.store_u32(header::ARENAS_LEN, count + 1);
+                        step("arena mapped");
+                        return Ok(Arena { start, len });
+                    }
+                    Ok(elsewhere) => {
+                        // A kernel before 4.17 takes the address as a hint.
+                        let _ = self.with(remote, self.scratch(session.base), |i| {
+                            i.call(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0])
+                        })?;
+                    }
+                    Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(self.refused("map memory for code")(errno)),
+                }
+            }
+        }
+        Err(no_space())
+    }
+
+    /// The program's SIGTRAP action (`struct kernel_sigaction`: handler, flags,
+    /// restorer, mask), and if `new` is given, replaces it.
+    pub fn trap_action(
+        &self,
+        remote: &RemoteMemory,
+        base: u64,
+        new: Option<[u64; 4]>,
+    ) -> Result<[u64; 4], TargetError> {
+        let pid = self.stopped.pid;
+        let (at_new, at_old) = {
+            let end = base + (SCRATCH + SCRATCH_SIZE) as u64;
+            (end - 64, end - 32)
+        };
+        let place = match self.scratch(base) {
+            FramePlace::Scratch { start, len } => FramePlace::Scratch { start, len: len - 64 },
+            other => other,
+        };
+        let fail = |what, address| move |source| TargetError::Memory { pid, what, address, source };
+        if let Some(new) = new {
+            let bytes: Vec<u8> = new.iter().flat_map(|w| w.to_le_bytes()).collect();
+            remote.write(at_new, &bytes).map_err(fail("write", at_new))?;
+        }
+        let argument = if new.is_some() { at_new } else { 0 };
+        self.with(remote, place, |i| {
+            i.call(libc::SYS_rt_sigaction, [libc::SIGTRAP as u64, argument, at_old, 8, 0, 0])
+        })?
+        .map_err(self.refused("set its SIGTRAP action"))?;
+        let mut bytes = [0; 32];
+        remote.read(at_old, &mut bytes).map_err(fail("read", at_old))?;
+        let word = |i: usize| {
+            let mut w = [0; 8];
+            w.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
+            u64::from_le_bytes(w)
+        };
+        Ok([word(0), word(1), word(2), word(3)])
+    }
+
+    /// Unmaps arenas, then session memory. No thread may be in an arena.
+    pub fn unmap(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        base: u64,
+        size: u64,
+        arenas: &[Arena],
+    ) -> Result<(), TargetError> {
+        // The frame must not lie in what is being unmapped.
+        let place = self.stack(process)?;
+        self.with(remote, place, |i| {
+            for arena in arenas {
+                i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap code"))?;
+                step("arena unmapped");
+            }
+            i.call(libc::SYS_munmap, [base, size, 0, 0, 0, 0])?
+                .map_err(self.refused("unmap shared memory"))?;
+            step("session memory unmapped");
+            Ok(())
+        })
+    }
+
+    /// Closes file descriptor `fd` in the target.
+    pub fn close(&self, process: &Process, remote: &RemoteMemory, fd: u64) -> Result<(), TargetError> {
+        let place = self.stack(process)?;
+        self.with(remote, place, |i| i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]))?
+            .map(|_| ())
+            .map_err(self.refused("close a descriptor"))
+    }
+}
+
+/// Gets our own descriptor of the target's memfd and gives it its size for good.
+fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
+    let fail = |errno| TargetError::Share { pid, errno };
+    let file = open_descriptor(pid, fd).map_err(fail)?;
+    rustix::fs::ftruncate(&file, size as u64).map_err(fail)?;
+    // Nobody can make the mapping fault by making the file shorter.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
+    step("memfd sized");
+    Ok(file)
+}
+
+fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let by_pidfd = || {
+        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
+    };
+    by_pidfd().or_else(|_| {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+    })
+}

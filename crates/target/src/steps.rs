@@ -1,0 +1,35 @@
+//! Named moments of an attach or detach at which a test kills the tracer.
+//!
+//! Between any two of them the tracer may die of SIGKILL and the program must go
+//! on; the test "the tracer killed at each step" sets `CAPRIOLE_DIE_AT=n` and lets
+//! it happen at the n-th one. Only builds with debug assertions look.
+
+#[cfg(debug_assertions)]
+mod armed {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static DIE_AT: OnceLock<Option<u64>> = OnceLock::new();
+    /// Counts steps; nothing is published by it.
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+
+    pub fn step(name: &str) {
+        let die_at = DIE_AT.get_or_init(|| std::env::var("CAPRIOLE_DIE_AT").ok()?.parse().ok());
+        let Some(die_at) = die_at else { return };
+        if STEPS.fetch_add(1, Ordering::Relaxed) + 1 == *die_at {
+            eprintln!("capriole: dies at step {die_at}, {name}");
+            let _ = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            );
+        }
+    }
+}
+
+/// Passes a moment called `name`.
+#[inline]
+pub fn step(name: &str) {
+    #[cfg(debug_assertions)]
+    armed::step(name);
+    let _ = name;
+}

@@ -1,0 +1,86 @@
+//! What has to be known of a stopped process before code is made for it.
+
+use crate::memory::RemoteMemory;
+use crate::ptrace;
+use crate::threads::Stopped;
+use capriole_resident::RSEQ_SIGNATURE;
+
+/// Facts about the threads of a process that hold for each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// Offset of `struct rseq` from the thread pointer.
+    pub rseq_offset: Option<i32>,
+    /// Offset of the kernel's thread id from the thread pointer.
+    pub tid_offset: Option<i32>,
+}
+
+/// Where C libraries keep the thread id: glibc (`struct pthread.tid`) and musl.
+const KNOWN_TID_OFFSETS: [i32; 2] = [0x2d0, 0x30];
+/// How far from the thread pointer it is searched otherwise, bytes.
+const SEARCH: i64 = 2048;
+
+/// An offset from the thread pointer that detours can encode.
+fn offset(address: u64, thread_pointer: u64) -> Option<i32> {
+    i32::try_from(address.wrapping_sub(thread_pointer) as i64).ok()
+}
+
+/// The one offset at which all threads have registered restartable sequences.
+///
+/// One thread without (a C library without them, or threads made by hand) and
+/// none is used: that thread's thread pointer may lead anywhere, and reading at an
+/// offset from it could fault.
+fn rseq_offset(stopped: &Stopped) -> Option<i32> {
+    let mut common = None;
+    for thread in stopped.threads() {
+        let rseq = ptrace::rseq_configuration(thread.tid).ok()?;
+        if rseq.address == 0 || rseq.signature != RSEQ_SIGNATURE {
+            return None;
+        }
+        let here = offset(rseq.address, thread.registers.fs_base)?;
+        if *common.get_or_insert(here) != here {
+            return None;
+        }
+    }
+    common
+}
+
+/// The thread id as the target itself sees it, which differs from ours if it lives
+/// in a PID namespace: the last number of the `NSpid` line.
+fn own_tid(pid: i32, tid: i32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// The one offset from the thread pointer at which every thread has its id.
+fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
+    let threads: Vec<(u64, u32)> = stopped
+        .threads()
+        .iter()
+        .map(|t| Some((t.registers.fs_base, own_tid(stopped.pid, t.tid)?)))
+        .collect::<Option<_>>()?;
+    if threads.iter().any(|(base, _)| *base == 0) {
+        return None;
+    }
+    let holds = |offset: i32| {
+        threads.iter().all(|(base, tid)| {
+            memory.read_u32(base.wrapping_add(offset as u64)).is_ok_and(|word| word == *tid)
+        })
+    };
+    if let Some(known) = KNOWN_TID_OFFSETS.into_iter().find(|o| holds(*o)) {
+        return Some(known);
+    }
+    // Somebody else's thread structure (Go's runtime.m, for one). With a single
+    // thread a word may equal its id by chance: then rather none than a wrong one.
+    if threads.len() < 2 {
+        return None;
+    }
+    (-SEARCH..SEARCH).step_by(4).map(|o| o as i32).find(|o| holds(*o))
+}
+
+impl Survey {
+    /// Looks at every thread of a stopped process.
+    pub fn of(stopped: &Stopped, memory: &RemoteMemory) -> Survey {
+        Survey { rseq_offset: rseq_offset(stopped), tid_offset: tid_offset(stopped, memory) }
+    }
+}

@@ -1,0 +1,243 @@
+//! The functions of an object: names, aliases, bounds.
+//!
+//! All addresses are link addresses; an object's load bias is added by
+//! [`Object`](crate::object::Object). Nothing is demangled before somebody asks
+//! for a demangled name.
+
+mod bounds;
+mod demangle;
+mod lookup;
+mod near;
+mod read;
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::sync::OnceLock;
+
+use capriole_insn::Extent;
+
+pub use lookup::Found;
+pub(crate) use near::nearest;
+pub use read::{Binding, OtherSymbol, SymbolKind};
+
+use crate::object::ObjectProblem;
+use crate::object::elf::Headers;
+use crate::object::notes::Facts;
+use crate::object::source::Source;
+use crate::object::unwind::Frame;
+use demangle::Demangled;
+use read::{RawSymbol, RawSymbols, Table};
+
+/// A function, or a part of one that stands apart (`name.cold`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Function {
+    /// Link addresses from the first byte to behind the last one.
+    pub extent: Extent,
+    /// Runs when the object is loaded, to choose among several functions.
+    pub is_resolver: bool,
+    /// How many names it has, and where they are.
+    first_name: u32,
+    names: u32,
+}
+
+impl Function {
+    /// The function has a name. Without one it is known from the call frame
+    /// information only and is reached by its file offset.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.names > 0
+    }
+}
+
+/// One name of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// As the linker knows it: mangled, without version.
+    pub linkage: &'a str,
+    /// What the symbol is of.
+    pub kind: SymbolKind,
+    /// Who can see it.
+    pub binding: Binding,
+    index: u32,
+}
+
+/// The functions of an object by address and by name.
+#[derive(Debug, Default)]
+pub struct SymbolTable {
+    raw: RawSymbols,
+    functions: Vec<Function>,
+    /// For each function the nearest earlier one that reaches beyond its
+    /// start, or itself if none does.
+    enclosing: Vec<u32>,
+    /// Starts of everything and ends of text, ascending: where padding ends.
+    bounds: Vec<u64>,
+    /// Indices of symbols by linkage name.
+    by_name: OnceLock<Vec<u32>>,
+    /// Demangled names by symbol.
+    demangled: OnceLock<Vec<Option<Demangled>>>,
+}
+
+impl SymbolTable {
+    pub(crate) fn read(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+        frames: &[Frame],
+    ) -> Result<SymbolTable, ObjectProblem> {
+        let tables = Table::all(source, headers, facts)?;
+        let mut raw = read::function_symbols(headers, &tables)?;
+        sort_and_join(&mut raw);
+        Ok(bounds::build(raw, headers, frames))
+    }
+
+    /// All functions by address, one for each address.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// The names of a function, the one to show first: global before weak
+    /// before local ones, without a leading underscore before with, short
+    /// before long.
+    pub fn names(&self, function: &Function) -> impl Iterator<Item = Name<'_>> {
+        (function.first_name..function.first_name + function.names).map(|index| self.name(index))
+    }
+
+    /// The name to show, mangled.
+    #[must_use]
+    pub fn linkage_name(&self, function: &Function) -> Option<&str> {
+        self.names(function).next().map(|name| name.linkage)
+    }
+
+    /// The name to show, demangled if it is a mangled one.
+    #[must_use]
+    pub fn display_name(&self, function: &Function) -> Option<Cow<'_, str>> {
+        self.linkage_name(function).map(display)
+    }
+
+    /// The function that a link address lies in; of several nested ones the
+    /// innermost.
+    #[must_use]
+    pub fn function_at(&self, address: u64) -> Option<&Function> {
+        let after = self
+            .functions
+            .partition_point(|f| f.extent.start <= address);
+        let mut index = after.checked_sub(1)?;
+        loop {
+            let function = &self.functions[index];
+            if address < function.extent.end {
+                return Some(function);
+            }
+            let outer = self.enclosing[index] as usize;
+            if outer == index {
+                return None;
+            }
+            index = outer;
+        }
+    }
+
+    /// The function that starts at a link address.
+    #[must_use]
+    pub fn function_starting_at(&self, address: u64) -> Option<&Function> {
+        let found = self
+            .functions
+            .binary_search_by_key(&address, |f| f.extent.start);
+        found.ok().map(|index| &self.functions[index])
+    }
+
+    /// The first function start or end of text above a link address: code that
+    /// follows a function up to there belongs to no other one.
+    #[must_use]
+    pub fn next_boundary(&self, address: u64) -> Option<u64> {
+        let after = self.bounds.partition_point(|&bound| bound <= address);
+        self.bounds.get(after).copied()
+    }
+
+    /// Link addresses of further symbols in the text: labels of assembly code.
+    #[must_use]
+    pub fn labels(&self) -> &[u64] {
+        &self.raw.labels
+    }
+
+    /// The part of a function that is rarely used, which the compiler put at a
+    /// place of its own (`name.cold`): it is jumped into, not called.
+    #[must_use]
+    pub fn is_split_off(&self, function: &Function) -> bool {
+        self.names(function)
+            .any(|name| lookup::is_cold(name.linkage))
+    }
+
+    fn name(&self, index: u32) -> Name<'_> {
+        let symbol = &self.raw.symbols[index as usize];
+        Name {
+            linkage: self.raw.text(symbol),
+            kind: symbol.kind,
+            binding: symbol.binding,
+            index,
+        }
+    }
+}
+
+/// A linkage name as a person reads it.
+#[must_use]
+pub fn display(linkage: &str) -> Cow<'_, str> {
+    match demangle::demangle(linkage) {
+        Some(name) => Cow::Owned(name.full),
+        None => Cow::Borrowed(linkage),
+    }
+}
+
+impl RawSymbols {
+    /// The name of a symbol. It was checked to be UTF-8 when it was read.
+    fn text(&self, symbol: &RawSymbol) -> &str {
+        let start = symbol.name as usize;
+        let bytes = self.strings.get(start..start + symbol.name_len as usize);
+        std::str::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+/// Sorts symbols by address and preference, and drops those that occur in
+/// both tables.
+fn sort_and_join(raw: &mut RawSymbols) {
+    let mut symbols = std::mem::take(&mut raw.symbols);
+    let hidden = |name: &str| name.starts_with('_') && !demangle::is_mangled(name);
+    symbols.sort_by_cached_key(|symbol| {
+        let name = raw.text(symbol);
+        let binding = match symbol.binding {
+            Binding::Local => 1,
+            _ => 0,
+        };
+        // The same name and address end up next to each other.
+        (
+            symbol.address,
+            binding,
+            hidden(name),
+            symbol.binding,
+            name.len(),
+            name.to_owned(),
+            Reverse(symbol.default_version),
+        )
+    });
+    symbols.dedup_by(|later, earlier| {
+        let same = later.address == earlier.address && raw.text(later) == raw.text(earlier);
+        if same {
+            earlier.size = earlier.size.max(later.size);
+            earlier.default_version |= later.default_version;
+        }
+        same
+    });
+    raw.symbols = symbols;
+}
+
+impl SymbolTable {
+    /// Looks for a name among the symbols that are no functions.
+    pub(crate) fn find_other(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+        name: &str,
+    ) -> Result<Option<OtherSymbol>, ObjectProblem> {
+        let tables = Table::all(source, headers, facts)?;
+        read::find_other(&tables, name)
+    }
+}

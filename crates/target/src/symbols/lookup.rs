@@ -1,0 +1,188 @@
+//! Finding functions by name.
+
+use super::demangle::{self, Demangled, last_identifier, without_blanks};
+use super::{Function, Name, SymbolTable};
+
+/// Fewer symbols than this are demangled on one thread.
+const WORTH_A_THREAD: usize = 2000;
+
+/// A function and the name under which it was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// The function.
+    pub function: &'a Function,
+    /// The name that matched.
+    pub name: Name<'a>,
+}
+
+impl SymbolTable {
+    /// The functions that have exactly this name, one for each address.
+    ///
+    /// Tried in this order, and only as far as nothing was found: the linkage
+    /// name; the demangled name with parameters (blanks do not count, a
+    /// template's return type may stand before it); the demangled name
+    /// without parameters, which finds all overloads.
+    ///
+    /// Of several versions of a symbol (`memcpy@@GLIBC_2.14` and
+    /// `memcpy@GLIBC_2.2.5`) the default one; of a function and its part that
+    /// the compiler split off (`name.cold`) the function.
+    #[must_use]
+    pub fn exact(&self, name: &str) -> Vec<Found<'_>> {
+        let mut found = self.by_linkage_name(name);
+        if found.is_empty() {
+            found = self.by_demangled_name(name);
+        }
+        self.found(found)
+    }
+
+    /// The functions of which some name matches: linkage name, or demangled
+    /// name with or without parameters. At most one match for a function.
+    ///
+    /// Resolvers (`STT_GNU_IFUNC`), old versions and the cold parts that
+    /// compilers split off (`name.cold`) are left out.
+    pub fn matching(&self, matches: impl Fn(&str) -> bool) -> Vec<Found<'_>> {
+        let demangled = self.demangled();
+        let symbols = &self.raw.symbols;
+        let wanted = |index: u32| {
+            let symbol = &symbols[index as usize];
+            let name = self.raw.text(symbol);
+            let names = demangled[index as usize].as_ref();
+            symbol.default_version
+                && !is_cold(name)
+                && (matches(name) || names.is_some_and(|n| matches(&n.short) || matches(&n.full)))
+        };
+        self.functions
+            .iter()
+            .filter(|function| !function.is_resolver)
+            .filter_map(|function| {
+                let indices = function.first_name..function.first_name + function.names;
+                let name = self.name(indices.into_iter().find(|&index| wanted(index))?);
+                Some(Found { function, name })
+            })
+            .collect()
+    }
+
+    /// Some function has this linkage name.
+    #[must_use]
+    pub fn has_linkage_name(&self, name: &str) -> bool {
+        !self.by_linkage_name(name).is_empty()
+    }
+
+    /// Turns symbols into functions, one for each address, by address.
+    fn found(&self, mut symbols: Vec<u32>) -> Vec<Found<'_>> {
+        let default = |&index: &u32| self.raw.symbols[index as usize].default_version;
+        if symbols.iter().any(default) {
+            symbols.retain(default);
+        }
+        let whole = |&index: &u32| !is_cold(self.raw.text(&self.raw.symbols[index as usize]));
+        if symbols.iter().any(whole) {
+            symbols.retain(whole);
+        }
+        symbols.sort_unstable();
+        let mut found: Vec<Found<'_>> = symbols
+            .into_iter()
+            .filter_map(|index| {
+                let address = self.raw.symbols[index as usize].address;
+                let function = self.function_starting_at(address)?;
+                let name = self.name(index);
+                Some(Found { function, name })
+            })
+            .collect();
+        found.dedup_by_key(|found| found.function.extent.start);
+        found
+    }
+
+    fn by_linkage_name(&self, name: &str) -> Vec<u32> {
+        let text = |index: &u32| self.raw.text(&self.raw.symbols[*index as usize]);
+        let index = self.by_name.get_or_init(|| {
+            let mut index: Vec<u32> = (0..self.raw.symbols.len() as u32).collect();
+            index.sort_by_key(text);
+            index
+        });
+        let start = index.partition_point(|i| text(i) < name);
+        let tail = index.get(start..).unwrap_or_default();
+        tail.iter()
+            .copied()
+            .take_while(|i| text(i) == name)
+            .collect()
+    }
+
+    /// Demangles only the names that contain the identifier looked for, unless
+    /// that finds nothing.
+    fn by_demangled_name(&self, name: &str) -> Vec<u32> {
+        let wanted = without_blanks(name);
+        if self.demangled.get().is_none()
+            && let Some(identifier) = last_identifier(name)
+        {
+            let names = self
+                .raw
+                .symbols
+                .iter()
+                .enumerate()
+                .filter_map(|(index, symbol)| {
+                    let name = self.raw.text(symbol);
+                    (demangle::is_mangled(name) && name.contains(identifier))
+                        .then(|| Some((index as u32, demangle::demangle(name)?)))?
+                });
+            let found = pick(names, &wanted);
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        let names = self.demangled().iter().enumerate();
+        pick(
+            names.filter_map(|(index, name)| Some((index as u32, name.as_ref()?))),
+            &wanted,
+        )
+    }
+
+    /// All demangled names, made on all processors when first needed.
+    pub(super) fn demangled(&self) -> &[Option<Demangled>] {
+        self.demangled.get_or_init(|| {
+            let symbols = &self.raw.symbols;
+            let demangle = |symbol| demangle::demangle(self.raw.text(symbol));
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let share = symbols.len().div_ceil(threads).max(WORTH_A_THREAD);
+            let mut names = vec![None; symbols.len()];
+            std::thread::scope(|scope| {
+                for (symbols, names) in symbols.chunks(share).zip(names.chunks_mut(share)) {
+                    let work = move || {
+                        for (symbol, name) in symbols.iter().zip(names) {
+                            *name = demangle(symbol);
+                        }
+                    };
+                    if symbols.len() < share || threads == 1 {
+                        work();
+                    } else {
+                        scope.spawn(work);
+                    }
+                }
+            });
+            names
+        })
+    }
+}
+
+/// The symbols whose full name is `wanted`; if there is none, those whose name
+/// without parameters is.
+fn pick<D: std::borrow::Borrow<Demangled>>(
+    names: impl Iterator<Item = (u32, D)>,
+    wanted: &str,
+) -> Vec<u32> {
+    let (mut full, mut short) = (Vec::new(), Vec::new());
+    let is_wanted = |name: &str| without_blanks(name) == wanted;
+    for (index, name) in names {
+        let name = name.borrow();
+        if is_wanted(&name.full) || name.with_return_type.as_deref().is_some_and(is_wanted) {
+            full.push(index);
+        } else if is_wanted(&name.short) {
+            short.push(index);
+        }
+    }
+    if full.is_empty() { short } else { full }
+}
+
+/// The name that GCC and clang give to the rarely used part of a function.
+pub(super) fn is_cold(name: &str) -> bool {
+    name.ends_with(".cold") || name.contains(".cold.")
+}

@@ -1,0 +1,25 @@
+//! Time: ticks of the time stamp counter (TSC) and what they mean.
+//!
+//! Records carry raw TSC values. While a recording runs, [`Clock`] takes a [`SyncPoint`] about
+//! every second: the TSC, `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at one moment. A
+//! [`ClockModel`] made of those points says what any TSC value means:
+//!
+//! ```text
+//!  monotonic ns
+//!        |            . ' p2      between two points: the straight line through them
+//!        |      p1 '              outside: the line through the first and the last
+//!        |   /                    CTF metadata: one line for all, through p0, of a whole
+//!        | p0                       number of hertz, to CLOCK_REALTIME
+//!        +------------------ tsc
+//! ```
+
+mod convert;
+mod model;
+mod source;
+mod sync;
+pub mod tsc;
+
+pub use convert::Converter;
+pub use model::{ClockError, ClockModel, SyncPoint};
+pub use source::unstable_warning;
+pub use sync::Clock;

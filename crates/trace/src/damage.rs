@@ -1,0 +1,166 @@
+//! What a reader finds wrong with a trace, and what it cannot read.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::clock::ClockError;
+use crate::packet::{HeaderFault, MAX_ARGUMENTS, RecordFault};
+
+/// Why a trace cannot be read at all, or not any further.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// There is nothing at this place.
+    #[error("there is no trace at {0}; `capriole record -o DIR` makes one")]
+    NotFound(PathBuf),
+    /// There is something, but it has no `info/capriole.json`.
+    #[error("{0} is not a capriole trace: it has no info/capriole.json")]
+    NotATrace(PathBuf),
+    /// A file could not be opened or read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The JSON file is not what it should be.
+    #[error("{path} is damaged: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Which line and column, and what is wrong there.
+        source: serde_json::Error,
+    },
+    /// The trace was written by a later version.
+    #[error(
+        "{path} has format version {found}, and this program reads up to version {known}; read it with a newer one"
+    )]
+    Version {
+        /// The JSON file.
+        path: PathBuf,
+        /// The version it has.
+        found: u64,
+        /// The latest version that this crate knows.
+        known: u32,
+    },
+    /// The trace's UUID is no UUID.
+    #[error("{path} is damaged: `{uuid}` is not a UUID")]
+    Uuid {
+        /// The JSON file.
+        path: PathBuf,
+        /// What stands there.
+        uuid: String,
+    },
+    /// Times cannot be told.
+    #[error("{path} is damaged: {source}")]
+    Clock {
+        /// The JSON file.
+        path: PathBuf,
+        /// What is wrong with the clock.
+        source: ClockError,
+    },
+    /// Two events have the same id.
+    #[error("{path} is damaged: two events have the id {id}")]
+    DuplicateEvent {
+        /// The JSON file.
+        path: PathBuf,
+        /// The id.
+        id: u32,
+    },
+    /// An event has more arguments than a record can hold.
+    #[error("{path} is damaged: event {id} has more than {MAX_ARGUMENTS} arguments")]
+    TooManyArguments {
+        /// The JSON file.
+        path: PathBuf,
+        /// The event's id.
+        id: u32,
+    },
+}
+
+/// A place in a stream's file that could not be read. Reading went on behind it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// Bytes from its start.
+    pub offset: u64,
+    /// What is wrong there.
+    pub kind: DamageKind,
+    /// Bytes that were passed over; 0 if everything was read nevertheless.
+    pub skipped: u64,
+}
+
+/// What is wrong at one place of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// The file ends inside a packet's header.
+    #[error("the file ends inside a packet's header")]
+    HeaderCutOff,
+    /// The file ends inside a packet's records. Those that are whole were read.
+    #[error("the file ends inside a packet")]
+    PacketCutOff,
+    /// A packet's header is wrong.
+    #[error(transparent)]
+    Header(HeaderFault),
+    /// A record is wrong.
+    #[error(transparent)]
+    Record(RecordFault),
+    /// A record's time is not within its packet's. It was passed over.
+    #[error("a record's time is outside its packet's")]
+    TimeOutside,
+    /// A record is earlier than the one before it. It was read.
+    #[error("time goes backwards")]
+    TimeBackwards,
+    /// The count of lost events became smaller.
+    #[error("the count of lost events goes backwards")]
+    LossesBackwards,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: at byte {}: {}",
+            self.file.display(),
+            self.offset,
+            self.kind
+        )?;
+        if self.skipped > 0 {
+            write!(f, "; {} bytes were passed over", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+/// How whole a trace is, as far as it has been read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    /// Hits that are not in the trace, because there was no room for them.
+    pub lost_events: u64,
+    /// Packets missing between others.
+    pub lost_packets: u64,
+    /// How many places could not be read.
+    pub damages: u64,
+    /// The first of them, at most [`Health::MOST_SHOWN`].
+    pub shown: Vec<Damage>,
+}
+
+impl Health {
+    /// How many damages are kept one by one.
+    pub const MOST_SHOWN: usize = 20;
+
+    /// Whether everything that happened is in what was read.
+    pub fn is_whole(&self) -> bool {
+        self.lost_events == 0 && self.lost_packets == 0 && self.damages == 0
+    }
+
+    pub(crate) fn add(&mut self, damage: Damage) {
+        self.damages += 1;
+        if self.shown.len() < Self::MOST_SHOWN {
+            self.shown.push(damage);
+        }
+    }
+}

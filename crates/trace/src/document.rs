@@ -1,0 +1,185 @@
+//! What CTF has no place for: `info/capriole.json`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::ClockModel;
+
+/// The version of the JSON document and of the whole directory that this crate writes.
+/// The table of versions is in the crate's documentation.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The whole of `info/capriole.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Which layout this is, [`FORMAT_VERSION`] when written by this crate.
+    pub format_version: u32,
+    /// The program that wrote the trace.
+    pub tracer: Tracer,
+    /// The trace's UUID in hexadecimal, as in `metadata` and in every packet.
+    pub uuid: String,
+    /// Who was traced.
+    pub target: Target,
+    /// When the recording began and ended.
+    pub time: TimeSpan,
+    /// The events, in order of id.
+    pub events: Vec<EventInfo>,
+    /// The name (`comm`) of each thread, by thread id.
+    pub threads: BTreeMap<u32, String>,
+    /// What TSC values mean.
+    pub clock: ClockModel,
+    /// What a reader has to be told about this trace, one line each.
+    pub warnings: Vec<String>,
+    /// How long the target stood still for patching.
+    pub stops: Vec<Stop>,
+    /// Hits that are not in the trace, over all streams.
+    pub lost_events: u64,
+    /// Records whose time was moved so that time runs forward in each stream.
+    pub adjusted_times: u64,
+    /// Bytes that were not records and were left out.
+    pub damaged_bytes: u64,
+    /// How the program ended; nothing if it was still running when the recording ended.
+    pub exit: Option<ExitStatus>,
+    /// Whether the recording ended in the ordinary way. False while it runs, and after the
+    /// recorder was killed.
+    pub complete: bool,
+}
+
+/// What is known when a recording starts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceInfo {
+    /// Who is traced.
+    pub target: Target,
+    /// The first events; more may come with `TraceWriter::add_events`.
+    pub events: Vec<EventInfo>,
+    /// The clock as it is known so far.
+    pub clock: ClockModel,
+    /// What a reader has to be told, such as `clock::unstable_warning()`.
+    pub warnings: Vec<String>,
+}
+
+/// What is known when a recording ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finish {
+    /// The clock with a sync point from the end of the recording.
+    pub clock: ClockModel,
+    /// The name of each thread, by thread id.
+    pub threads: BTreeMap<u32, String>,
+    /// How long the target stood still for patching.
+    pub stops: Vec<Stop>,
+    /// Lost hits that no packet's `discarded` counts.
+    pub lost_elsewhere: u64,
+    /// How the program ended, if it did.
+    pub exit: Option<ExitStatus>,
+    /// More that a reader has to be told.
+    pub warnings: Vec<String>,
+}
+
+/// The program that wrote the trace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracer {
+    /// `capriole`
+    pub name: String,
+    /// Its version, `major.minor.patch`.
+    pub version: String,
+}
+
+/// Who was traced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Process id.
+    pub pid: u32,
+    /// Path of the main program.
+    pub executable: String,
+    /// Its arguments, the program's name first.
+    pub command_line: Vec<String>,
+}
+
+/// Begin and end of the recording; the end is that of the latest known moment while it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeSpan {
+    /// `CLOCK_REALTIME` at the beginning, ns since 1970-01-01 UTC.
+    pub start_realtime_ns: u64,
+    /// `CLOCK_MONOTONIC` at the beginning, in ns.
+    pub start_monotonic_ns: u64,
+    /// `CLOCK_MONOTONIC` at the end, in ns.
+    pub end_monotonic_ns: u64,
+}
+
+/// One event: a probe site and what is recorded there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventInfo {
+    /// The number that stands in each record; different for each site.
+    pub id: u32,
+    /// The event's name, usually the symbol's. Several sites may share one.
+    pub name: String,
+    /// The function the site is in, demangled or not, if it is known.
+    pub symbol: Option<String>,
+    /// Bytes from the start of `symbol`.
+    #[serde(with = "hex")]
+    pub symbol_offset: u64,
+    /// Path of the file that holds the code.
+    pub object: String,
+    /// That file's build id in hexadecimal, if it has one.
+    pub build_id: Option<String>,
+    /// The site as the object's own addresses count (as `objdump` and `addr2line` show it): the
+    /// address in memory less the load bias.
+    #[serde(with = "hex")]
+    pub offset: u64,
+    /// The address in memory.
+    #[serde(with = "hex")]
+    pub address: u64,
+    /// The names of the arguments, in the order of the record's fields; at most 64.
+    pub arguments: Vec<String>,
+    /// The tactic in use: `reserved`, `jump`, `region`, `int3`.
+    pub tactic: String,
+    /// Why better tactics were not used.
+    pub refusals: Vec<RefusalInfo>,
+}
+
+/// Why a tactic was not used at a site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalInfo {
+    /// The tactic that was refused.
+    pub tactic: String,
+    /// The reason, one line.
+    pub reason: String,
+}
+
+/// A time for which every thread of the target stood still.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// What was done meanwhile: `attach`, `detach`.
+    pub what: String,
+    /// From the first thread's stop to the last one's resumption, in ns.
+    pub duration_ns: u64,
+    /// Threads that were stopped.
+    pub threads: u32,
+}
+
+/// How the traced program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitStatus {
+    /// It exited with this status, 0 to 255.
+    Exited(i32),
+    /// A signal of this number killed it.
+    Signaled(i32),
+}
+
+/// Numbers as `"0x1f"`: JSON numbers above 2^53 do not survive most tools.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{value:#x}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(from)?;
+        text.strip_prefix("0x")
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            .ok_or_else(|| D::Error::custom(format!("`{text}` is not a number like 0x1f")))
+    }
+}

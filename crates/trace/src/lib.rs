@@ -1,0 +1,68 @@
+//! Trace directories: writing them while a program is recorded, and reading them again.
+//!
+//! A trace is a CTF 1.8 trace, which `babeltrace2` and Trace Compass read as it is, with one
+//! JSON file for what CTF has no place for:
+//!
+//! ```text
+//! capriole.trace/
+//!   metadata              what the streams look like, in CTF's language
+//!   cpu0 cpu1 cpu0.1 ...  the streams: packets of records, one file for each CPU and lane
+//!   info/capriole.json    target, events, threads' names, clock, losses (see `Document`)
+//! ```
+//!
+//! # Writing
+//!
+//! [`TraceWriter`] takes packets as they come out of the ring. What is on disk can be read at
+//! any time, whatever happens to the recorder or the disk. Records are checked on the way in,
+//! because CTF readers refuse a whole trace when one record is wrong; the targets' timestamps
+//! are put in order, and what is not a record is left out and counted.
+//!
+//! # Reading
+//!
+//! [`Trace`] gives all events in time order, keeping one packet of each stream in memory. It
+//! trusts nothing: damage is passed over, counted and told by file and byte ([`Health`]).
+//! [`report`] turns a trace into text, JSON lines or a summary.
+//!
+//! # Time
+//!
+//! Records carry raw TSC ticks; [`clock`] says how they become `CLOCK_MONOTONIC`. The CTF
+//! metadata maps them to UTC along one straight line. babeltrace2 computes in floating point
+//! and so rounds to about 1 ns for each 50 days that the machine is up.
+//!
+//! # Versions of the format
+//!
+//! | version | since | what changed |
+//! | --- | --- | --- |
+//! | 1 | 0.1.0 | first version |
+//!
+//! A reader takes every version up to its own ([`FORMAT_VERSION`]) and refuses later ones by
+//! name. Fields that are unknown are passed over, so that adding one needs no new version; a
+//! changed meaning of a field, of a file's name or of the packets' layout does.
+
+#![deny(unsafe_code)]
+
+pub mod clock;
+mod damage;
+mod directory;
+mod document;
+mod output;
+mod packet;
+mod reader;
+mod repair;
+pub mod report;
+mod stream;
+mod tsdl;
+mod writer;
+
+pub use damage::{Damage, DamageKind, Health, TraceError};
+pub use directory::DirectoryError;
+pub use document::{
+    Document, EventInfo, ExitStatus, FORMAT_VERSION, Finish, RefusalInfo, Stop, Target, TimeSpan,
+    TraceInfo, Tracer,
+};
+pub use packet::{
+    ARGUMENT_BYTES, HEADER_BYTES, HeaderFault, MAX_ARGUMENTS, MAX_CONTENT_BYTES, RECORD_BYTES,
+    RecordFault,
+};
+pub use reader::{Event, Events, Trace};
+pub use writer::{PacketMeta, Totals, TraceWriter, WriteError, Written};

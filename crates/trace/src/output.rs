@@ -1,0 +1,144 @@
+//! A stream's file: whole packets only, in time order.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+
+use crate::packet::{EventTable, Header};
+use crate::repair::{Walk, walk};
+use crate::writer::{PacketMeta, Totals, Written};
+
+/// A stream that is being written.
+#[derive(Debug)]
+pub(crate) struct OutputStream {
+    file: StreamFile,
+    uuid: [u8; 16],
+    /// The time of the latest record, or of the latest empty packet.
+    last_time: u64,
+    /// Events lost so far.
+    discarded: u64,
+}
+
+impl OutputStream {
+    /// A stream without packets, for an empty file open for writing.
+    pub(crate) fn new(file: File, uuid: [u8; 16]) -> OutputStream {
+        OutputStream {
+            file: StreamFile { file, length: 0 },
+            uuid,
+            last_time: 0,
+            discarded: 0,
+        }
+    }
+
+    /// Appends a packet; see `TraceWriter::write_packet`.
+    pub(crate) fn write_packet(
+        &mut self,
+        meta: &PacketMeta,
+        content: &[u8],
+        table: &EventTable,
+        totals: &mut Totals,
+    ) -> io::Result<Written> {
+        let (walk, content) = walk(content, table, self.last_time, meta.ts_end);
+        let begin = self.begin(meta, &walk);
+        let discarded = meta.discarded.max(self.discarded);
+        let header = Header {
+            ts_begin: begin,
+            ts_end: walk.last.unwrap_or(begin),
+            content_bytes: content.len() as u64,
+            // Counted from 1, which leaves 0 for the empty packet below.
+            seq: meta.seq.wrapping_add(1),
+            discarded,
+            cpu: meta.cpu,
+            lane: meta.lane,
+        };
+        if self.file.length == 0 && discarded > 0 {
+            // Readers tell losses by the difference to the packet before, so that those of the
+            // first packet would pass unnoticed: let an empty packet without losses precede it.
+            let (seq, ts_end) = (meta.seq, begin);
+            self.append(
+                &Header {
+                    ts_end,
+                    content_bytes: 0,
+                    seq,
+                    discarded: 0,
+                    ..header
+                },
+                &[],
+                totals,
+            )?;
+        }
+        self.append(&header, &content, totals)?;
+        totals.lost_events += discarded - self.discarded;
+        totals.events += walk.events;
+        totals.adjusted += walk.adjusted;
+        totals.damaged_bytes += walk.damaged_bytes;
+        self.discarded = discarded;
+        Ok(Written {
+            events: walk.events,
+            adjusted: walk.adjusted,
+            damaged_bytes: walk.damaged_bytes,
+        })
+    }
+
+    fn append(&mut self, header: &Header, content: &[u8], totals: &mut Totals) -> io::Result<()> {
+        self.file.append(&header.encode(&self.uuid), content)?;
+        self.last_time = header.ts_end;
+        totals.packets += 1;
+        totals.bytes += header.packet_bytes();
+        Ok(())
+    }
+
+    /// When a packet begins: not before the stream's latest record, not after its own first one.
+    fn begin(&self, meta: &PacketMeta, walk: &Walk) -> u64 {
+        let first = walk.first.unwrap_or(u64::MAX);
+        let begin = meta.ts_begin.or(walk.first).unwrap_or(self.last_time);
+        begin.min(first).max(self.last_time)
+    }
+}
+
+/// A file to which packets are appended, each as a whole or not at all.
+#[derive(Debug)]
+struct StreamFile {
+    file: File,
+    /// Bytes of whole packets: where the next one goes.
+    length: u64,
+}
+
+impl StreamFile {
+    /// Appends a packet, with one `writev` unless the system takes less than all of it. After an
+    /// error the file is cut back to the packets before.
+    fn append(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
+        match self.write(header, content) {
+            Ok(()) => {
+                self.length += (header.len() + content.len()) as u64;
+                Ok(())
+            }
+            Err(error) => {
+                let cut = self.file.set_len(self.length);
+                let back = self.file.seek(SeekFrom::Start(self.length));
+                match cut.and(back.map(drop)) {
+                    Ok(()) => Err(error),
+                    Err(second) => Err(io::Error::new(
+                        error.kind(),
+                        format!("{error}; and cutting off half a packet failed: {second}"),
+                    )),
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
+        let mut slices = [IoSlice::new(header), IoSlice::new(content)];
+        let mut left = &mut slices[..];
+        // An empty slice at the end would never be written off.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match self.file.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => IoSlice::advance_slices(&mut left, written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

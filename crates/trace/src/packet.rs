@@ -1,0 +1,318 @@
+//! The bytes of a packet, as CTF 1.8 sees them: a header of 80 bytes and then records.
+//!
+//! ```text
+//! byte  0  magic  0xC1FC1FC1   u32     packet.header
+//!       4  uuid                16 bytes
+//!      20  stream id  0        u32
+//!      24  timestamp_begin     u64     packet.context; times are TSC ticks
+//!      32  timestamp_end       u64
+//!      40  content_size        u64     bits, header included
+//!      48  packet_size         u64     bits, the same
+//!      56  packet_seq_num      u64
+//!      64  events_discarded    u64     since the stream began
+//!      72  cpu_id              u32
+//!      76  lane                u32
+//!
+//! byte  0  timestamp           u64     a record: event.header
+//!       8  id                  u32
+//!      12  tid                 u32     stream event.context
+//!      16  argument 1 ...      u64 each
+//! ```
+//!
+//! All little endian, all fields on whole bytes.
+
+use std::collections::HashMap;
+
+/// Bytes before the first record of a packet.
+pub const HEADER_BYTES: usize = 80;
+/// Bytes of a record without arguments.
+pub const RECORD_BYTES: usize = 16;
+/// Bytes of an argument.
+pub const ARGUMENT_BYTES: usize = 8;
+/// The most bytes of records that one packet may hold, 256 MiB: what a reader has to be ready
+/// to keep in memory for each stream.
+pub const MAX_CONTENT_BYTES: usize = 256 << 20;
+/// The most arguments that one event may have.
+pub const MAX_ARGUMENTS: usize = 64;
+
+/// The first word of every packet (CTF 1.8, section 5.1).
+pub(crate) const MAGIC: u32 = 0xC1FC_1FC1;
+/// Bytes of magic and UUID together, by which packets are found again after damage.
+pub(crate) const PREFIX_BYTES: usize = 20;
+
+/// What stands in a packet's header, magic and sizes checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub ts_begin: u64,
+    pub ts_end: u64,
+    /// Bytes of records behind the header; the next header follows.
+    pub content_bytes: u64,
+    pub seq: u64,
+    pub discarded: u64,
+    pub cpu: u32,
+    pub lane: u32,
+}
+
+/// What is wrong with a packet's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderFault {
+    /// It does not start with CTF's magic number.
+    #[error("no packet starts here")]
+    Magic,
+    /// The UUID is not the trace's.
+    #[error("the packet belongs to another trace")]
+    Uuid,
+    /// The stream class is not 0.
+    #[error("the packet is of an unknown kind")]
+    StreamId,
+    /// Content and packet size differ, are too small or too large, or are no whole bytes.
+    #[error("the packet's size is wrong")]
+    Sizes,
+    /// The packet ends before it begins.
+    #[error("the packet's times are wrong")]
+    Times,
+    /// CPU or lane are not those of the file.
+    #[error("the packet belongs to another stream")]
+    Stream,
+}
+
+impl Header {
+    /// The header's bytes.
+    pub(crate) fn encode(&self, uuid: &[u8; 16]) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&MAGIC.to_le_bytes());
+        put(uuid);
+        put(&0u32.to_le_bytes());
+        put(&self.ts_begin.to_le_bytes());
+        put(&self.ts_end.to_le_bytes());
+        put(&(self.packet_bytes() * 8).to_le_bytes());
+        put(&(self.packet_bytes() * 8).to_le_bytes());
+        put(&self.seq.to_le_bytes());
+        put(&self.discarded.to_le_bytes());
+        put(&self.cpu.to_le_bytes());
+        put(&self.lane.to_le_bytes());
+        debug_assert_eq!(at, HEADER_BYTES);
+        bytes
+    }
+
+    /// Bytes from this header to the next one.
+    pub(crate) fn packet_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + self.content_bytes
+    }
+
+    /// Reads a header and checks all that can be checked without the rest of the file.
+    pub(crate) fn decode(
+        bytes: &[u8; HEADER_BYTES],
+        uuid: &[u8; 16],
+    ) -> Result<Header, HeaderFault> {
+        if word(bytes, 0) != MAGIC {
+            return Err(HeaderFault::Magic);
+        }
+        if bytes[4..PREFIX_BYTES] != uuid[..] {
+            return Err(HeaderFault::Uuid);
+        }
+        if word(bytes, 20) != 0 {
+            return Err(HeaderFault::StreamId);
+        }
+        let content_bits = long(bytes, 40);
+        let packet_bits = long(bytes, 48);
+        let whole_bytes = content_bits.is_multiple_of(8);
+        let content_end = content_bits / 8;
+        if !whole_bytes
+            || content_end < HEADER_BYTES as u64
+            || content_bits != packet_bits
+            || content_end > (HEADER_BYTES + MAX_CONTENT_BYTES) as u64
+        {
+            return Err(HeaderFault::Sizes);
+        }
+        let header = Header {
+            ts_begin: long(bytes, 24),
+            ts_end: long(bytes, 32),
+            content_bytes: content_end - HEADER_BYTES as u64,
+            seq: long(bytes, 56),
+            discarded: long(bytes, 64),
+            cpu: word(bytes, 72),
+            lane: word(bytes, 76),
+        };
+        if header.ts_begin > header.ts_end {
+            return Err(HeaderFault::Times);
+        }
+        Ok(header)
+    }
+}
+
+/// The little-endian u32 at `at`, which must be inside.
+pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}
+
+/// The little-endian u64 at `at`, which must be inside.
+pub(crate) fn long(bytes: &[u8], at: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(field)
+}
+
+/// The name of a stream's file: `cpu3`, `cpu3.1`.
+pub(crate) fn file_name(cpu: u32, lane: u32) -> String {
+    match lane {
+        0 => format!("cpu{cpu}"),
+        _ => format!("cpu{cpu}.{lane}"),
+    }
+}
+
+/// CPU and lane of a stream's file, or nothing if the name is not one that [`file_name`] gives.
+pub(crate) fn parse_file_name(name: &str) -> Option<(u32, u32)> {
+    let numbers = name.strip_prefix("cpu")?;
+    let (cpu, lane) = match numbers.split_once('.') {
+        Some((cpu, lane)) => (cpu.parse().ok()?, lane.parse().ok()?),
+        None => (numbers.parse().ok()?, 0),
+    };
+    (file_name(cpu, lane) == name).then_some((cpu, lane))
+}
+
+/// The events by their ids: how long their records are, and which they are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EventTable {
+    /// By id.
+    dense: Vec<Entry>,
+    /// Ids too large for `dense`.
+    sparse: HashMap<u32, Entry>,
+    count: u32,
+}
+
+/// An event's record, in bytes, and its place in the list of events. No event has no bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    size: u16,
+    index: u32,
+}
+
+impl EventTable {
+    /// Ids below this are looked up in an array.
+    const DENSE: u32 = 1 << 20;
+
+    /// Adds the next event of the list; false if its id is taken.
+    pub(crate) fn add(&mut self, id: u32, arguments: usize) -> bool {
+        let size = (RECORD_BYTES + arguments * ARGUMENT_BYTES) as u16;
+        let entry = Entry {
+            size,
+            index: self.count,
+        };
+        self.count += 1;
+        if id >= Self::DENSE {
+            return self.sparse.insert(id, entry).is_none();
+        }
+        let at = id as usize;
+        if self.dense.len() <= at {
+            self.dense.resize(at + 1, Entry::default());
+        }
+        std::mem::replace(&mut self.dense[at], entry).size == 0
+    }
+
+    /// The place in the list of the event with this id.
+    pub(crate) fn index(&self, id: u32) -> Option<usize> {
+        self.get(id).map(|entry| entry.index as usize)
+    }
+
+    #[inline]
+    fn get(&self, id: u32) -> Option<Entry> {
+        match self.dense.get(id as usize) {
+            Some(Entry { size: 0, .. }) => None,
+            Some(entry) => Some(*entry),
+            None => self.sparse.get(&id).copied(),
+        }
+    }
+
+    /// The record at the start of `bytes`: its event's place in the list, and its whole size.
+    #[inline]
+    pub(crate) fn record(&self, bytes: &[u8]) -> Result<(usize, usize), RecordFault> {
+        if bytes.len() < RECORD_BYTES {
+            return Err(RecordFault::CutOff);
+        }
+        let id = word(bytes, 8);
+        match self.get(id) {
+            None => Err(RecordFault::UnknownEvent(id)),
+            Some(entry) if usize::from(entry.size) > bytes.len() => Err(RecordFault::CutOff),
+            Some(entry) => Ok((entry.index as usize, usize::from(entry.size))),
+        }
+    }
+}
+
+/// What is wrong with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordFault {
+    /// Its packet ends inside it.
+    #[error("the packet ends inside a record")]
+    CutOff,
+    /// No event has this id.
+    #[error("a record is of event {0}, and there is no such event")]
+    UnknownEvent(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_the_round_trip() {
+        let header = Header {
+            ts_begin: 1,
+            ts_end: u64::MAX,
+            content_bytes: 4096,
+            seq: 7,
+            discarded: 9,
+            cpu: 3,
+            lane: 2,
+        };
+        let uuid = *b"0123456789abcdef";
+        let mut bytes = header.encode(&uuid);
+        assert_eq!(Header::decode(&bytes, &uuid), Ok(header));
+        assert_eq!(Header::decode(&bytes, &[0; 16]), Err(HeaderFault::Uuid));
+        bytes[40] ^= 1;
+        assert_eq!(Header::decode(&bytes, &uuid), Err(HeaderFault::Sizes));
+        bytes[20] = 1;
+        assert_eq!(Header::decode(&bytes, &uuid), Err(HeaderFault::StreamId));
+    }
+
+    #[test]
+    fn only_our_own_file_names_are_streams() {
+        for (name, stream) in [
+            ("cpu0", Some((0, 0))),
+            ("cpu12.3", Some((12, 3))),
+            ("cpu01", None),
+            ("cpu0.0", None),
+            ("cpu+1", None),
+            ("cpu", None),
+            ("cpu1.", None),
+            ("cpu4294967296", None),
+            ("metadata", None),
+        ] {
+            assert_eq!(parse_file_name(name), stream, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_table_knows_small_and_large_ids() {
+        let mut table = EventTable::default();
+        assert!(table.add(5, 0) && table.add(u32::MAX, 6));
+        let record = |id: u32| {
+            let mut bytes = [0; 64];
+            bytes[8..12].copy_from_slice(&id.to_le_bytes());
+            table.record(&bytes)
+        };
+        assert_eq!(record(5), Ok((0, 16)));
+        assert_eq!(record(u32::MAX), Ok((1, 64)));
+        for id in [4, 6, u32::MAX - 1] {
+            assert_eq!(record(id), Err(RecordFault::UnknownEvent(id)));
+        }
+        assert!(!table.clone().add(5, 1) && !table.clone().add(u32::MAX, 1));
+    }
+}

@@ -1,0 +1,278 @@
+//! Reading a trace: the description, and all streams as one, in time order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::clock::Converter;
+use crate::damage::{Health, TraceError};
+use crate::directory::json_path;
+use crate::document::{Document, EventInfo, FORMAT_VERSION};
+use crate::packet::{ARGUMENT_BYTES, EventTable, MAX_ARGUMENTS, long, parse_file_name};
+use crate::stream::{Record, StreamReader};
+use crate::tsdl::parse_uuid;
+
+/// A trace directory, opened for reading.
+#[derive(Debug)]
+pub struct Trace {
+    directory: PathBuf,
+    document: Document,
+    uuid: [u8; 16],
+    table: EventTable,
+    converter: Converter,
+    /// CPU and lane of each stream, in order.
+    streams: Vec<(u32, u32)>,
+}
+
+impl Trace {
+    /// Opens a trace directory: reads its description and lists its streams.
+    ///
+    /// # Errors
+    ///
+    /// If it is not a trace, is of a later version, or if its description is damaged.
+    pub fn open(directory: &Path) -> Result<Trace, TraceError> {
+        let path = json_path(directory);
+        let document = read_document(directory, &path)?;
+        let uuid = parse_uuid(&document.uuid).ok_or_else(|| TraceError::Uuid {
+            path: path.clone(),
+            uuid: document.uuid.clone(),
+        })?;
+        let converter = Converter::new(&document.clock).map_err(|source| TraceError::Clock {
+            path: path.clone(),
+            source,
+        })?;
+        let mut table = EventTable::default();
+        for event in &document.events {
+            if event.arguments.len() > MAX_ARGUMENTS {
+                return Err(TraceError::TooManyArguments { path, id: event.id });
+            }
+            if !table.add(event.id, event.arguments.len()) {
+                return Err(TraceError::DuplicateEvent { path, id: event.id });
+            }
+        }
+        let streams = list_streams(directory)?;
+        let directory = directory.to_path_buf();
+        Ok(Trace {
+            directory,
+            document,
+            uuid,
+            table,
+            converter,
+            streams,
+        })
+    }
+
+    /// The directory, as it was given.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The description.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// The event with this id.
+    pub fn event(&self, id: u32) -> Option<&EventInfo> {
+        self.table
+            .index(id)
+            .map(|index| &self.document.events[index])
+    }
+
+    /// All events of all streams from the beginning, in time order.
+    ///
+    /// # Errors
+    ///
+    /// If a stream's file cannot be opened or read.
+    pub fn events(&self) -> Result<Events<'_>, TraceError> {
+        let mut events = Events {
+            trace: self,
+            converter: self.converter.clone(),
+            streams: Vec::with_capacity(self.streams.len()),
+            others: BinaryHeap::with_capacity(self.streams.len()),
+            current: None,
+            health: Health::default(),
+        };
+        for &(cpu, lane) in &self.streams {
+            let path = self.directory.join(crate::packet::file_name(cpu, lane));
+            let mut reader = StreamReader::open(path, (cpu, lane), self.uuid)?;
+            if let Some(record) = reader.advance(&self.table, &mut events.health)? {
+                events
+                    .others
+                    .push(Reverse((record.time, events.streams.len())));
+                events.streams.push(Stream { reader, record });
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// A stream with the record that it stands at.
+#[derive(Debug)]
+struct Stream {
+    reader: StreamReader,
+    record: Record,
+}
+
+/// The events of a trace in time order. Keeps one packet of each stream in memory.
+#[derive(Debug)]
+pub struct Events<'t> {
+    trace: &'t Trace,
+    converter: Converter,
+    streams: Vec<Stream>,
+    /// The streams other than the current one by the time of their records.
+    others: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The stream of the event that was given last.
+    current: Option<usize>,
+    health: Health,
+}
+
+/// One event as it was recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Event<'a> {
+    /// When, in ticks of the time stamp counter.
+    pub tsc: u64,
+    /// When, by `CLOCK_MONOTONIC`, in ns.
+    pub time_ns: u64,
+    /// Which event: its place in `Document::events`.
+    pub index: usize,
+    /// The thread's id.
+    pub tid: u32,
+    /// The CPU that it ran on.
+    pub cpu: u32,
+    /// The lane of the stream.
+    pub lane: u32,
+    /// Events lost in the same stream since the one before.
+    pub lost_before: u64,
+    payload: &'a [u8],
+}
+
+impl Event<'_> {
+    /// The arguments' values, as many as the event has names for.
+    pub fn arguments(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
+        self.payload
+            .chunks_exact(ARGUMENT_BYTES)
+            .map(|bytes| long(bytes, 0))
+    }
+}
+
+impl Events<'_> {
+    /// The next event, or nothing at the end. Not an `Iterator`, because the event lives in the
+    /// buffer of its stream.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read. Damage in a file is no error: see [`Events::health`].
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Event<'_>>, TraceError> {
+        let Some(at) = self.step()? else {
+            return Ok(None);
+        };
+        let stream = &self.streams[at];
+        let record = &stream.record;
+        Ok(Some(Event {
+            tsc: record.time,
+            time_ns: self.converter.monotonic_ns(record.time),
+            index: record.index,
+            tid: record.tid,
+            cpu: stream.reader.cpu,
+            lane: stream.reader.lane,
+            lost_before: record.lost_before,
+            payload: stream.reader.payload(record),
+        }))
+    }
+
+    /// Moves the current stream on and gives the one that is earliest now.
+    fn step(&mut self) -> Result<Option<usize>, TraceError> {
+        let advanced = match self.current {
+            Some(at) => {
+                let stream = &mut self.streams[at];
+                match stream.reader.advance(&self.trace.table, &mut self.health)? {
+                    Some(record) => {
+                        stream.record = record;
+                        Some((record.time, at))
+                    }
+                    None => None,
+                }
+            }
+            None => None,
+        };
+        // Mostly the same stream goes on, and the heap stays as it is.
+        self.current = match (advanced, self.others.peek_mut()) {
+            (Some(own), Some(mut first)) => {
+                if first.0 < own {
+                    Some(std::mem::replace(&mut *first, Reverse(own)).0.1)
+                } else {
+                    Some(own.1)
+                }
+            }
+            (Some(own), None) => Some(own.1),
+            (None, Some(first)) => Some(PeekMut::pop(first).0.1),
+            (None, None) => None,
+        };
+        Ok(self.current)
+    }
+
+    /// How whole the trace is, as far as it has been read; complete once `next` has given
+    /// nothing. Losses that only the recorder counted are included.
+    pub fn health(&self) -> Health {
+        let mut health = self.health.clone();
+        health.lost_events = health.lost_events.max(self.trace.document.lost_events);
+        health
+    }
+}
+
+/// Reads the JSON file, its version first.
+fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> {
+    let text = fs::read(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            match fs::symlink_metadata(directory) {
+                Ok(_) => TraceError::NotATrace(directory.to_path_buf()),
+                Err(_) => TraceError::NotFound(directory.to_path_buf()),
+            }
+        }
+        _ => TraceError::File {
+            path: path.to_path_buf(),
+            source,
+        },
+    })?;
+    let damaged = |source| TraceError::Json {
+        path: path.to_path_buf(),
+        source,
+    };
+    let Version { format_version } = serde_json::from_slice(&text).map_err(damaged)?;
+    if format_version > u64::from(FORMAT_VERSION) {
+        return Err(TraceError::Version {
+            path: path.to_path_buf(),
+            found: format_version,
+            known: FORMAT_VERSION,
+        });
+    }
+    serde_json::from_slice(&text).map_err(damaged)
+}
+
+/// The one field that every version has.
+#[derive(Deserialize)]
+struct Version {
+    format_version: u64,
+}
+
+/// CPU and lane of all streams in a directory, in order.
+fn list_streams(directory: &Path) -> Result<Vec<(u32, u32)>, TraceError> {
+    let failed = |source| TraceError::File {
+        path: directory.to_path_buf(),
+        source,
+    };
+    let mut streams = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        streams.extend(name.to_str().and_then(parse_file_name));
+    }
+    streams.sort_unstable();
+    Ok(streams)
+}

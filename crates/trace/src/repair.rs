@@ -1,0 +1,148 @@
+//! Records as the target wrote them, made fit for a trace.
+//!
+//! A stream's records have to be in time order. Mostly they are; a record is late if its thread
+//! was interrupted between reading the time and writing the record.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::packet::{EventTable, long};
+
+/// What was found in a packet's records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Walk {
+    /// Whole records.
+    pub events: u64,
+    /// The earliest and the latest time, after the repair.
+    pub first: Option<u64>,
+    pub last: Option<u64>,
+    /// Records whose time was moved.
+    pub adjusted: u64,
+    /// Bytes behind the last record that can be told.
+    pub damaged_bytes: u64,
+}
+
+/// Walks through the records, and gives those that are whole in time order, all between
+/// `not_before` and `not_after`. Copies only if something has to be changed.
+pub(crate) fn walk<'a>(
+    content: &'a [u8],
+    table: &EventTable,
+    not_before: u64,
+    not_after: Option<u64>,
+) -> (Walk, Cow<'a, [u8]>) {
+    // The time of the packet before rules if the two contradict each other.
+    let not_after = not_after.unwrap_or(u64::MAX).max(not_before);
+    let mut walk = Walk::default();
+    let mut at = 0;
+    let mut last = not_before;
+    let mut in_order = true;
+    while let Ok((_, size)) = table.record(&content[at..]) {
+        let time = long(content, at);
+        in_order &= last <= time && time <= not_after;
+        walk.first.get_or_insert(time);
+        last = time;
+        walk.events += 1;
+        at += size;
+    }
+    walk.damaged_bytes = (content.len() - at) as u64;
+    let content = &content[..at];
+    if walk.events == 0 {
+        return (walk, Cow::Borrowed(content));
+    }
+    walk.last = Some(last);
+    if in_order {
+        return (walk, Cow::Borrowed(content));
+    }
+    let sorted = sort(content, table, not_before, not_after, &mut walk);
+    (walk, Cow::Owned(sorted))
+}
+
+/// A copy in time order with all times within the limits. `content` has whole records only.
+fn sort(
+    content: &[u8],
+    table: &EventTable,
+    not_before: u64,
+    not_after: u64,
+    walk: &mut Walk,
+) -> Vec<u8> {
+    let mut records: Vec<(u64, Range<usize>)> = Vec::with_capacity(walk.events as usize);
+    let mut at = 0;
+    while let Ok((_, size)) = table.record(&content[at..]) {
+        let time = long(content, at);
+        let moved = time.clamp(not_before, not_after);
+        walk.adjusted += u64::from(moved != time);
+        records.push((moved, at..at + size));
+        at += size;
+    }
+    // Stable: records of the same time stay in the order in which they were written.
+    records.sort_by_key(|(time, _)| *time);
+    walk.first = records.first().map(|(time, _)| *time);
+    walk.last = records.last().map(|(time, _)| *time);
+    let mut sorted = Vec::with_capacity(content.len());
+    for (time, bytes) in records {
+        sorted.extend_from_slice(&time.to_le_bytes());
+        sorted.extend_from_slice(&content[bytes.start + 8..bytes.end]);
+    }
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> EventTable {
+        let mut table = EventTable::default();
+        assert!(table.add(1, 1));
+        table
+    }
+
+    fn records(times: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (n, time) in times.iter().enumerate() {
+            bytes.extend_from_slice(&time.to_le_bytes());
+            bytes.extend_from_slice(&1u32.to_le_bytes());
+            bytes.extend_from_slice(&7u32.to_le_bytes());
+            bytes.extend_from_slice(&(n as u64).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Time and argument of each record.
+    fn read(bytes: &[u8]) -> Vec<(u64, u64)> {
+        bytes
+            .chunks(24)
+            .map(|record| (long(record, 0), long(record, 16)))
+            .collect()
+    }
+
+    #[test]
+    fn records_in_order_are_not_copied() {
+        let content = records(&[5, 5, 9]);
+        let (walk, same) = walk(&content, &table(), 5, Some(9));
+        assert!(matches!(same, Cow::Borrowed(bytes) if bytes == content));
+        assert_eq!((walk.events, walk.first, walk.last), (3, Some(5), Some(9)));
+        assert_eq!((walk.adjusted, walk.damaged_bytes), (0, 0));
+    }
+
+    #[test]
+    fn late_records_are_sorted_and_older_or_newer_ones_moved_to_the_limit() {
+        let content = records(&[30, 10, 20, 2, u64::MAX]);
+        let (walk, sorted) = walk(&content, &table(), 15, Some(40));
+        assert_eq!(read(&sorted), [(15, 1), (15, 3), (20, 2), (30, 0), (40, 4)]);
+        assert_eq!((walk.events, walk.adjusted), (5, 3));
+        assert_eq!((walk.first, walk.last), (Some(15), Some(40)));
+    }
+
+    #[test]
+    fn what_is_not_a_record_is_left_out() {
+        let mut content = records(&[1, 2]);
+        content.extend_from_slice(&[0; 17]);
+        let (found, kept) = walk(&content, &table(), 0, None);
+        assert_eq!((found.events, kept.len(), found.damaged_bytes), (2, 48, 17));
+        let cut = records(&[1, 2]);
+        let (found, kept) = walk(&cut[..47], &table(), 0, None);
+        assert_eq!((found.events, kept.len(), found.damaged_bytes), (1, 24, 23));
+        let (found, kept) = walk(&[], &table(), 3, None);
+        assert_eq!((found, kept.len()), (Walk::default(), 0));
+    }
+}

@@ -1,0 +1,124 @@
+//! Putting lines together without allocating for each.
+
+use std::io::{self, Write};
+
+/// Bytes collected before they are written.
+const FLUSH_AT: usize = 1 << 16;
+
+/// Text on its way out.
+pub(super) struct Lines<W> {
+    out: W,
+    bytes: Vec<u8>,
+}
+
+impl<W: Write> Lines<W> {
+    pub(super) fn new(out: W) -> Self {
+        Lines {
+            out,
+            bytes: Vec::with_capacity(FLUSH_AT + 4096),
+        }
+    }
+
+    /// Adds text.
+    #[inline]
+    pub(super) fn put(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+    }
+
+    /// Adds a decimal number, at least `width` digits with zeros in front.
+    #[inline]
+    pub(super) fn put_decimal(&mut self, number: u64, width: usize) {
+        let mut digits = [b'0'; 20];
+        let mut at = digits.len();
+        let mut rest = number;
+        while rest > 0 {
+            at -= 1;
+            digits[at] += (rest % 10) as u8;
+            rest /= 10;
+        }
+        self.put(&digits[at.min(digits.len() - width)..]);
+    }
+
+    /// Adds a hexadecimal number without a prefix.
+    #[inline]
+    pub(super) fn put_hex(&mut self, number: u64) {
+        let mut digits = [b'0'; 16];
+        let mut at = digits.len();
+        let mut rest = number;
+        while rest > 0 {
+            at -= 1;
+            digits[at] = b"0123456789abcdef"[(rest & 15) as usize];
+            rest >>= 4;
+        }
+        self.put(&digits[at.min(digits.len() - 1)..]);
+    }
+
+    /// Adds ns as seconds with nine places, the whole part at least `width` wide.
+    #[inline]
+    pub(super) fn put_seconds(&mut self, ns: u64, width: usize) {
+        let start = self.bytes.len();
+        self.put_decimal(ns / 1_000_000_000, 1);
+        for _ in self.bytes.len() - start..width {
+            self.bytes.insert(start, b' ');
+        }
+        self.put(b".");
+        self.put_decimal(ns % 1_000_000_000, 9);
+    }
+
+    /// Ends the line.
+    #[inline]
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        self.bytes.push(b'\n');
+        if self.bytes.len() < FLUSH_AT {
+            return Ok(());
+        }
+        self.flush()
+    }
+
+    /// Writes what has been collected.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.bytes)?;
+        self.bytes.clear();
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lines;
+
+    fn text(put: impl Fn(&mut Lines<Vec<u8>>)) -> String {
+        let mut lines = Lines::new(Vec::new());
+        put(&mut lines);
+        lines.flush().unwrap();
+        String::from_utf8(lines.out).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_those_of_format() {
+        for number in [0, 1, 9, 10, 255, 999_999_999, u64::MAX] {
+            assert_eq!(
+                text(|lines| lines.put_decimal(number, 1)),
+                format!("{number}")
+            );
+            assert_eq!(
+                text(|lines| lines.put_decimal(number, 9)),
+                format!("{number:09}")
+            );
+            assert_eq!(text(|lines| lines.put_hex(number)), format!("{number:x}"));
+        }
+    }
+
+    #[test]
+    fn seconds_have_nine_places_and_their_width() {
+        assert_eq!(text(|lines| lines.put_seconds(0, 1)), "0.000000000");
+        assert_eq!(
+            text(|lines| lines.put_seconds(12_000_000_034, 5)),
+            "   12.000000034"
+        );
+        assert_eq!(
+            text(|lines| lines.put_seconds(u64::MAX, 2)),
+            "18446744073.709551615"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Events in the layout of ftrace's uprobe events.
+//!
+//! ```text
+//!         sqlite3-12345   [001]  1234.567890123: sqlite3_step: (libsqlite3.so.0.8.6+0x1234) arg1=0x55
+//! ```
+
+use std::io::Write;
+
+use super::line::Lines;
+use super::tasks::{Tasks, UNKNOWN, printable};
+use super::{ReportError, file_name};
+use crate::damage::Health;
+use crate::document::{Document, EventInfo};
+use crate::reader::{Event, Trace};
+
+/// Writes every event of a trace as a line, below a header, and says where events are missing.
+/// Times are `CLOCK_MONOTONIC` in seconds.
+///
+/// # Errors
+///
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
+/// the answer, which is for the caller to tell.
+pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
+    let document = trace.document();
+    let layout = Layout::new(document);
+    let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
+    let mut tasks = Tasks::new(&document.threads, task);
+    let mut lines = Lines::new(out);
+    layout.header(&mut lines, document)?;
+    let mut events = trace.events()?;
+    while let Some(event) = events.next()? {
+        if event.lost_before > 0 {
+            put_lost(&mut lines, event.cpu, event.lost_before)?;
+        }
+        put_event(
+            &mut lines,
+            &layout,
+            &labels[event.index],
+            tasks.get(event.tid),
+            &event,
+        )?;
+    }
+    let health = events.health();
+    if health.lost_events > 0 {
+        lines.put(b"# LOST ");
+        lines.put_decimal(health.lost_events, 1);
+        lines.put(b" EVENTS in all: there was no room for them in the buffers");
+        lines.end()?;
+    }
+    lines.flush()?;
+    Ok(health)
+}
+
+/// `sqlite3-12345`
+fn task(comm: &str, tid: u32) -> String {
+    format!("{}-{tid}", printable(comm))
+}
+
+/// What is the same in each line of an event.
+struct Label {
+    /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
+    site: Vec<u8>,
+    /// ` arg1=0x` and so on.
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Label {
+    fn new(event: &EventInfo) -> Label {
+        let object = printable(file_name(&event.object));
+        let name = printable(&event.name);
+        let argument = |name: &String| format!(" {}=0x", printable(name)).into_bytes();
+        Label {
+            site: format!(": {name}: ({object}+{:#x})", event.offset).into_bytes(),
+            arguments: event.arguments.iter().map(argument).collect(),
+        }
+    }
+}
+
+/// The columns' widths.
+struct Layout {
+    /// Task name, dash and id.
+    task: usize,
+    /// Digits of the seconds.
+    seconds: usize,
+}
+
+impl Layout {
+    fn new(document: &Document) -> Layout {
+        let named = Tasks::new(&document.threads, task).width();
+        // The widest pid of the kernel's, 4194304, for a thread that has no name.
+        let unknown = UNKNOWN.len() + 1 + 7;
+        let end = document.time.end_monotonic_ns / 1_000_000_000;
+        Layout {
+            task: named.max(unknown),
+            seconds: end.max(1).ilog10() as usize + 1,
+        }
+    }
+
+    fn header(
+        &self,
+        lines: &mut Lines<impl Write>,
+        document: &Document,
+    ) -> Result<(), ReportError> {
+        let task = self.task + 2;
+        let time = self.seconds + 10;
+        let mut header = format!(
+            "# tracer: capriole\n#\n# program: {} (pid {})\n",
+            printable(&document.target.command_line.join(" ")),
+            document.target.pid
+        );
+        if document.lost_events > 0 {
+            header += &format!("# LOST EVENTS: {}\n", document.lost_events);
+        }
+        for warning in &document.warnings {
+            header += &format!("# warning: {}\n", printable(warning));
+        }
+        if !document.complete {
+            header +=
+                "# warning: the recorder did not end this trace; its last moments may be missing\n";
+        }
+        header += &format!(
+            "#\n#{:>width$}   CPU#   {:>time$}  FUNCTION\n",
+            "TASK-PID",
+            "TIMESTAMP",
+            width = task - 1,
+        );
+        header += &format!(
+            "#{:>width$}     |    {:>time$}     |",
+            "| |",
+            "|",
+            width = task - 3
+        );
+        lines.put(header.as_bytes());
+        Ok(lines.end()?)
+    }
+}
+
+/// As ftrace says it.
+fn put_lost(lines: &mut Lines<impl Write>, cpu: u32, lost: u64) -> Result<(), ReportError> {
+    lines.put(b"CPU:");
+    lines.put_decimal(u64::from(cpu), 1);
+    lines.put(b" [LOST ");
+    lines.put_decimal(lost, 1);
+    lines.put(b" EVENTS]");
+    Ok(lines.end()?)
+}
+
+#[inline]
+fn put_event(
+    lines: &mut Lines<impl Write>,
+    layout: &Layout,
+    label: &Label,
+    task: &[u8],
+    event: &Event<'_>,
+) -> Result<(), ReportError> {
+    const BLANKS: &[u8; 64] = &[b' '; 64];
+    let blanks = (layout.task + 2).saturating_sub(task.len());
+    lines.put(&BLANKS[..blanks.min(BLANKS.len())]);
+    lines.put(task);
+    lines.put(b"   [");
+    lines.put_decimal(u64::from(event.cpu), 3);
+    lines.put(b"]  ");
+    lines.put_seconds(event.time_ns, layout.seconds);
+    lines.put(&label.site);
+    for (name, value) in label.arguments.iter().zip(event.arguments()) {
+        lines.put(name);
+        lines.put_hex(value);
+    }
+    Ok(lines.end()?)
+}

@@ -1,0 +1,32 @@
+//! Traces as text: every event a line, or one table.
+
+mod line;
+mod lines_json;
+mod lines_text;
+mod summary;
+mod tasks;
+
+use std::io;
+
+pub use lines_json::write_json_lines;
+pub use lines_text::write_text;
+pub use summary::{EventSummary, Summary};
+
+use crate::damage::TraceError;
+
+/// Why a report stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The report cannot be written. A reader that went away (`BrokenPipe`) is no fault.
+    #[error("cannot write the report: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// The last part of a path: the file's name.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

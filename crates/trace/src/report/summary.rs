@@ -1,0 +1,301 @@
+//! One table for a whole trace: which functions were called how often.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::tasks::printable;
+use crate::damage::{Health, TraceError};
+use crate::reader::Trace;
+
+/// What a trace holds, by event name. `Display` is a table for people, `Serialize` the same for
+/// programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// The trace directory.
+    pub directory: PathBuf,
+    /// Recorded events.
+    pub events: u64,
+    /// Hits that are not in the trace.
+    pub lost_events: u64,
+    /// Packets missing between others.
+    pub lost_packets: u64,
+    /// Places of the trace that could not be read.
+    pub damages: u64,
+    /// From the beginning of the recording to its end, in ns.
+    pub duration_ns: u64,
+    /// Different threads that hit a probe.
+    pub threads: u64,
+    /// Different CPUs on which a probe was hit.
+    pub cpus: u64,
+    /// Whether the recording ended in the ordinary way.
+    pub complete: bool,
+    /// What the recorder wants to be known.
+    pub warnings: Vec<String>,
+    /// The events that were hit, most calls first.
+    pub by_event: Vec<EventSummary>,
+    /// How many events were never hit.
+    pub silent: u64,
+}
+
+/// One line of the table: all sites with the same event name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EventSummary {
+    /// The event's name.
+    pub event: String,
+    /// How often it was hit.
+    pub calls: u64,
+    /// The part of all recorded events, 0 to 1.
+    pub share: f64,
+    /// Calls over the recording's duration.
+    pub calls_per_second: f64,
+    /// The first hit, in ns since the recording began.
+    pub first_ns: u64,
+    /// The last hit, in ns since the recording began.
+    pub last_ns: u64,
+    /// Different threads that hit it.
+    pub threads: u64,
+}
+
+/// What is counted of one event while reading.
+#[derive(Debug, Default)]
+struct Count {
+    calls: u64,
+    first: u64,
+    last: u64,
+    last_tid: Option<u32>,
+    tids: HashSet<u32>,
+}
+
+impl Count {
+    #[inline]
+    fn add(&mut self, time: u64, tid: u32) {
+        if self.calls == 0 {
+            self.first = time;
+        }
+        self.calls += 1;
+        self.first = self.first.min(time);
+        self.last = self.last.max(time);
+        if self.last_tid != Some(tid) {
+            self.last_tid = Some(tid);
+            self.tids.insert(tid);
+        }
+    }
+
+    fn merge(&mut self, other: Count) {
+        if self.calls == 0 || other.first < self.first {
+            self.first = other.first;
+        }
+        self.calls += other.calls;
+        self.last = self.last.max(other.last);
+        self.tids.extend(other.tids);
+    }
+}
+
+impl Summary {
+    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    ///
+    /// # Errors
+    ///
+    /// If the trace cannot be read.
+    pub fn of(trace: &Trace) -> Result<(Summary, Health), TraceError> {
+        let document = trace.document();
+        let mut counts: Vec<Count> = Vec::new();
+        counts.resize_with(document.events.len(), Count::default);
+        let mut cpus = HashSet::new();
+        let mut last_cpu = None;
+        let mut last_time = 0;
+        let mut events = trace.events()?;
+        while let Some(event) = events.next()? {
+            counts[event.index].add(event.time_ns, event.tid);
+            last_time = last_time.max(event.time_ns);
+            if last_cpu != Some(event.cpu) {
+                last_cpu = Some(event.cpu);
+                cpus.insert(event.cpu);
+            }
+        }
+        let health = events.health();
+        let mut by_name: HashMap<&str, Count> = HashMap::new();
+        for (event, count) in document.events.iter().zip(counts) {
+            by_name.entry(&event.name).or_default().merge(count);
+        }
+        let total: u64 = by_name.values().map(|count| count.calls).sum();
+        let start = document.time.start_monotonic_ns;
+        let duration_ns = last_time
+            .max(document.time.end_monotonic_ns)
+            .saturating_sub(start);
+        let all_tids: HashSet<u32> = by_name
+            .values()
+            .flat_map(|c| c.tids.iter().copied())
+            .collect();
+        let silent = by_name.values().filter(|count| count.calls == 0).count() as u64;
+        let mut by_event: Vec<EventSummary> = by_name
+            .into_iter()
+            .filter(|(_, count)| count.calls > 0)
+            .map(|(name, count)| EventSummary {
+                event: name.to_string(),
+                calls: count.calls,
+                share: count.calls as f64 / total as f64,
+                calls_per_second: per_second(count.calls, duration_ns),
+                first_ns: count.first.saturating_sub(start),
+                last_ns: count.last.saturating_sub(start),
+                threads: count.tids.len() as u64,
+            })
+            .collect();
+        by_event.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.event.cmp(&b.event)));
+        let summary = Summary {
+            directory: trace.directory().to_path_buf(),
+            events: total,
+            lost_events: health.lost_events,
+            lost_packets: health.lost_packets,
+            damages: health.damages,
+            duration_ns,
+            threads: all_tids.len() as u64,
+            cpus: cpus.len() as u64,
+            complete: document.complete,
+            warnings: document.warnings.clone(),
+            by_event,
+            silent,
+        };
+        Ok((summary, health))
+    }
+
+    /// Everything that keeps the table from being the whole truth, one line each.
+    fn caveats(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.lost_events > 0 {
+            let share = self.lost_events as f64 / (self.lost_events + self.events) as f64;
+            lines.push(format!(
+                "LOST {} ({}): not in the table; record with a larger --buffer-size",
+                counted(self.lost_events, "EVENT", "EVENTS"),
+                percent(share)
+            ));
+        }
+        if self.lost_packets > 0 {
+            lines.push(format!(
+                "LOST {}: an unknown number of events is not in the table",
+                counted(self.lost_packets, "PACKET", "PACKETS")
+            ));
+        }
+        if self.damages > 0 {
+            lines.push(format!(
+                "DAMAGED in {}: what could be read is in the table",
+                counted(self.damages, "place", "places")
+            ));
+        }
+        if !self.complete {
+            lines.push(
+                "warning: the recorder did not end this trace; its last moments may be missing"
+                    .to_string(),
+            );
+        }
+        lines.extend(
+            self.warnings
+                .iter()
+                .map(|text| format!("warning: {}", printable(text))),
+        );
+        lines
+    }
+}
+
+fn per_second(calls: u64, duration_ns: u64) -> f64 {
+    if duration_ns == 0 {
+        0.0
+    } else {
+        calls as f64 * 1e9 / duration_ns as f64
+    }
+}
+
+/// `1 event`, `2 events`
+fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// `97.2 %`; what is not quite 0 or 100 never looks like it.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 0.1 {
+        "< 0.1 %".to_string()
+    } else if percent < 100.0 && percent > 99.9 {
+        "> 99.9 %".to_string()
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+/// Whole calls, or tenths where there are few.
+fn rate(calls_per_second: f64) -> String {
+    let places = usize::from(calls_per_second < 100.0);
+    format!("{calls_per_second:.places$}")
+}
+
+/// Seconds with microseconds.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:06}", ns / 1_000_000_000, ns / 1_000 % 1_000_000)
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {} in {} s, {}, {}",
+            self.directory.display(),
+            counted(self.events, "event", "events"),
+            seconds(self.duration_ns),
+            counted(self.threads, "thread", "threads"),
+            counted(self.cpus, "CPU", "CPUs"),
+        )?;
+        for caveat in self.caveats() {
+            writeln!(f, "{caveat}")?;
+        }
+        if !self.by_event.is_empty() {
+            writeln!(f)?;
+            table(f, &self.by_event)?;
+        }
+        if self.silent > 0 {
+            writeln!(
+                f,
+                "\n{} never hit",
+                counted(self.silent, "event was", "events were")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The table with columns as wide as they have to be; the name comes last and may be long.
+fn table(f: &mut fmt::Formatter<'_>, events: &[EventSummary]) -> fmt::Result {
+    let head = [
+        "calls",
+        "share",
+        "calls/s",
+        "first [s]",
+        "last [s]",
+        "threads",
+    ]
+    .map(String::from);
+    let rows: Vec<([String; 6], String)> = std::iter::once((head, "event".to_string()))
+        .chain(events.iter().map(|event| {
+            let cells = [
+                event.calls.to_string(),
+                percent(event.share),
+                rate(event.calls_per_second),
+                seconds(event.first_ns),
+                seconds(event.last_ns),
+                event.threads.to_string(),
+            ];
+            (cells, printable(&event.event))
+        }))
+        .collect();
+    let width = |column: usize| rows.iter().map(|(cells, _)| cells[column].len()).max();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
+    for (cells, name) in &rows {
+        for (cell, width) in cells.iter().zip(&widths) {
+            write!(f, "{cell:>width$}  ")?;
+        }
+        writeln!(f, "{name}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! The threads' column: a text for each thread that has a name, looked up by thread id.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// The name of a thread that has none, as ftrace writes it.
+pub(super) const UNKNOWN: &str = "<...>";
+
+/// One text for each thread.
+pub(super) struct Tasks {
+    by_tid: HashMap<u32, Vec<u8>>,
+    /// The thread looked up last, and its text: mostly the next one too.
+    last: Option<(u32, Vec<u8>)>,
+    make: fn(&str, u32) -> String,
+}
+
+impl Tasks {
+    /// Prepares the texts that `make` gives for name and id of each thread.
+    pub(super) fn new(threads: &BTreeMap<u32, String>, make: fn(&str, u32) -> String) -> Tasks {
+        let by_tid = threads
+            .iter()
+            .map(|(tid, comm)| (*tid, make(comm, *tid).into_bytes()))
+            .collect();
+        Tasks {
+            by_tid,
+            last: None,
+            make,
+        }
+    }
+
+    /// The text for a thread.
+    pub(super) fn get(&mut self, tid: u32) -> &[u8] {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != tid) {
+            let mut text = self.last.take().map(|(_, text)| text).unwrap_or_default();
+            text.clear();
+            match self.by_tid.get(&tid) {
+                Some(known) => text.extend_from_slice(known),
+                None => text.extend_from_slice((self.make)(UNKNOWN, tid).as_bytes()),
+            }
+            self.last = Some((tid, text));
+        }
+        match &self.last {
+            Some((_, text)) => text,
+            None => unreachable!("it was set above"),
+        }
+    }
+
+    /// The widest text, in characters.
+    pub(super) fn width(&self) -> usize {
+        let width = |text: &Vec<u8>| String::from_utf8_lossy(text).chars().count();
+        self.by_tid.values().map(width).max().unwrap_or(0)
+    }
+}
+
+/// A name without characters that would break a line or move a terminal's cursor.
+pub(super) fn printable(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}

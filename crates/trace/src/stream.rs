@@ -1,0 +1,281 @@
+//! Reading one stream, a packet at a time, trusting nothing in it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::damage::{Damage, DamageKind, Health, TraceError};
+use crate::packet::{
+    EventTable, HEADER_BYTES, Header, HeaderFault, MAGIC, PREFIX_BYTES, RecordFault, long, word,
+};
+
+/// The record that a stream stands at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record {
+    pub time: u64,
+    /// The event's place in the list of events.
+    pub index: usize,
+    pub tid: u32,
+    /// Events lost in this stream since the record before.
+    pub lost_before: u64,
+    /// Where its arguments are in the packet.
+    start: usize,
+    end: usize,
+}
+
+/// The packet that is being read.
+#[derive(Debug, Clone, Copy)]
+struct Packet {
+    header: Header,
+    /// Where its records start in the file.
+    start: u64,
+    /// Bytes of it that were read; fewer than the header says if the file ends before.
+    length: usize,
+    /// Where the next record is.
+    at: usize,
+}
+
+/// A stream's file and the place in it.
+#[derive(Debug)]
+pub(crate) struct StreamReader {
+    path: PathBuf,
+    pub(crate) cpu: u32,
+    pub(crate) lane: u32,
+    uuid: [u8; 16],
+    file: File,
+    /// The file's length when it was opened; what is appended later is not read.
+    length: u64,
+    /// Where the next packet's header is.
+    next: u64,
+    packet: Option<Packet>,
+    /// The packet's records.
+    buffer: Vec<u8>,
+    last_time: u64,
+    last_seq: Option<u64>,
+    lost: u64,
+    lost_before: u64,
+}
+
+impl StreamReader {
+    /// Opens a stream.
+    pub(crate) fn open(
+        path: PathBuf,
+        (cpu, lane): (u32, u32),
+        uuid: [u8; 16],
+    ) -> Result<StreamReader, TraceError> {
+        let failed = |source| TraceError::File {
+            path: path.clone(),
+            source,
+        };
+        let file = File::open(&path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        Ok(StreamReader {
+            path,
+            cpu,
+            lane,
+            uuid,
+            file,
+            length,
+            next: 0,
+            packet: None,
+            buffer: Vec::new(),
+            last_time: 0,
+            last_seq: None,
+            lost: 0,
+            lost_before: 0,
+        })
+    }
+
+    /// The arguments of the record that `advance` gave last.
+    pub(crate) fn payload(&self, record: &Record) -> &[u8] {
+        &self.buffer[record.start..record.end]
+    }
+
+    /// Goes to the next record that can be read; nothing at the end.
+    pub(crate) fn advance(
+        &mut self,
+        events: &EventTable,
+        health: &mut Health,
+    ) -> Result<Option<Record>, TraceError> {
+        loop {
+            let Some(packet) = self.packet else {
+                if !self.open_packet(health)? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let rest = &self.buffer[packet.at..packet.length];
+            if rest.is_empty() && packet.length as u64 == packet.header.content_bytes {
+                self.next = packet.start + packet.length as u64;
+                self.packet = None;
+                continue;
+            }
+            let (index, size) = match events.record(rest) {
+                Ok(record) => record,
+                Err(fault) => {
+                    self.abandon_packet(packet, fault, health)?;
+                    continue;
+                }
+            };
+            let (start, end) = (packet.at, packet.at + size);
+            self.packet = Some(Packet { at: end, ..packet });
+            let time = long(&self.buffer, start);
+            if time < packet.header.ts_begin || time > packet.header.ts_end {
+                let kind = DamageKind::TimeOutside;
+                self.damage(packet.start + start as u64, kind, size as u64, health);
+                continue;
+            }
+            if time < self.last_time {
+                self.damage(
+                    packet.start + start as u64,
+                    DamageKind::TimeBackwards,
+                    0,
+                    health,
+                );
+            }
+            self.last_time = time;
+            return Ok(Some(Record {
+                time,
+                index,
+                tid: word(&self.buffer, start + 12),
+                lost_before: std::mem::take(&mut self.lost_before),
+                start: start + crate::packet::RECORD_BYTES,
+                end,
+            }));
+        }
+    }
+
+    /// Reads the next packet; false at the end of the file.
+    fn open_packet(&mut self, health: &mut Health) -> Result<bool, TraceError> {
+        let left = self.length - self.next;
+        if left < HEADER_BYTES as u64 {
+            if left > 0 {
+                self.damage(self.next, DamageKind::HeaderCutOff, left, health);
+                self.next = self.length;
+            }
+            return Ok(false);
+        }
+        let mut bytes = [0; HEADER_BYTES];
+        self.read(&mut bytes, self.next)?;
+        let header = match Header::decode(&bytes, &self.uuid) {
+            Ok(header) if (header.cpu, header.lane) != (self.cpu, self.lane) => {
+                Err(HeaderFault::Stream)
+            }
+            decoded => decoded,
+        };
+        let header = match header {
+            Ok(header) => header,
+            Err(fault) => {
+                self.search(self.next, self.next + 1, DamageKind::Header(fault), health)?;
+                return Ok(true);
+            }
+        };
+        self.count_losses(&header, health);
+        let start = self.next + HEADER_BYTES as u64;
+        // At most MAX_CONTENT_BYTES, as the header was checked.
+        let length = header.content_bytes.min(self.length - start) as usize;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        if buffer.len() < length {
+            buffer.resize(length, 0);
+        }
+        self.read(&mut buffer[..length], start)?;
+        self.buffer = buffer;
+        self.packet = Some(Packet {
+            header,
+            start,
+            length,
+            at: 0,
+        });
+        Ok(true)
+    }
+
+    /// Compares the counters with those of the packet before.
+    fn count_losses(&mut self, header: &Header, health: &mut Health) {
+        if let Some(last) = self.last_seq {
+            let missing = header.seq.wrapping_sub(last).wrapping_sub(1);
+            health.lost_packets = health.lost_packets.saturating_add(missing);
+        }
+        self.last_seq = Some(header.seq);
+        match header.discarded.checked_sub(self.lost) {
+            Some(lost) => {
+                self.lost_before = self.lost_before.saturating_add(lost);
+                health.lost_events = health.lost_events.saturating_add(lost);
+                self.lost = header.discarded;
+            }
+            None => self.damage(self.next, DamageKind::LossesBackwards, 0, health),
+        }
+    }
+
+    /// Gives a packet up at a record that cannot be read.
+    fn abandon_packet(
+        &mut self,
+        packet: Packet,
+        fault: RecordFault,
+        health: &mut Health,
+    ) -> Result<(), TraceError> {
+        let at = packet.start + packet.at as u64;
+        self.packet = None;
+        if fault == RecordFault::CutOff && (packet.length as u64) < packet.header.content_bytes {
+            self.damage(at, DamageKind::PacketCutOff, self.length - at, health);
+            self.next = self.length;
+            return Ok(());
+        }
+        // The packet's own size may be what is wrong: do not trust it for the way on.
+        self.search(at, at, DamageKind::Record(fault), health)
+    }
+
+    /// Looks for the next packet from `from` on, and reports what lies between as damage.
+    fn search(
+        &mut self,
+        damaged: u64,
+        from: u64,
+        kind: DamageKind,
+        health: &mut Health,
+    ) -> Result<(), TraceError> {
+        let mut prefix = [0; PREFIX_BYTES];
+        prefix[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        prefix[4..].copy_from_slice(&self.uuid);
+        let mut chunk = vec![0; 1 << 16];
+        let mut at = from;
+        self.next = self.length;
+        while self.length - at >= PREFIX_BYTES as u64 {
+            let length = (self.length - at).min(chunk.len() as u64) as usize;
+            self.read(&mut chunk[..length], at)?;
+            let found = chunk[..length]
+                .windows(PREFIX_BYTES)
+                .position(|bytes| bytes == prefix);
+            if let Some(found) = found {
+                self.next = at + found as u64;
+                break;
+            }
+            at += (length - PREFIX_BYTES + 1) as u64;
+        }
+        self.damage(damaged, kind, self.next - damaged, health);
+        Ok(())
+    }
+
+    fn read(&self, bytes: &mut [u8], at: u64) -> Result<(), TraceError> {
+        self.file.read_exact_at(bytes, at).map_err(|source| {
+            let source = match source.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    io::Error::new(source.kind(), "the file became shorter while it was read")
+                }
+                _ => source,
+            };
+            TraceError::File {
+                path: self.path.clone(),
+                source,
+            }
+        })
+    }
+
+    fn damage(&self, offset: u64, kind: DamageKind, skipped: u64, health: &mut Health) {
+        health.add(Damage {
+            file: self.path.clone(),
+            offset,
+            kind,
+            skipped,
+        });
+    }
+}

@@ -1,0 +1,187 @@
+//! A made-up trace, the same each time.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use capriole_trace::clock::{ClockModel, SyncPoint};
+use capriole_trace::{
+    EventInfo, ExitStatus, Finish, PacketMeta, RefusalInfo, Stop, Target, Totals, TraceInfo,
+    TraceWriter,
+};
+
+/// Ticks per second of the made-up clock.
+pub const HZ: u64 = 2_249_999_871;
+/// The tick at which the recording begins: a machine that is up for some days.
+pub const START: u64 = 1_234_567_890_123_456;
+
+/// Two sync points, ten seconds apart.
+pub fn clock() -> ClockModel {
+    let point = |second: u64| SyncPoint {
+        tsc: START + second * HZ,
+        monotonic_ns: 548_697_000_000_017 + second * 1_000_000_000,
+        realtime_ns: 1_700_000_000_123_456_789 + second * 1_000_000_000,
+    };
+    ClockModel::from_points(vec![point(0), point(10)], 0).unwrap()
+}
+
+pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
+    EventInfo {
+        id,
+        name: name.to_string(),
+        symbol: Some(name.to_string()),
+        symbol_offset: 0,
+        object: "/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6".to_string(),
+        build_id: Some("0123456789abcdef".to_string()),
+        offset: 0x1234 + u64::from(id % 1000) * 16,
+        address: 0x7f00_0000_1234,
+        arguments: arguments.iter().map(|name| name.to_string()).collect(),
+        tactic: "jump".to_string(),
+        refusals: vec![RefusalInfo {
+            tactic: "reserved".to_string(),
+            reason: "there are no reserved bytes".to_string(),
+        }],
+    }
+}
+
+/// Events with all kinds of names, ids and arguments.
+pub fn events() -> Vec<EventInfo> {
+    vec![
+        event(0, "sqlite3_step", &["arg1"]),
+        event(
+            1,
+            "std::vector<char, \"quoted\\\">::push_back(char const&)",
+            &["int", "struct", "align", "event"],
+        ),
+        event(2, "no arguments", &[]),
+        event(
+            7,
+            "sqlite3_step",
+            &["arg1", "arg2", "arg3", "arg4", "arg5", "arg6"],
+        ),
+        event(70_000, "operator new[](unsigned long)", &["size", "size"]),
+        event(u32::MAX, "größe", &["größe"]),
+    ]
+}
+
+pub fn info() -> TraceInfo {
+    TraceInfo {
+        target: Target {
+            pid: 4242,
+            executable: "/usr/bin/sqlite3".to_string(),
+            command_line: vec!["sqlite3".to_string(), "test \"x\".db".to_string()],
+        },
+        events: events(),
+        clock: clock(),
+        warnings: Vec::new(),
+    }
+}
+
+pub fn finish() -> Finish {
+    Finish {
+        clock: clock(),
+        threads: BTreeMap::from([
+            (4242, "sqlite3".to_string()),
+            (4243, "worker \"1\"".to_string()),
+            (4244, "a\tb".to_string()),
+        ]),
+        stops: vec![Stop {
+            what: "attach".to_string(),
+            duration_ns: 812_345,
+            threads: 3,
+        }],
+        lost_elsewhere: 0,
+        exit: Some(ExitStatus::Exited(3)),
+        warnings: Vec::new(),
+    }
+}
+
+/// The bytes of a record.
+pub fn record(time: u64, id: u32, tid: u32, arguments: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&time.to_le_bytes());
+    bytes.extend_from_slice(&id.to_le_bytes());
+    bytes.extend_from_slice(&tid.to_le_bytes());
+    for argument in arguments {
+        bytes.extend_from_slice(&argument.to_le_bytes());
+    }
+    bytes
+}
+
+/// xorshift64*: numbers that look random and are the same each time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % limit
+    }
+}
+
+/// What was written: time, event id, thread, CPU, lane, arguments.
+pub type Expected = (u64, u32, u32, u32, u32, Vec<u64>);
+
+/// Writes `count` events over five streams, and gives them in time order. Each stream's second
+/// packet says that it lost 5 events, its last one is empty and says that there are 2 more.
+pub fn generate(directory: &Path, count: usize, seed: u64) -> (Vec<Expected>, Totals) {
+    let mut writer = TraceWriter::create(directory, &info()).unwrap();
+    let mut random = Random(seed);
+    let events = events();
+    let mut expected = Vec::new();
+    let streams = [(0, 0), (1, 0), (1, 1), (11, 0), (11, 300)];
+    let mut contents = vec![Vec::new(); streams.len()];
+    let mut packets = vec![0; streams.len()];
+    let mut time = START;
+    let flush =
+        |writer: &mut TraceWriter, content: &mut Vec<u8>, at: usize, packets: &mut Vec<u64>| {
+            let (cpu, lane) = streams[at];
+            let seq = packets[at];
+            let discarded = if seq == 0 { 0 } else { 5 };
+            let meta = PacketMeta {
+                cpu,
+                lane,
+                seq,
+                discarded,
+                ..PacketMeta::default()
+            };
+            let written = writer.write_packet(&meta, content).unwrap();
+            assert_eq!((written.adjusted, written.damaged_bytes), (0, 0));
+            packets[at] += 1;
+            content.clear();
+        };
+    for _ in 0..count {
+        time += random.below(2_000_000);
+        let at = random.below(streams.len() as u64) as usize;
+        let event = &events[random.below(events.len() as u64) as usize];
+        let tid = 4242 + random.below(4) as u32;
+        let arguments: Vec<u64> = event
+            .arguments
+            .iter()
+            .map(|_| random.below(u64::MAX) >> random.below(64))
+            .collect();
+        contents[at].extend_from_slice(&record(time, event.id, tid, &arguments));
+        let (cpu, lane) = streams[at];
+        expected.push((time, event.id, tid, cpu, lane, arguments));
+        if contents[at].len() > 3000 {
+            flush(&mut writer, &mut contents[at], at, &mut packets);
+        }
+    }
+    for at in 0..streams.len() {
+        flush(&mut writer, &mut contents[at], at, &mut packets);
+        let (cpu, lane) = streams[at];
+        let meta = PacketMeta {
+            cpu,
+            lane,
+            seq: packets[at],
+            discarded: 7,
+            ts_begin: Some(time),
+            ts_end: Some(time),
+        };
+        writer.write_packet(&meta, &[]).unwrap();
+    }
+    // The order of events at the same time in different streams is that of CPU and lane.
+    expected.sort_by_key(|event| (event.0, event.3, event.4));
+    (expected, writer.finish(finish()).unwrap())
+}
