@@ -1,2 +1,45 @@
-//! The `capriole` command.
-fn main() {}
+//! The `capriole` command: sees every call of a running program, for nanoseconds.
+
+mod commands;
+mod exit;
+mod machine;
+mod selection;
+mod signals;
+mod units;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Dynamic probes and a flight recorder for native programs that are running.
+#[derive(Debug, Parser)]
+#[command(name = "capriole", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Record(commands::record::Arguments),
+    Report(commands::report::Arguments),
+    List(commands::list::Arguments),
+    Check(commands::check::Arguments),
+    Detach(commands::detach::Arguments),
+    Bench(commands::bench::Arguments),
+    /// The program that `bench` measures.
+    #[command(hide = true, name = "bench-target")]
+    BenchTarget(commands::bench::TargetArguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Record(arguments) => commands::record::run(arguments),
+        Command::Report(arguments) => commands::report::run(&arguments),
+        Command::List(arguments) => commands::list::run(&arguments),
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Detach(arguments) => commands::detach::run(&arguments),
+        Command::Bench(arguments) => commands::bench::run(&arguments),
+        Command::BenchTarget(arguments) => commands::bench::target(&arguments),
+    };
+    exit::code(result)
+}

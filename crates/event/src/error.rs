@@ -41,24 +41,15 @@ impl ParseError {
         ParseError {
             text: text.to_string(),
             column,
-            message: message.into(),
-            help: help.into(),
+            message: one_line(&message.into()),
+            help: one_line(&help.into()),
         }
     }
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One column a character: a tab or a newline would move the caret away from its place.
-        let shown: String = self
-            .text
-            .chars()
-            .map(|c| match c {
-                '\t' | '\n' | '\r' => ' ',
-                c if c.is_control() => '?',
-                c => c,
-            })
-            .collect();
+        let shown = one_line(&self.text);
         writeln!(f, "{}", self.message)?;
         writeln!(f, "  {}", shown.trim_end())?;
         write!(f, "  {:>width$}", '^', width = self.column + 1)?;
@@ -67,4 +58,15 @@ impl fmt::Display for ParseError {
         }
         Ok(())
     }
+}
+
+/// One column a character: a tab or a newline would move the caret away from its place.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\t' | '\n' | '\r' => ' ',
+            c if c.is_control() => '?',
+            c => c,
+        })
+        .collect()
 }

@@ -134,7 +134,13 @@ fn place(text: &str, start: usize, end: usize) -> Result<(Place, usize), ParseEr
         SymbolEnd::Here(width) => width,
         SymbolEnd::Unexpected { end: width, word } => {
             lone(text, start, width)?;
-            return Err(unexpected(text, start + word, first_word(&rest[word..])));
+            let found = first_word(&rest[word..]);
+            return Err(match foreign_form(&text[..start]) {
+                Some(help) if found.contains(':') => {
+                    ParseError::at(text, start + word, "the file does not come first", help)
+                }
+                _ => unexpected(text, start + word, found),
+            });
         }
     };
     lone(text, start, width)?;
@@ -147,6 +153,9 @@ fn place(text: &str, start: usize, end: usize) -> Result<(Place, usize), ParseEr
                 "there is no symbol before the offset",
                 FORM,
             ));
+        }
+        Some(sign) if symbol[..sign].ends_with(char::is_whitespace) => {
+            return Err(blank_before_offset(text, start + sign));
         }
         Some(sign) => {
             let offset = number(text, start + sign + 1, &symbol[sign + 1..])?;
@@ -166,19 +175,24 @@ fn lone(text: &str, start: usize, width: usize) -> Result<(), ParseError> {
     let Some(colon) = lone_colon(&text[start..start + width]) else {
         return Ok(());
     };
-    let help = match text[..start].trim() {
-        "uprobe:" => "leave out `uprobe:`",
-        "uretprobe:" | "r:" => "only entries are recorded; write PATH:SYMBOL",
-        "usdt:" => "static probes are not recorded; write PATH:SYMBOL",
-        "p:" => "leave out `p:` and the event's name; write PATH:SYMBOL or PATH:0xOFFSET",
-        _ => FORM,
-    };
+    let help = foreign_form(&text[..start]).unwrap_or(FORM);
     Err(ParseError::at(
         text,
         start + colon,
         "there is a second colon",
         help,
     ))
+}
+
+/// What to change in an event that is written for another tool, by what stands up to the colon.
+fn foreign_form(object: &str) -> Option<&'static str> {
+    Some(match object.trim() {
+        "uprobe:" => "leave out `uprobe:`",
+        "uretprobe:" | "r:" => "only entries are recorded; write PATH:SYMBOL or PATH:0xOFFSET",
+        "usdt:" => "static probes are not recorded; write PATH:SYMBOL",
+        "p:" => "leave out `p:` and the event's name; write PATH:SYMBOL or PATH:0xOFFSET",
+        _ => return None,
+    })
 }
 
 /// The error for a word behind the symbol that is no argument.
@@ -188,14 +202,15 @@ fn unexpected(text: &str, at: usize, word: &str) -> ParseError {
         return bad_source(text, value_at, value);
     }
     if word.starts_with('+') {
-        return ParseError::at(
-            text,
-            at,
-            "there is a blank before the offset",
-            "write SYMBOL+OFFSET in one word",
-        );
+        return blank_before_offset(text, at);
     }
     bad_source(text, at, word)
+}
+
+/// The error for `SYMBOL +OFFSET`.
+fn blank_before_offset(text: &str, at: usize) -> ParseError {
+    let help = "write SYMBOL+OFFSET in one word";
+    ParseError::at(text, at, "there is a blank before the offset", help)
 }
 
 /// Parses the list of arguments, blanks between them.

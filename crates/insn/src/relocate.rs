@@ -98,12 +98,19 @@ pub enum RelocateError {
     },
 }
 
-/// Whether the instruction can be displaced, apart from distances.
+/// Whether the instruction can be displaced. If so, [`relocate()`] can fail
+/// only because something is out of reach from the new place, or because a
+/// call is not the last instruction.
 ///
 /// # Errors
 ///
 /// The reason why not.
 pub fn relocatable(instruction: &Instruction) -> Result<(), RelocateError> {
+    kind_is_relocatable(instruction)?;
+    copied_length(instruction).map(drop)
+}
+
+fn kind_is_relocatable(instruction: &Instruction) -> Result<(), RelocateError> {
     let at = instruction.ip();
     if instruction.is_invalid() {
         return Err(RelocateError::Undecodable { at });
@@ -193,7 +200,7 @@ pub fn relocate(
     let mut offsets = Vec::with_capacity(instructions.len());
     let mut size = 0;
     for (i, instruction) in instructions.iter().enumerate() {
-        relocatable(instruction)?;
+        kind_is_relocatable(instruction)?;
         if is_call(instruction) && i + 1 != instructions.len() {
             return Err(RelocateError::CallInside {
                 at: instruction.ip(),
@@ -265,8 +272,9 @@ fn copied_length(instruction: &Instruction) -> Result<usize, RelocateError> {
     Ok(match instruction.flow_control() {
         FlowControl::UnconditionalBranch => JMP,
         FlowControl::ConditionalBranch if is_jcc(instruction) => JCC,
-        // A short form with the same prefixes always encodes to itself.
-        FlowControl::ConditionalBranch => instruction.len() + SHORT_JMP + JMP,
+        FlowControl::ConditionalBranch => {
+            short_branch(instruction, instruction.ip())?.len() + SHORT_JMP + JMP
+        }
         FlowControl::Call => PUSH + JMP + 8,
         FlowControl::IndirectCall => {
             let jump = encode(&jump_for(instruction), instruction.ip())?;
@@ -296,18 +304,22 @@ fn copy_branch(
         bytes.extend(displacement.to_le_bytes());
         Ok(())
     } else {
-        // loop 1f; jmp 2f; 1: jmp target; 2:
-        let over = here.wrapping_add((instruction.len() + SHORT_JMP) as u64);
-        let mut short = *instruction;
-        short.set_near_branch64(over);
-        let copy = encode(&short, here)?;
-        if copy.len() != instruction.len() {
-            return Err(RelocateError::NotEncodable { at });
-        }
-        bytes.extend(copy);
+        let short = short_branch(instruction, here)?;
+        let over = here.wrapping_add((short.len() + SHORT_JMP) as u64);
+        bytes.extend(short);
         bytes.extend([0xeb, JMP as u8]);
         jump(bytes, at, over, target)
     }
+}
+
+/// `loop`, `jrcxz` and their kin at `here`, over the two bytes that follow:
+/// the first line of `loop 1f; jmp 2f; 1: jmp target; 2:`.
+fn short_branch(instruction: &Instruction, here: u64) -> Result<Vec<u8>, RelocateError> {
+    let mut short = *instruction;
+    short.set_near_branch64(here.wrapping_add(16));
+    let length = encode(&short, here)?.len();
+    short.set_near_branch64(here.wrapping_add((length + SHORT_JMP) as u64));
+    encode(&short, here)
 }
 
 /// The second opcode byte of `jcc rel32`.
@@ -361,8 +373,8 @@ fn jump_for(call: &Instruction) -> Instruction {
     jump.set_code(Code::Jmp_rm64);
     if call.op0_kind() == OpKind::Memory && call.memory_base() == Register::RSP {
         jump.set_memory_displacement64(call.memory_displacement64().wrapping_add(8));
-        // The sum may need more bytes: let the encoder choose.
-        jump.set_memory_displ_size(8);
+        let short = i8::try_from(jump.memory_displacement64() as i64).is_ok();
+        jump.set_memory_displ_size(if short { 1 } else { 8 });
     }
     jump
 }

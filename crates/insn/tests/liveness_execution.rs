@@ -92,7 +92,7 @@ fn run(cases: &[Case]) -> (u32, usize) {
 fn random_blocks_do_not_miss_what_is_dead() {
     let mut random = Random::new(7);
     let mut cases = Vec::new();
-    while cases.len() < 10_000 {
+    while cases.len() < 30_000 {
         let count = 1 + random.below(12);
         let block: Vec<(Instruction, Option<Goal>)> = (0..count)
             .map(|index| {
@@ -138,7 +138,7 @@ fn code_of_libraries_does_not_miss_what_is_dead() {
             for block in pure.chunks(10) {
                 cases.extend(Case::new(block, random.next()));
             }
-            if cases.len() > 4000 {
+            if cases.len() > 10_000 {
                 break;
             }
         }

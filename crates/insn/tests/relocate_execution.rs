@@ -136,7 +136,7 @@ fn random_block(random: &mut Random) -> Vec<(Instruction, Option<Goal>)> {
 fn random_blocks_behave_the_same() {
     let mut random = Random::new(1);
     let mut cases = Vec::new();
-    while cases.len() < 10_000 {
+    while cases.len() < 30_000 {
         let block = random_block(&mut random);
         cases.extend(Case::new(&block, random.next()));
     }
@@ -239,7 +239,7 @@ fn instructions_of_libraries_behave_the_same() {
                     block.clear();
                 }
             }
-            if cases.len() > 4000 {
+            if cases.len() > 10_000 {
                 break;
             }
         }

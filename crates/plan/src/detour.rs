@@ -140,7 +140,15 @@ const SCRATCH: [Register; 13] = [
 ];
 
 fn fs(offset: i32) -> MemoryOperand {
-    MemoryOperand::new(Register::None, Register::None, 1, i64::from(offset), 4, false, Register::FS)
+    MemoryOperand::new(
+        Register::None,
+        Register::None,
+        1,
+        i64::from(offset),
+        4,
+        false,
+        Register::FS,
+    )
 }
 
 fn at(base: Register, offset: i64) -> MemoryOperand {
@@ -161,14 +169,22 @@ struct Frame {
 
 impl Frame {
     fn new(request: &Request<'_>) -> Frame {
-        let is_field = |r| request.records.iter().any(|record| record.fields.contains(&r));
+        let is_field = |r| {
+            request
+                .records
+                .iter()
+                .any(|record| record.fields.contains(&r))
+        };
         let is_live = |r: Register| request.live.gprs.contains(r);
         // A field is never used as scratch but for rax and rdx, which have no choice.
         let mut candidates: Vec<Register> = SCRATCH.into_iter().filter(|r| !is_field(*r)).collect();
         candidates.sort_by_key(|r| is_live(*r)); // stable: dead ones first
         let scratch = [Register::RAX, Register::RDX, candidates[0], candidates[1]];
         // What is a field is saved even if dead: the locked way reads it again.
-        let pushed = scratch.into_iter().filter(|r| is_live(*r) || is_field(*r)).collect();
+        let pushed = scratch
+            .into_iter()
+            .filter(|r| is_live(*r) || is_field(*r))
+            .collect();
         Frame {
             control: scratch[2],
             place: scratch[3],
@@ -280,7 +296,12 @@ struct Restartable<'a> {
 }
 
 impl Restartable<'_> {
-    fn hot(&self, a: &mut CodeAssembler, l: &mut Labels, begin: &mut CodeLabel) -> Result<(), IcedError> {
+    fn hot(
+        &self,
+        a: &mut CodeAssembler,
+        l: &mut Labels,
+        begin: &mut CodeLabel,
+    ) -> Result<(), IcedError> {
         use Register as R;
         let (control_ptr, place) = (self.frame.control, self.frame.place);
         let mov_load = |to, from| Instruction::with2(Code::Mov_r64_rm64, to, from);
@@ -306,7 +327,11 @@ impl Restartable<'_> {
         let cur = MemoryOperand::with_base_index(control_ptr, R::RAX);
         a.add_instruction(mov_load(control_ptr, cur)?)?;
         a.add_instruction(mov_load(place, at(control_ptr, control::POS as i64))?)?;
-        a.add_instruction(Instruction::with2(Code::Lea_r64_m, R::RAX, at(place, size))?)?;
+        a.add_instruction(Instruction::with2(
+            Code::Lea_r64_m,
+            R::RAX,
+            at(place, size),
+        )?)?;
         a.add_instruction(Instruction::with2(
             Code::Cmp_r64_rm64,
             R::RAX,
@@ -355,7 +380,8 @@ impl Restartable<'_> {
         a.jmp(done)?;
         a.dd(&[RSEQ_SIGNATURE])?;
         a.set_label(&mut l.locked)?;
-        self.frame.record_locked(a, self.record, self.runtime.locked)?;
+        self.frame
+            .record_locked(a, self.record, self.runtime.locked)?;
         a.jmp(done)
     }
 }
@@ -365,7 +391,11 @@ impl Restartable<'_> {
 ///
 /// # Errors
 /// A displaced instruction or the way back is out of reach from `address`.
-pub fn compile(request: &Request<'_>, runtime: &Runtime, address: u64) -> Result<Detour, CompileError> {
+pub fn compile(
+    request: &Request<'_>,
+    runtime: &Runtime,
+    address: u64,
+) -> Result<Detour, CompileError> {
     assert!(address.is_multiple_of(ALIGNMENT) && !request.records.is_empty());
     match runtime.rseq_offset {
         Some(rseq) => compile_restartable(request, runtime, rseq, address),
@@ -396,7 +426,12 @@ fn compile_restartable(
         a.set_label(&mut l.cs)?;
         a.db(&[0; RSEQ_CS_SIZE])?;
     }
-    let part = |record| Restartable { frame: &frame, runtime, rseq, record };
+    let part = |record| Restartable {
+        frame: &frame,
+        runtime,
+        rseq,
+        record,
+    };
     for (index, record) in request.records.iter().enumerate() {
         let (again, done) = (boundaries[index], boundaries[index + 1]);
         part(record).cold(&mut a, &mut labels[index], again, done)?;
@@ -456,15 +491,26 @@ fn finish(
 ) -> Result<Detour, CompileError> {
     let copies_at = address + bytes.len() as u64;
     let relocated = relocate(request.displaced, copies_at)?;
-    let copies =
-        relocated.offsets.iter().map(|(old, offset)| (*old, copies_at + *offset as u64)).collect();
+    let copies = relocated
+        .offsets
+        .iter()
+        .map(|(old, offset)| (*old, copies_at + *offset as u64))
+        .collect();
     bytes.extend_from_slice(&relocated.bytes);
     if relocated.falls_through {
         let mut a = CodeAssembler::new(64)?;
-        a.add_instruction(Instruction::with_branch(Code::Jmp_rel32_64, request.resume)?)?;
+        a.add_instruction(Instruction::with_branch(
+            Code::Jmp_rel32_64,
+            request.resume,
+        )?)?;
         let here = address + bytes.len() as u64;
         let back = a.assemble_options(here, BlockEncoderOptions::DONT_FIX_BRANCHES)?;
         bytes.extend_from_slice(&back.inner.code_buffer);
     }
-    Ok(Detour { bytes, entry, copies, saved: (frame.pushed.clone(), frame.flags) })
+    Ok(Detour {
+        bytes,
+        entry,
+        copies,
+        saved: (frame.pushed.clone(), frame.flags),
+    })
 }

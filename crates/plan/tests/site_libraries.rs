@@ -5,6 +5,7 @@
 mod elf;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use capriole_insn::decode::is_padding;
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, Targets, landing_pads};
@@ -141,7 +142,9 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
 /// Chooses at each site of `sites`, prints what came out, and returns the share
 /// of sites that need a breakpoint or more.
 fn survey(name: &str, every_instruction: bool) -> Option<f64> {
+    let started = Instant::now();
     let object = Object::open(name)?;
+    let opened = started.elapsed();
     let code = object.code();
     let mut tactics: BTreeMap<&str, usize> = BTreeMap::new();
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
@@ -202,6 +205,8 @@ fn survey(name: &str, every_instruction: bool) -> Option<f64> {
         "{name}: {sites} {what}: {tactics:?}; {:.2} % not by a jump: {reasons:?}",
         share * 100.0
     );
+    let (kib, all) = (code.bytes.len() / 1024, started.elapsed());
+    println!("{name}: {kib} KiB of code; targets {opened:?}, with all sites {all:?}");
     assert!(sites > 0);
     Some(share)
 }

@@ -199,6 +199,19 @@ impl Reader {
         Ok(delivered)
     }
 
+    /// Bytes of records that were committed and not delivered yet, also those in
+    /// packets that are still being filled.
+    pub fn pending(&mut self) -> u64 {
+        let streams: Vec<_> = self.streams().collect();
+        streams
+            .into_iter()
+            .map(|(lane, cpu)| {
+                self.walk(lane, cpu, true);
+                self.found.iter().map(|found| found.len as u64).sum::<u64>()
+            })
+            .sum()
+    }
+
     /// Whether a closed packet waits to be collected.
     pub fn has_closed_packets(&mut self) -> bool {
         let streams: Vec<_> = self.streams().collect();

@@ -56,7 +56,9 @@ pub enum SiteError {
     #[error("{0}")]
     Compile(#[from] CompileError),
     /// Memory does not hold what the file does.
-    #[error("the bytes in memory are not those of the file: another tool (a debugger's breakpoint, a uprobe) or the program itself has changed them")]
+    #[error(
+        "the bytes in memory are not those of the file: another tool (a debugger's breakpoint, a uprobe) or the program itself has changed them"
+    )]
     Modified,
     /// Somebody stays inside the bytes that would change.
     #[error("a thread stays inside the bytes that would change, or a saved address points there")]
@@ -124,11 +126,19 @@ const PAGE: u64 = 4096;
 /// The reason why not.
 pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     let gone = |_| "the process is gone";
-    if process.status().map_err(gone)?.ignored.contains(libc::SIGTRAP) {
+    if process
+        .status()
+        .map_err(gone)?
+        .ignored
+        .contains(libc::SIGTRAP)
+    {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
     for tid in process.threads().map_err(gone)? {
-        if process.thread_status(tid).is_ok_and(|s| s.blocked.contains(libc::SIGTRAP)) {
+        if process
+            .thread_status(tid)
+            .is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
+        {
             return Err("a thread blocks SIGTRAP, so a breakpoint would kill the program");
         }
     }
@@ -153,7 +163,11 @@ fn clusters(probes: &[Probe]) -> Vec<Cluster> {
                 c.near.end = c.near.end.max(near.end);
                 c.probes.push(index);
             }
-            _ => clusters.push(Cluster { near, probes: vec![index], arena: None }),
+            _ => clusters.push(Cluster {
+                near,
+                probes: vec![index],
+                arena: None,
+            }),
         }
     }
     clusters
@@ -182,13 +196,23 @@ fn jump(from: u64, to: u64) -> [u8; 5] {
 fn change_for(probe: &Probe, detour: &Detour) -> Change {
     let address = probe.shape.covered.start;
     let (mut before, mut after) = ([0; journal::MAX_BYTES], [0; journal::MAX_BYTES]);
-    let len = if probe.shape.tactic == Tactic::Int3 { 1 } else { 5 };
+    let len = if probe.shape.tactic == Tactic::Int3 {
+        1
+    } else {
+        5
+    };
     before[..len].copy_from_slice(&probe.before[..len]);
     match probe.shape.tactic {
         Tactic::Int3 => after[0] = INT3,
         _ => after[..5].copy_from_slice(&jump(address, detour.entry)),
     }
-    Change { address, len, before, after, detour: detour.entry }
+    Change {
+        address,
+        len,
+        before,
+        after,
+        detour: detour.entry,
+    }
 }
 
 /// Attaches to a process: writes all `probes` that can be written.
@@ -205,8 +229,12 @@ pub fn attach(
     let pid = process.pid() as i32;
     recover::clear_the_way(process)?;
     Agent::check_sandbox(process)?;
-    let remote = RemoteMemory::open(pid)
-        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
+        pid,
+        what: "open",
+        address: 0,
+        source,
+    })?;
     let identity = Identity {
         target: (process.pid(), process.start_time()),
         owner: recover::own_identity(),
@@ -218,7 +246,9 @@ pub fn attach(
     let stopped = Stopped::all(pid)?;
     let survey = Survey::of(&stopped, &remote);
     let filtered = stopped.threads().iter().any(|t| {
-        process.thread_status(t.tid as u32).is_ok_and(|s| s.seccomp != Seccomp::Off)
+        process
+            .thread_status(t.tid as u32)
+            .is_ok_and(|s| s.seccomp != Seccomp::Off)
     });
     standstill.all += stopped.elapsed();
     let agent = match Agent::choose(process, stopped, &remote) {
@@ -243,14 +273,22 @@ pub fn attach(
     for cluster in &clusters {
         let Some(arena) = cluster.arena else { continue };
         images.push(compile_cluster(
-            probes, cluster, arena, &memory, &survey, filtered, &mut outcomes, &mut changes,
+            probes,
+            cluster,
+            arena,
+            &memory,
+            &survey,
+            filtered,
+            &mut outcomes,
+            &mut changes,
         ));
     }
 
     // Breakpoints: for sites that have nothing else, and for a moment at jumps
     // that cross a page boundary.
     let needs_trap = |c: &Option<(Change, Detour)>| {
-        c.as_ref().is_some_and(|(change, _)| change.len == 1 || change.crosses_pages())
+        c.as_ref()
+            .is_some_and(|(change, _)| change.len == 1 || change.crosses_pages())
     };
     let mut trap = None;
     if changes.iter().any(needs_trap) {
@@ -276,7 +314,14 @@ pub fn attach(
             .map(|(c, d)| (c.address, d.entry))
             .collect();
         traps.sort_unstable();
-        install_traps(process, &remote, &memory, &mut images, &traps, &mut standstill)?;
+        install_traps(
+            process,
+            &remote,
+            &memory,
+            &mut images,
+            &traps,
+            &mut standstill,
+        )?;
     } else {
         write_images(pid, &remote, &images)?;
     }
@@ -289,7 +334,9 @@ pub fn attach(
         changes: Vec::new(),
         trap: recover::trap_state(&memory.memory),
     };
-    let mut waiting: Vec<usize> = (0..probes.len()).filter(|i| changes[*i].is_some()).collect();
+    let mut waiting: Vec<usize> = (0..probes.len())
+        .filter(|i| changes[*i].is_some())
+        .collect();
     memory.memory.store_u32(header::STATE, State::Armed as u32);
     let mut sites: Vec<Option<Site>> = vec![None; probes.len()];
     for round in 0..ROUNDS {
@@ -302,8 +349,16 @@ pub fn attach(
         let mut stopped = Stopped::all(pid)?;
         let maps = process.maps()?;
         waiting = write_round(
-            &mut stopped, &remote, &maps, probes, &changes, &waiting, &memory, &mut installed,
-            &mut outcomes, &mut sites,
+            &mut stopped,
+            &remote,
+            &maps,
+            probes,
+            &changes,
+            &waiting,
+            &memory,
+            &mut installed,
+            &mut outcomes,
+            &mut sites,
         )?;
         standstill.all += stopped.resume();
     }
@@ -315,7 +370,14 @@ pub fn attach(
         .zip(outcomes)
         .map(|(site, error)| site.ok_or(error.unwrap_or(SiteError::Occupied)))
         .collect();
-    Ok(Attached { process: process.clone(), memory, outcomes, standstill, survey, installed })
+    Ok(Attached {
+        process: process.clone(),
+        memory,
+        outcomes,
+        standstill,
+        survey,
+        installed,
+    })
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -367,8 +429,15 @@ fn compile_cluster(
             Err(error) => outcomes[index] = Some(error.into()),
         }
     }
-    assert!(bytes.len() as u64 <= arena.len, "the arena was sized for its detours");
-    Image { arena, bytes, config }
+    assert!(
+        bytes.len() as u64 <= arena.len,
+        "the arena was sized for its detours"
+    );
+    Image {
+        arena,
+        bytes,
+        config,
+    }
 }
 
 fn write_images(pid: i32, remote: &RemoteMemory, images: &[Image]) -> Result<(), TargetError> {
@@ -379,7 +448,12 @@ fn write_images(pid: i32, remote: &RemoteMemory, images: &[Image]) -> Result<(),
         let address = image.arena.start;
         remote
             .write(address, &bytes)
-            .map_err(|source| TargetError::Memory { pid, what: "write", address, source })?;
+            .map_err(|source| TargetError::Memory {
+                pid,
+                what: "write",
+                address,
+                source,
+            })?;
         step("arena written");
     }
     Ok(())
@@ -405,7 +479,10 @@ fn install_traps(
         image.bytes.extend_from_slice(&site.to_le_bytes());
         image.bytes.extend_from_slice(&detour.to_le_bytes());
     }
-    assert!(image.bytes.len() as u64 <= image.arena.len, "the arena has room for its table");
+    assert!(
+        image.bytes.len() as u64 <= image.arena.len,
+        "the arena has room for its table"
+    );
     image.config.traps = (image.arena.start + table_at as u64, traps.len() as u64);
     image.config.old_trap = (old[0], old[1]);
     let entries = resident::entries(image.arena.start);
@@ -423,7 +500,11 @@ fn install_traps(
     let keep = (libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER) as u64;
     const SA_RESTORER: u64 = 0x0400_0000;
     let flags = old[1] & keep | libc::SA_SIGINFO as u64 | SA_RESTORER;
-    agent.trap_action(remote, memory.base, Some([entries.trap, flags, entries.restorer, old[3]]))?;
+    agent.trap_action(
+        remote,
+        memory.base,
+        Some([entries.trap, flags, entries.restorer, old[3]]),
+    )?;
     step("trap handler installed");
     standstill.one += agent.dismiss();
     Ok(())
@@ -459,7 +540,9 @@ fn write_round(
     let pid = stopped.pid;
     let mut ready = Vec::new();
     for &index in waiting {
-        let Some((change, _)) = &changes[index] else { continue };
+        let Some((change, _)) = &changes[index] else {
+            continue;
+        };
         match change.inspect(remote) {
             Found::Before => ready.push(index),
             _ => outcomes[index] = Some(SiteError::Modified),
@@ -470,12 +553,20 @@ fn write_round(
     let mut inside: Vec<(Range<u64>, usize)> = ready
         .iter()
         .filter(|i| probes[**i].shape.tactic != Tactic::Int3)
-        .map(|i| (probes[*i].shape.covered.start + 1..probes[*i].shape.covered.end, *i))
+        .map(|i| {
+            (
+                probes[*i].shape.covered.start + 1..probes[*i].shape.covered.end,
+                *i,
+            )
+        })
         .collect();
     inside.sort_by_key(|(range, _)| range.start);
     let find = |address: u64| -> Option<usize> {
         let at = inside.partition_point(|(range, _)| range.end <= address);
-        inside.get(at).filter(|(range, _)| range.contains(&address)).map(|(_, index)| *index)
+        inside
+            .get(at)
+            .filter(|(range, _)| range.contains(&address))
+            .map(|(_, index)| *index)
     };
     let mut occupied = std::collections::BTreeSet::new();
     // Any word counts: a return address, the program counter of a signal frame, or
@@ -489,9 +580,16 @@ fn write_round(
     for (at, thread) in stopped.threads().iter().enumerate() {
         let rip = thread.registers.rip;
         let Some(index) = find(rip) else { continue };
-        let Some((_, detour)) = &changes[index] else { continue };
-        let copy = detour.copies.iter().find(|(old, _)| *old == rip).map(|(_, new)| *new);
-        let reserved = (probes[index].shape.tactic == Tactic::Reserved).then_some(probes[index].shape.resume);
+        let Some((_, detour)) = &changes[index] else {
+            continue;
+        };
+        let copy = detour
+            .copies
+            .iter()
+            .find(|(old, _)| *old == rip)
+            .map(|(_, new)| *new);
+        let reserved =
+            (probes[index].shape.tactic == Tactic::Reserved).then_some(probes[index].shape.resume);
         match copy.or(reserved) {
             Some(new) => moves.push((at, new, index)),
             None => {
@@ -503,7 +601,9 @@ fn write_round(
     let (now, later): (Vec<usize>, Vec<usize>) =
         ready.into_iter().partition(|i| !occupied.contains(i));
     for &index in &now {
-        let Some((change, detour)) = &changes[index] else { continue };
+        let Some((change, detour)) = &changes[index] else {
+            continue;
+        };
         write_journal(memory, installed.changes.len(), change);
         installed.changes.push(*change);
         written.push((index, change, detour));

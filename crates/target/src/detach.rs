@@ -75,7 +75,10 @@ const ROUNDS: u32 = 12;
 /// Whether session memory at `base` is still mapped in the process: after exec it
 /// is not, and the addresses in the journal mean nothing any more.
 pub fn still_mapped(process: &Process, base: u64) -> Result<bool, TargetError> {
-    Ok(process.maps()?.iter().any(|m| m.start == base && crate::recover::is_session(m)))
+    Ok(process
+        .maps()?
+        .iter()
+        .any(|m| m.start == base && crate::recover::is_session(m)))
 }
 
 /// Takes everything out that `installed` says.
@@ -89,8 +92,12 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
     if !still_mapped(process, installed.base)? {
         return Ok(report);
     }
-    let remote = RemoteMemory::open(pid)
-        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
+        pid,
+        what: "open",
+        address: 0,
+        source,
+    })?;
     for round in 0..ROUNDS {
         if round > 0 {
             std::thread::sleep(Duration::from_millis(1 << round.min(7)));
@@ -102,7 +109,8 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
                 set_state(&remote, pid, installed.base, State::Restored)?;
             }
         }
-        let quiet = leave(&mut stopped, &remote, installed)? && unreferenced(&stopped, &remote, process, installed)?;
+        let quiet = leave(&mut stopped, &remote, installed)?
+            && unreferenced(&stopped, &remote, process, installed)?;
         report.standstill += stopped.elapsed();
         if quiet {
             // Nobody can come in any more, since no byte leads there; but a foreign
@@ -133,14 +141,21 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
 /// Whether the session was made for this process, and not inherited by fork: the
 /// header, which both share, speaks of that one.
 fn owns(process: &Process, remote: &RemoteMemory, base: u64) -> bool {
-    remote.read_u32(base + header::PID as u64).is_ok_and(|pid| pid == process.pid())
+    remote
+        .read_u32(base + header::PID as u64)
+        .is_ok_and(|pid| pid == process.pid())
 }
 
 fn set_state(remote: &RemoteMemory, pid: i32, base: u64, state: State) -> Result<(), TargetError> {
     let address = base + header::STATE as u64;
     remote
         .write(address, &(state as u32).to_le_bytes())
-        .map_err(|source| TargetError::Memory { pid, what: "write", address, source })?;
+        .map_err(|source| TargetError::Memory {
+            pid,
+            what: "write",
+            address,
+            source,
+        })?;
     step("state written");
     Ok(())
 }
@@ -242,7 +257,10 @@ fn unreferenced(
     let mut referenced = false;
     let restorer = |word: u64| {
         installed.trap.is_some()
-            && installed.arenas.iter().any(|a| capriole_resident::entries(a.start).restorer == word)
+            && installed
+                .arenas
+                .iter()
+                .any(|a| capriole_resident::entries(a.start).restorer == word)
     };
     stacks::scan(stopped, remote, &process.maps()?, |word| {
         referenced |= word.saved_rip.is_some_and(in_arena) || restorer(word.value);
@@ -252,7 +270,9 @@ fn unreferenced(
     }
     const RSEQ_CS: u64 = 8;
     for thread in stopped.threads() {
-        let Ok(rseq) = ptrace::rseq_configuration(thread.tid) else { continue };
+        let Ok(rseq) = ptrace::rseq_configuration(thread.tid) else {
+            continue;
+        };
         if rseq.address == 0 {
             continue;
         }
@@ -272,8 +292,8 @@ fn restore_trap(
     trap: TrapState,
     stopped: Stopped,
 ) -> Result<(), TargetError> {
-    let agent = Agent::choose(process, stopped, remote)
-        .or_else(|_| Agent::hire(process, remote))?;
+    let agent =
+        Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
     let current = agent.trap_action(remote, base, None)?;
     // The program may have installed a handler of its own meanwhile: that stays.
     if current[0] == trap.handler {
@@ -285,7 +305,12 @@ fn restore_trap(
         let pid = process.pid() as i32;
         remote
             .write(address, &0u32.to_le_bytes())
-            .map_err(|source| TargetError::Memory { pid, what: "write", address, source })?;
+            .map_err(|source| TargetError::Memory {
+                pid,
+                what: "write",
+                address,
+                source,
+            })?;
     }
     agent.dismiss();
     Ok(())
@@ -297,9 +322,15 @@ fn unmap(
     installed: &Installed,
     stopped: Stopped,
 ) -> Result<(), TargetError> {
-    let agent = Agent::choose(process, stopped, remote)
-        .or_else(|_| Agent::hire(process, remote))?;
-    agent.unmap(process, remote, installed.base, installed.size, &installed.arenas)?;
+    let agent =
+        Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
+    agent.unmap(
+        process,
+        remote,
+        installed.base,
+        installed.size,
+        &installed.arenas,
+    )?;
     agent.dismiss();
     Ok(())
 }

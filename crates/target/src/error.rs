@@ -11,19 +11,25 @@ pub enum TargetError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// It ended while it was being worked on.
-    #[error("process {pid} ended while it was being attached to; start it again and attach earlier, or use `capriole record -- PROGRAM`")]
+    #[error(
+        "process {pid} ended while it was being attached to; start it again and attach earlier, or use `capriole record -- PROGRAM`"
+    )]
     Vanished {
         /// The process.
         pid: i32,
     },
     /// ptrace is not permitted.
-    #[error("process {pid}: ptrace is not permitted; run as the user who owns it or as root (CAP_SYS_PTRACE), and look at kernel.yama.ptrace_scope")]
+    #[error(
+        "process {pid}: ptrace is not permitted; run as the user who owns it or as root (CAP_SYS_PTRACE), and look at kernel.yama.ptrace_scope"
+    )]
     NotPermitted {
         /// The process.
         pid: i32,
     },
     /// A debugger or another tracer holds the process.
-    #[error("process {pid} is already traced by {name} (pid {tracer}); a process has only one tracer: end that one, or wait for it")]
+    #[error(
+        "process {pid} is already traced by {name} (pid {tracer}); a process has only one tracer: end that one, or wait for it"
+    )]
     AlreadyTraced {
         /// The process.
         pid: i32,
@@ -33,7 +39,9 @@ pub enum TargetError {
         name: String,
     },
     /// Another `capriole` is recording the process.
-    #[error("process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`")]
+    #[error(
+        "process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`"
+    )]
     AlreadyRecorded {
         /// The process.
         pid: i32,
@@ -41,7 +49,9 @@ pub enum TargetError {
         owner: i32,
     },
     /// A thread does not come to a stop.
-    #[error("thread {tid} of process {pid} does not stop (state {state}): it sleeps uninterruptibly in the kernel, as a parent in vfork or a reader of a dead disk does; try again when that is over")]
+    #[error(
+        "thread {tid} of process {pid} does not stop (state {state}): it sleeps uninterruptibly in the kernel, as a parent in vfork or a reader of a dead disk does; try again when that is over"
+    )]
     Unstoppable {
         /// The process.
         pid: i32,
@@ -71,7 +81,9 @@ pub enum TargetError {
         errno: Errno,
     },
     /// There is no `syscall` instruction in the program, or none that returns.
-    #[error("process {pid} has no executable memory from which a system call can be made; is it still starting?")]
+    #[error(
+        "process {pid} has no executable memory from which a system call can be made; is it still starting?"
+    )]
     NoSyscall {
         /// The process.
         pid: i32,
@@ -89,7 +101,9 @@ pub enum TargetError {
         pid: i32,
     },
     /// Nothing is free within reach of a jump.
-    #[error("no free memory of {size} bytes within 2 GiB of {near:#x} in process {pid}: its address space is full there, and a jump reaches no further")]
+    #[error(
+        "no free memory of {size} bytes within 2 GiB of {near:#x} in process {pid}: its address space is full there, and a jump reaches no further"
+    )]
     NoSpace {
         /// The process.
         pid: i32,
@@ -99,7 +113,9 @@ pub enum TargetError {
         size: u64,
     },
     /// System calls are filtered and the filter cannot be put aside.
-    #[error("process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root")]
+    #[error(
+        "process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root"
+    )]
     Sandboxed {
         /// The process.
         pid: i32,
@@ -107,7 +123,9 @@ pub enum TargetError {
         mode: &'static str,
     },
     /// Session memory says something impossible.
-    #[error("the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can")]
+    #[error(
+        "the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can"
+    )]
     Damaged {
         /// The process.
         pid: i32,
@@ -170,6 +188,10 @@ impl TargetError {
 
     pub(crate) fn traced_by(pid: i32, tracer: i32) -> TargetError {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        TargetError::AlreadyTraced { pid, tracer, name: name.trim().to_owned() }
+        TargetError::AlreadyTraced {
+            pid,
+            tracer,
+            name: name.trim().to_owned(),
+        }
     }
 }

@@ -59,7 +59,10 @@ fn pops_before_return(mut tail: &[u8]) -> Option<usize> {
 }
 
 fn find(bytes: &[u8], pattern: &[u8], mut accept: impl FnMut(usize) -> bool) -> Option<usize> {
-    bytes.windows(pattern.len()).enumerate().find_map(|(i, w)| (w == pattern && accept(i)).then_some(i))
+    bytes
+        .windows(pattern.len())
+        .enumerate()
+        .find_map(|(i, w)| (w == pattern && accept(i)).then_some(i))
 }
 
 /// Searches the executable mappings of a process.
@@ -74,7 +77,9 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
             continue;
         }
         let len = ((mapping.end - mapping.start) as usize).min(SEARCH_LIMIT);
-        let Ok(bytes) = memory.read_some(mapping.start, len) else { continue };
+        let Ok(bytes) = memory.read_some(mapping.start, len) else {
+            continue;
+        };
         let address = |offset: usize| mapping.start + offset as u64;
         if syscall.is_none() {
             syscall = find(&bytes, &[0x0f, 0x05], |_| true).map(address);
@@ -82,10 +87,14 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
         if returning.is_none() {
             let mut pops = 0;
             let accept = |i: usize| {
-                pops_before_return(&bytes[i + 2..]).map(|found| pops = found).is_some()
+                pops_before_return(&bytes[i + 2..])
+                    .map(|found| pops = found)
+                    .is_some()
             };
-            returning = find(&bytes, &[0x0f, 0x05], accept)
-                .map(|offset| SyscallReturn { address: address(offset), pops });
+            returning = find(&bytes, &[0x0f, 0x05], accept).map(|offset| SyscallReturn {
+                address: address(offset),
+                pops,
+            });
         }
         if restorer.is_none() {
             let pattern = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -98,8 +107,13 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
             break;
         }
     }
-    let back = restorer.map(Sigreturn::Restorer).or(pop_rax.map(Sigreturn::PopRax));
-    Some(Gadgets { syscall: syscall?, chain: returning.zip(back) })
+    let back = restorer
+        .map(Sigreturn::Restorer)
+        .or(pop_rax.map(Sigreturn::PopRax));
+    Some(Gadgets {
+        syscall: syscall?,
+        chain: returning.zip(back),
+    })
 }
 
 #[cfg(test)]

@@ -60,8 +60,7 @@ const LEGACY_AND_HEADER: usize = 576;
 
 /// The kernel's internal results that mean "start the call again".
 fn wants_restart(registers: &Registers) -> bool {
-    (registers.orig_rax as i64) >= 0
-        && matches!(registers.rax as i64, -516 | -514 | -513 | -512)
+    (registers.orig_rax as i64) >= 0 && matches!(registers.rax as i64, -516 | -514 | -513 | -512)
 }
 
 /// Bytes of an XSAVE area that hold every component in use.
@@ -73,7 +72,11 @@ fn xstate_used(xstate: &[u8]) -> usize {
         let leaf = std::arch::x86_64::__cpuid_count(0xd, i);
         (leaf.ebx + leaf.eax) as usize
     };
-    let used = (2..63).filter(|i| bv >> i & 1 == 1).map(component).max().unwrap_or(0);
+    let used = (2..63)
+        .filter(|i| bv >> i & 1 == 1)
+        .map(component)
+        .max()
+        .unwrap_or(0);
     used.max(LEGACY_AND_HEADER).min(xstate.len())
 }
 
@@ -108,8 +111,30 @@ fn signal_frame(
     let segments = (r.cs & 0xffff) | (r.ss & 0xffff) << 48;
     // struct sigcontext_64
     let machine = [
-        r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx,
-        r.rax, r.rcx, r.rsp, r.rip, r.eflags, segments, 0, 0, 0, 0, place + fpstate as u64,
+        r.r8,
+        r.r9,
+        r.r10,
+        r.r11,
+        r.r12,
+        r.r13,
+        r.r14,
+        r.r15,
+        r.rdi,
+        r.rsi,
+        r.rbp,
+        r.rbx,
+        r.rdx,
+        r.rax,
+        r.rcx,
+        r.rsp,
+        r.rip,
+        r.eflags,
+        segments,
+        0,
+        0,
+        0,
+        0,
+        place + fpstate as u64,
     ];
     let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
     put(context, &UC_FLAGS.to_le_bytes());
@@ -177,9 +202,7 @@ impl<'a> Injector<'a> {
         let xstate = ptrace::xstate(tid).map_err(fail("read the vector state of"))?;
         let at = match place {
             FramePlace::Scratch { start, .. } => start,
-            FramePlace::Stack { .. } => {
-                (thread.registers.rsp - 128 - frame_size(&xstate)) & !63
-            }
+            FramePlace::Stack { .. } => (thread.registers.rsp - 128 - frame_size(&xstate)) & !63,
             FramePlace::Nowhere => 0,
         };
         let frame = signal_frame(&thread.registers, mask, &xstate, gadgets, at)
@@ -192,7 +215,9 @@ impl<'a> Injector<'a> {
         if !fits {
             return Err(TargetError::NoStack { tid });
         }
-        memory.write(at, &frame).map_err(|_| TargetError::NoStack { tid })?;
+        memory
+            .write(at, &frame)
+            .map_err(|_| TargetError::NoStack { tid })?;
         injector.stack = at;
         injector.syscall = gadgets.chain.map_or(gadgets.syscall, |(s, _)| s.address);
         step("signal frame written");
@@ -203,7 +228,11 @@ impl<'a> Injector<'a> {
     ///
     /// # Errors
     /// The thread vanished under our hands, or ptrace failed.
-    pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<Result<u64, Errno>, TargetError> {
+    pub fn call(
+        &mut self,
+        number: i64,
+        arguments: [u64; 6],
+    ) -> Result<Result<u64, Errno>, TargetError> {
         let tid = self.tid;
         let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
         let mut r = self.original;
@@ -231,7 +260,9 @@ impl<'a> Injector<'a> {
         ptrace::cont(tid, 0).map_err(fail("resume"))?;
         self.until(Event::Interrupted, false)?;
         step("behind the call");
-        let result = ptrace::registers(tid).map_err(fail("read the registers of"))?.rax;
+        let result = ptrace::registers(tid)
+            .map_err(fail("read the registers of"))?
+            .rax;
         Ok(match result as i64 {
             error @ -4095..=-1 => Err(Errno::from_raw_os_error(-error as i32)),
             _ => Ok(result),
@@ -253,13 +284,21 @@ impl<'a> Injector<'a> {
                 Some(Event::GroupStop) if wanted == Event::Interrupted => return Ok(()),
                 // All signals are blocked, so this one is the fault of the call.
                 Some(Event::Signal(_)) => {
-                    return Err(TargetError::NoSyscall { pid: self.stopped.pid });
+                    return Err(TargetError::NoSyscall {
+                        pid: self.stopped.pid,
+                    });
                 }
                 Some(Event::Gone(_)) | None => {
-                    return Err(TargetError::Vanished { pid: self.stopped.pid });
+                    return Err(TargetError::Vanished {
+                        pid: self.stopped.pid,
+                    });
                 }
                 Some(_) => {
-                    let go = if to_syscall { ptrace::cont_to_syscall } else { ptrace::cont };
+                    let go = if to_syscall {
+                        ptrace::cont_to_syscall
+                    } else {
+                        ptrace::cont
+                    };
                     go(self.tid, 0).map_err(|e| TargetError::ptrace("resume", self.tid, e))?;
                 }
             }
@@ -313,7 +352,13 @@ mod tests {
         registers.orig_rax = 35;
         let gadgets = Gadgets {
             syscall: 1,
-            chain: Some((SyscallReturn { address: 1, pops: 2 }, Sigreturn::Restorer(0x77))),
+            chain: Some((
+                SyscallReturn {
+                    address: 1,
+                    pops: 2,
+                },
+                Sigreturn::Restorer(0x77),
+            )),
         };
         let frame = signal_frame(&registers, 5, &[0; 2696], &gadgets, 0x10000).expect("frame");
         let word = |at: usize| u64::from_le_bytes(frame[at..at + 8].try_into().expect("8"));

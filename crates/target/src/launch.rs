@@ -39,7 +39,10 @@ const R_STATE: u64 = 24;
 /// The program cannot be executed, or ends before it is ready.
 pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, TargetError> {
     let name = program.to_string_lossy().into_owned();
-    let fail = |reason: String| TargetError::Launch { program: name.clone(), reason };
+    let fail = |reason: String| TargetError::Launch {
+        program: name.clone(),
+        reason,
+    };
     let io = |e: std::io::Error| fail(e.to_string());
     let (mut pid_read, pid_write) = std::io::pipe().map_err(io)?;
     let (go_read, go_write) = std::io::pipe().map_err(io)?;
@@ -62,14 +65,20 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     std::io::Read::read_exact(&mut pid_read, &mut pid).map_err(io)?;
     let pid = i32::from_le_bytes(pid);
     let traced = follow_to_start(pid, go_write);
-    let spawned = spawner.join().map_err(|_| fail("the starting thread failed".into()))?;
+    let spawned = spawner
+        .join()
+        .map_err(|_| fail("the starting thread failed".into()))?;
     let child = spawned.map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => fail("no such program; is it in PATH?".into()),
         _ => fail(e.to_string()),
     })?;
     let hold = traced?;
     let process = Process::open(pid as u32)?;
-    Ok(Launched { process, child, hold })
+    Ok(Launched {
+        process,
+        child,
+        hold,
+    })
 }
 
 /// Lets the child execute the program and run to where it is ready.
@@ -82,15 +91,21 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     seized?;
     until(pid, |e| e == Event::Exec)?;
     let process = Process::open(pid as u32)?;
-    let remote = RemoteMemory::open(pid)
-        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
+        pid,
+        what: "open",
+        address: 0,
+        source,
+    })?;
     let (stop, state) = stopping_place(&process)?;
     ptrace::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
     loop {
         ptrace::cont(pid, 0).map_err(fail("resume"))?;
         until(pid, |e| e == Event::Signal(libc::SIGTRAP))?;
         let consistent = state.is_none_or(|at| remote.read_u32(at).is_ok_and(|s| s == 0));
-        let here = ptrace::registers(pid).map_err(fail("read the registers of"))?.rip;
+        let here = ptrace::registers(pid)
+            .map_err(fail("read the registers of"))?
+            .rip;
         if here == stop && consistent {
             break;
         }
@@ -113,7 +128,11 @@ fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
             Some(event) if wanted(event) => return Ok(()),
             Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
             Some(event) => {
-                let signal = if let Event::Signal(signal) = event { signal } else { 0 };
+                let signal = if let Event::Signal(signal) = event {
+                    signal
+                } else {
+                    0
+                };
                 ptrace::cont(pid, signal).map_err(|e| TargetError::ptrace("resume", pid, e))?;
             }
         }
@@ -128,14 +147,20 @@ fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> 
         reason: "the kernel does not tell its entry point (AT_ENTRY)".into(),
     };
     let entry = auxv.entry.ok_or_else(no_entry)?;
-    let Some(base) = auxv.base.filter(|b| *b != 0) else { return Ok((entry, None)) };
+    let Some(base) = auxv.base.filter(|b| *b != 0) else {
+        return Ok((entry, None));
+    };
     let maps = process.maps()?;
     let loader = maps
         .iter()
         .find(|m| m.start == base && m.inode != 0)
         .and_then(|m| std::fs::read(process.in_root(std::path::Path::new(&m.path))).ok());
-    let Some(bytes) = loader else { return Ok((entry, None)) };
-    let Ok(file) = object::File::parse(&*bytes) else { return Ok((entry, None)) };
+    let Some(bytes) = loader else {
+        return Ok((entry, None));
+    };
+    let Ok(file) = object::File::parse(&*bytes) else {
+        return Ok((entry, None));
+    };
     let symbol = |name: &str| {
         file.dynamic_symbols()
             .chain(file.symbols())

@@ -20,7 +20,10 @@ impl RemoteMemory {
     /// # Errors
     /// What the kernel answers: not found, or not permitted.
     pub fn open(pid: i32) -> io::Result<RemoteMemory> {
-        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"))?;
         Ok(RemoteMemory { file })
     }
 
@@ -37,7 +40,10 @@ impl RemoteMemory {
         let mut buffer = vec![0; len];
         let mut done = 0;
         while done < len {
-            match self.file.read_at(&mut buffer[done..], address + done as u64) {
+            match self
+                .file
+                .read_at(&mut buffer[done..], address + done as u64)
+            {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -100,7 +100,12 @@ impl Change {
             let address = self.address + offset as u64;
             memory
                 .write(address, bytes)
-                .map_err(|source| TargetError::Memory { pid, what: "write", address, source })
+                .map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address,
+                    source,
+                })
         };
         if self.crosses_pages() {
             write(0, &[INT3])?;

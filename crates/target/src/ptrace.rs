@@ -33,7 +33,9 @@ pub enum Event {
 fn check(result: libc::c_long) -> Result<(), Errno> {
     if result == -1 {
         return Err(Errno::from_raw_os_error(
-            std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+            std::io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EIO),
         ));
     }
     Ok(())
@@ -94,7 +96,9 @@ pub fn no_registers() -> Registers {
 pub fn set_hardware_breakpoint(tid: i32, address: Option<u64>) -> Result<(), Errno> {
     let register = |i: usize| std::mem::offset_of!(libc::user, u_debugreg) + i * 8;
     request(libc::PTRACE_POKEUSER, tid, register(7), 0)?;
-    let Some(address) = address else { return request(libc::PTRACE_POKEUSER, tid, register(0), 0) };
+    let Some(address) = address else {
+        return request(libc::PTRACE_POKEUSER, tid, register(0), 0);
+    };
     request(libc::PTRACE_POKEUSER, tid, register(0), address as usize)?;
     // DR7: breakpoint 0 enabled for this thread, on execution, one byte.
     request(libc::PTRACE_POKEUSER, tid, register(7), 1)
@@ -118,7 +122,10 @@ pub fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno> {
 pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {
     const NT_X86_XSTATE: usize = 0x202;
     let mut buffer = vec![0u8; 64 * 1024];
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut vector = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
     transfer(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &mut vector)?;
     buffer.truncate(vector.iov_len);
     Ok(buffer)
@@ -188,7 +195,9 @@ pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
         match result {
             0 => return Ok(None),
             -1 => match Errno::from_raw_os_error(
-                std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+                std::io::Error::last_os_error()
+                    .raw_os_error()
+                    .unwrap_or(libc::EIO),
             ) {
                 Errno::INTR => continue,
                 error => return Err(error),

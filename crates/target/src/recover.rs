@@ -70,9 +70,16 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     if sessions.is_empty() {
         return Ok(Vec::new());
     }
-    let remote = RemoteMemory::open(pid)
-        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
-    sessions.into_iter().map(|m| read_session(pid, &remote, &maps, m)).collect()
+    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
+        pid,
+        what: "open",
+        address: 0,
+        source,
+    })?;
+    sessions
+        .into_iter()
+        .map(|m| read_session(pid, &remote, &maps, m))
+        .collect()
 }
 
 fn read_session(
@@ -82,18 +89,35 @@ fn read_session(
     mapping: &Mapping,
 ) -> Result<FoundSession, TargetError> {
     let base = mapping.start;
-    let fail = |address| move |source| TargetError::Memory { pid, what: "read", address, source };
+    let fail = |address| {
+        move |source| TargetError::Memory {
+            pid,
+            what: "read",
+            address,
+            source,
+        }
+    };
     let mut bytes = vec![0; layout::HEADER_SIZE];
     remote.read(base, &mut bytes).map_err(fail(base))?;
     let h = Header(bytes);
     let damaged = |what| TargetError::Damaged { pid, what };
     let size = mapping.end - mapping.start;
-    let mut installed =
-        Installed { base, size, arenas: Vec::new(), changes: Vec::new(), trap: None };
+    let mut installed = Installed {
+        base,
+        size,
+        arenas: Vec::new(),
+        changes: Vec::new(),
+        trap: None,
+    };
     if h.u64(header::MAGIC) != layout::MAGIC {
         // The tracer died between mapping and formatting: nothing else is there.
         let state = State::Building;
-        return Ok(FoundSession { installed, owner: None, state, inode: mapping.inode });
+        return Ok(FoundSession {
+            installed,
+            owner: None,
+            state,
+            inode: mapping.inode,
+        });
     }
     let state = State::from_word(h.u32(header::STATE)).ok_or(damaged("unknown state"))?;
 
@@ -103,11 +127,17 @@ fn read_session(
     }
     for i in 0..arenas {
         let at = header::ARENAS + i * 16;
-        let arena = Arena { start: h.u64(at), len: h.u64(at + 8) };
+        let arena = Arena {
+            start: h.u64(at),
+            len: h.u64(at + 8),
+        };
         // Only what is mapped as an arena is: never unmap anything else.
         let mapped = maps.iter().any(|m| {
             m.start <= arena.start
-                && arena.start.checked_add(arena.len).is_some_and(|end| end <= m.end)
+                && arena
+                    .start
+                    .checked_add(arena.len)
+                    .is_some_and(|end| end <= m.end)
                 && m.perms.execute
                 && !m.perms.write
                 && m.inode == 0
@@ -124,11 +154,15 @@ fn read_session(
         return Err(damaged("the journal does not fit"));
     }
     let mut entries = vec![0; bytes as usize];
-    remote.read(base + offset, &mut entries).map_err(fail(base + offset))?;
+    remote
+        .read(base + offset, &mut entries)
+        .map_err(fail(base + offset))?;
     for entry in entries.chunks_exact(journal::SIZE) {
         let change = read_entry(entry).ok_or(damaged("a journal entry makes no sense"))?;
         // Sites of libraries that were unloaded meanwhile are not there any more.
-        let text = maps.iter().any(|m| m.contains(change.address) && m.perms.execute);
+        let text = maps
+            .iter()
+            .any(|m| m.contains(change.address) && m.perms.execute);
         if text {
             installed.changes.push(change);
         }
@@ -142,11 +176,22 @@ fn read_session(
     let (owner, started) = (h.u32(header::OWNER), h.u64(header::OWNER_START_TIME));
     let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
     let owner = alive.then_some(owner);
-    Ok(FoundSession { installed, owner, state, inode: mapping.inode })
+    Ok(FoundSession {
+        installed,
+        owner,
+        state,
+        inode: mapping.inode,
+    })
 }
 
 fn read_entry(entry: &[u8]) -> Option<Change> {
-    let word = |at: usize| entry.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let word = |at: usize| {
+        entry
+            .get(at..at + 8)?
+            .try_into()
+            .ok()
+            .map(u64::from_le_bytes)
+    };
     let len = entry[journal::LEN] as usize;
     if len == 0 || len > journal::MAX_BYTES {
         return None;
@@ -154,8 +199,12 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
     Some(Change {
         address: word(journal::ADDRESS)?,
         len,
-        before: entry[journal::BEFORE..][..journal::MAX_BYTES].try_into().ok()?,
-        after: entry[journal::AFTER..][..journal::MAX_BYTES].try_into().ok()?,
+        before: entry[journal::BEFORE..][..journal::MAX_BYTES]
+            .try_into()
+            .ok()?,
+        after: entry[journal::AFTER..][..journal::MAX_BYTES]
+            .try_into()
+            .ok()?,
         detour: word(journal::DETOUR)?,
     })
 }
@@ -169,7 +218,10 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     for session in find(process)? {
         match session.owner {
             Some(owner) if session.state != State::Restored && owner != std::process::id() => {
-                return Err(TargetError::AlreadyRecorded { pid, owner: owner as i32 });
+                return Err(TargetError::AlreadyRecorded {
+                    pid,
+                    owner: owner as i32,
+                });
             }
             _ => {
                 detach(process, &session.installed)?;
@@ -181,7 +233,9 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
 
 /// Closes memfds of ours that a tracer killed at just that moment left open.
 fn close_leaked(process: &Process) -> Result<(), TargetError> {
-    let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else { return Ok(()) };
+    let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
+        return Ok(());
+    };
     let name = format!("/memfd:{MEMFD_NAME} (deleted)");
     let leaked: Vec<u64> = entries
         .filter_map(|e| {
@@ -194,8 +248,12 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
         return Ok(());
     }
     let pid = process.pid() as i32;
-    let remote = RemoteMemory::open(pid)
-        .map_err(|source| TargetError::Memory { pid, what: "open", address: 0, source })?;
+    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
+        pid,
+        what: "open",
+        address: 0,
+        source,
+    })?;
     let agent = Agent::hire(process, &remote)?;
     for fd in leaked {
         agent.close(process, &remote, fd)?;
@@ -213,7 +271,9 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
     let sessions = find(process)?;
     if sessions.is_empty() {
         close_leaked(process)?;
-        return Err(TargetError::NothingAttached { pid: process.pid() as i32 });
+        return Err(TargetError::NothingAttached {
+            pid: process.pid() as i32,
+        });
     }
     let mut total = Detached::default();
     for session in sessions {
@@ -230,13 +290,16 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
 /// The processes, other than `except`, that have the session memory with this
 /// inode mapped: forked children of a target.
 pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     entries
         .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| *pid != except && *pid != std::process::id())
         .filter_map(|pid| Process::open(pid).ok())
         .filter(|p| {
-            p.maps().is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
+            p.maps()
+                .is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
         })
         .collect()
 }

@@ -145,11 +145,11 @@ impl Finder<'_> {
         let symbols = self.object.symbols()?;
         let found = symbols.exact(self.pattern);
         match found.as_slice() {
-            [] if self.spec.is_glob() => return self.matching(),
+            [] if self.spec.is_glob() => self.matching(),
             [] if self.pattern.contains('\\') => {
                 // A name whose wildcards are escaped.
                 let found = symbols.matching(|name| self.spec.matches(name));
-                return self.one(&found).map(|site| vec![site]);
+                self.one(&found).map(|site| vec![site])
             }
             found => self.one(found).map(|site| vec![site]),
         }
@@ -266,7 +266,7 @@ impl Finder<'_> {
         let name = found.name.linkage;
         ResolveError::Indirect {
             symbol: name.to_owned(),
-            in_use: indirect::in_use(self.objects, self.object, name),
+            in_use: indirect::in_use(self.objects, self.object, name).map(Box::new),
             implementations: self.implementations(name),
         }
     }

@@ -74,7 +74,10 @@ impl Agent {
     pub fn check_sandbox(process: &Process) -> Result<(), TargetError> {
         let pid = process.pid() as i32;
         match process.status()?.seccomp {
-            Seccomp::Strict => Err(TargetError::Sandboxed { pid, mode: "strict" }),
+            Seccomp::Strict => Err(TargetError::Sandboxed {
+                pid,
+                mode: "strict",
+            }),
             _ => Ok(()),
         }
     }
@@ -102,8 +105,10 @@ impl Agent {
         let tid = stopped.threads()[0].tid;
         if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
             let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
-            ptrace::set_options(tid, options)
-                .map_err(|_| TargetError::Sandboxed { pid, mode: "filter" })?;
+            ptrace::set_options(tid, options).map_err(|_| TargetError::Sandboxed {
+                pid,
+                mode: "filter",
+            })?;
         }
         Ok(Agent { stopped, gadgets })
     }
@@ -116,7 +121,9 @@ impl Agent {
             let len = tids.len().max(1);
             tids.rotate_left(attempt % len);
             for tid in tids {
-                let Some(stopped) = Stopped::one(pid, tid)? else { continue };
+                let Some(stopped) = Stopped::one(pid, tid)? else {
+                    continue;
+                };
                 match Agent::choose(process, stopped, memory) {
                     Err(TargetError::NoThread { .. }) => {}
                     result => return result,
@@ -135,10 +142,18 @@ impl Agent {
         let registers = &self.stopped.threads()[0].registers;
         let maps = process.maps()?;
         let xstate = ptrace::xstate(self.stopped.threads()[0].tid).unwrap_or_default();
-        let need = 128 + 64 + if xstate.is_empty() { 0 } else { frame_size(&xstate) };
+        let need = 128
+            + 64
+            + if xstate.is_empty() {
+                0
+            } else {
+                frame_size(&xstate)
+            };
         Ok(match stack_of(&maps, registers.rsp, registers.fs_base) {
             Some(m) if self.gadgets.chain.is_some() && registers.rsp - need >= m.start + 64 => {
-                FramePlace::Stack { limit: m.start + 64 }
+                FramePlace::Stack {
+                    limit: m.start + 64,
+                }
             }
             _ => FramePlace::Nowhere,
         })
@@ -182,7 +197,10 @@ impl Agent {
             })?;
             let start = start.map_err(self.refused("map scratch memory"))?;
             if self.gadgets.chain.is_some() {
-                place = FramePlace::Scratch { start, len: len - 64 };
+                place = FramePlace::Scratch {
+                    start,
+                    len: len - 64,
+                };
             }
             loan = Some((start, len));
         }
@@ -198,7 +216,12 @@ impl Agent {
             text.push(0);
             remote
                 .write(name, &text)
-                .map_err(|source| TargetError::Memory { pid, what: "write", address: name, source })?;
+                .map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address: name,
+                    source,
+                })?;
             let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             let fd = i
                 .call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])?
@@ -215,22 +238,40 @@ impl Agent {
             });
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
             let (file, base) = result?;
-            let memory = Memory::map(&file, size).map_err(|errno| TargetError::Share { pid, errno })?;
+            let memory =
+                Memory::map(&file, size).map_err(|errno| TargetError::Share { pid, errno })?;
             memory.format(base, &geometry, identity);
             step("session memory formatted");
-            Ok(SessionMemory { memory: Arc::new(memory), geometry, base, file })
+            Ok(SessionMemory {
+                memory: Arc::new(memory),
+                geometry,
+                base,
+                file,
+            })
         })?;
         if let Some((start, len)) = loan {
-            let place = FramePlace::Scratch { start: result.base + SCRATCH as u64, len: SCRATCH_SIZE as u64 };
-            let place = if self.gadgets.chain.is_some() { place } else { FramePlace::Nowhere };
-            let _ = self.with(remote, place, |i| i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]))?;
+            let place = FramePlace::Scratch {
+                start: result.base + SCRATCH as u64,
+                len: SCRATCH_SIZE as u64,
+            };
+            let place = if self.gadgets.chain.is_some() {
+                place
+            } else {
+                FramePlace::Nowhere
+            };
+            let _ = self.with(remote, place, |i| {
+                i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])
+            })?;
         }
         Ok(result)
     }
 
     fn scratch(&self, base: u64) -> FramePlace {
         match self.gadgets.chain {
-            Some(_) => FramePlace::Scratch { start: base + SCRATCH as u64, len: SCRATCH_SIZE as u64 },
+            Some(_) => FramePlace::Scratch {
+                start: base + SCRATCH as u64,
+                len: SCRATCH_SIZE as u64,
+            },
             None => FramePlace::Nowhere,
         }
     }
@@ -247,10 +288,15 @@ impl Agent {
     ) -> Result<Arena, TargetError> {
         let pid = self.stopped.pid;
         let layout = Layout::of(process);
-        let no_space = || TargetError::NoSpace { pid, near: near.start, size: len };
+        let no_space = || TargetError::NoSpace {
+            pid,
+            near: near.start,
+            size: len,
+        };
         // The map may be out of date at once: other threads are running.
         for _ in 0..ATTEMPTS {
-            let candidates = find_gaps(&process.maps()?, &layout, &GapQuery::new(len, near.clone()));
+            let candidates =
+                find_gaps(&process.maps()?, &layout, &GapQuery::new(len, near.clone()));
             if candidates.is_empty() {
                 return Err(no_space());
             }
@@ -300,21 +346,38 @@ impl Agent {
             (end - 64, end - 32)
         };
         let place = match self.scratch(base) {
-            FramePlace::Scratch { start, len } => FramePlace::Scratch { start, len: len - 64 },
+            FramePlace::Scratch { start, len } => FramePlace::Scratch {
+                start,
+                len: len - 64,
+            },
             other => other,
         };
-        let fail = |what, address| move |source| TargetError::Memory { pid, what, address, source };
+        let fail = |what, address| {
+            move |source| TargetError::Memory {
+                pid,
+                what,
+                address,
+                source,
+            }
+        };
         if let Some(new) = new {
             let bytes: Vec<u8> = new.iter().flat_map(|w| w.to_le_bytes()).collect();
-            remote.write(at_new, &bytes).map_err(fail("write", at_new))?;
+            remote
+                .write(at_new, &bytes)
+                .map_err(fail("write", at_new))?;
         }
         let argument = if new.is_some() { at_new } else { 0 };
         self.with(remote, place, |i| {
-            i.call(libc::SYS_rt_sigaction, [libc::SIGTRAP as u64, argument, at_old, 8, 0, 0])
+            i.call(
+                libc::SYS_rt_sigaction,
+                [libc::SIGTRAP as u64, argument, at_old, 8, 0, 0],
+            )
         })?
         .map_err(self.refused("set its SIGTRAP action"))?;
         let mut bytes = [0; 32];
-        remote.read(at_old, &mut bytes).map_err(fail("read", at_old))?;
+        remote
+            .read(at_old, &mut bytes)
+            .map_err(fail("read", at_old))?;
         let word = |i: usize| {
             let mut w = [0; 8];
             w.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
@@ -348,11 +411,18 @@ impl Agent {
     }
 
     /// Closes file descriptor `fd` in the target.
-    pub fn close(&self, process: &Process, remote: &RemoteMemory, fd: u64) -> Result<(), TargetError> {
+    pub fn close(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        fd: u64,
+    ) -> Result<(), TargetError> {
         let place = self.stack(process)?;
-        self.with(remote, place, |i| i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]))?
-            .map(|_| ())
-            .map_err(self.refused("close a descriptor"))
+        self.with(remote, place, |i| {
+            i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])
+        })?
+        .map(|_| ())
+        .map_err(self.refused("close a descriptor"))
     }
 }
 
@@ -377,6 +447,10 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     };
     by_pidfd().or_else(|_| {
         let path = format!("/proc/{pid}/fd/{fd}");
-        rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
+        rustix::fs::open(
+            path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
     })
 }

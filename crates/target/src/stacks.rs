@@ -73,7 +73,9 @@ pub fn scan(stopped: &Stopped, memory: &RemoteMemory, maps: &[Mapping], mut see:
         let (mut two_before, mut before) = (0, 0);
         while at < range.end {
             let len = (range.end - at).min(CHUNK as u64) as usize;
-            let Ok(bytes) = memory.read_some(at, len) else { break };
+            let Ok(bytes) = memory.read_some(at, len) else {
+                break;
+            };
             if bytes.is_empty() {
                 break;
             }
@@ -81,7 +83,10 @@ pub fn scan(stopped: &Stopped, memory: &RemoteMemory, maps: &[Mapping], mut see:
                 let mut w = [0; 8];
                 w.copy_from_slice(word);
                 let value = u64::from_le_bytes(w);
-                see(Word { value, saved_rip: is_segments(value).then_some(two_before) });
+                see(Word {
+                    value,
+                    saved_rip: is_segments(value).then_some(two_before),
+                });
                 (two_before, before) = (before, value);
             }
             at += bytes.len() as u64;

@@ -64,7 +64,9 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
     }
     let holds = |offset: i32| {
         threads.iter().all(|(base, tid)| {
-            memory.read_u32(base.wrapping_add(offset as u64)).is_ok_and(|word| word == *tid)
+            memory
+                .read_u32(base.wrapping_add(offset as u64))
+                .is_ok_and(|word| word == *tid)
         })
     };
     if let Some(known) = KNOWN_TID_OFFSETS.into_iter().find(|o| holds(*o)) {
@@ -75,12 +77,18 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
     if threads.len() < 2 {
         return None;
     }
-    (-SEARCH..SEARCH).step_by(4).map(|o| o as i32).find(|o| holds(*o))
+    (-SEARCH..SEARCH)
+        .step_by(4)
+        .map(|o| o as i32)
+        .find(|o| holds(*o))
 }
 
 impl Survey {
     /// Looks at every thread of a stopped process.
     pub fn of(stopped: &Stopped, memory: &RemoteMemory) -> Survey {
-        Survey { rseq_offset: rseq_offset(stopped), tid_offset: tid_offset(stopped, memory) }
+        Survey {
+            rseq_offset: rseq_offset(stopped),
+            tid_offset: tid_offset(stopped, memory),
+        }
     }
 }

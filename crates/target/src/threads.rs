@@ -149,7 +149,8 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
             let tracer = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
                 .ok()
                 .and_then(|s| {
-                    s.lines().find_map(|l| l.strip_prefix("TracerPid:")?.trim().parse().ok())
+                    s.lines()
+                        .find_map(|l| l.strip_prefix("TracerPid:")?.trim().parse().ok())
                 })
                 .unwrap_or(0);
             match tracer {
@@ -211,7 +212,11 @@ fn settle(pid: i32, tid: i32) -> Result<Option<StoppedThread>, TargetError> {
         ptrace::set_registers(tid, &registers)
             .map_err(|errno| TargetError::ptrace("set the registers of", tid, errno))?;
     }
-    Ok(Some(StoppedThread { tid, signal, registers }))
+    Ok(Some(StoppedThread {
+        tid,
+        signal,
+        registers,
+    }))
 }
 
 impl Stopped {
@@ -220,7 +225,11 @@ impl Stopped {
     /// All are asked first and then waited for; the list is read again until it
     /// has nothing new, because a thread that still runs may create others.
     pub fn all(pid: i32) -> Result<Stopped, TargetError> {
-        let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
+        let mut stopped = Stopped {
+            pid,
+            threads: Vec::new(),
+            since: Instant::now(),
+        };
         let mut known = BTreeSet::new();
         loop {
             let ids = thread_ids(pid)?;
@@ -264,7 +273,11 @@ impl Stopped {
 
     /// Stops the one thread `tid` of `pid`. `None`: it is gone.
     pub fn one(pid: i32, tid: i32) -> Result<Option<Stopped>, TargetError> {
-        let mut stopped = Stopped { pid, threads: Vec::new(), since: Instant::now() };
+        let mut stopped = Stopped {
+            pid,
+            threads: Vec::new(),
+            since: Instant::now(),
+        };
         if !seize(pid, tid)? {
             return Ok(None);
         }
@@ -338,7 +351,11 @@ impl Stopped {
     /// Lets all threads but `index` go on.
     pub fn keep_only(mut self, index: usize) -> Stopped {
         let kept = self.threads.swap_remove(index);
-        Stopped { pid: self.pid, threads: vec![kept], since: self.since }
+        Stopped {
+            pid: self.pid,
+            threads: vec![kept],
+            since: self.since,
+        }
     }
 }
 

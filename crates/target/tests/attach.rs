@@ -92,7 +92,12 @@ impl Target {
         let mut line = String::new();
         output.read_line(&mut line).expect("ready");
         assert_eq!(line, "ready\n");
-        Target { child, output, path, _directory: directory }
+        Target {
+            child,
+            output,
+            path,
+            _directory: directory,
+        }
     }
 
     fn process(&self) -> Process {
@@ -103,12 +108,23 @@ impl Target {
     fn probe(&self) -> Probe {
         let bytes = std::fs::read(&self.path).expect("read");
         let file = object::File::parse(&*bytes).expect("ELF");
-        let symbol = file.symbols().find(|s| s.name() == Ok("work")).expect("work");
+        let symbol = file
+            .symbols()
+            .find(|s| s.name() == Ok("work"))
+            .expect("work");
         let text = file.section_by_name(".text").expect(".text");
         let maps = self.process().maps().expect("maps");
         let first = maps.iter().find(|m| m.is_file()).expect("a mapping");
-        let bias = if file.kind() == object::ObjectKind::Dynamic { first.start } else { 0 };
-        let last = maps.iter().rfind(|m| m.inode == first.inode).expect("a mapping").end;
+        let bias = if file.kind() == object::ObjectKind::Dynamic {
+            first.start
+        } else {
+            0
+        };
+        let last = maps
+            .iter()
+            .rfind(|m| m.inode == first.inode)
+            .expect("a mapping")
+            .end;
         let code = Code::new(text.data().expect("data"), bias + text.address());
         let start = bias + symbol.address();
         let extent = Extent::new(start, start + symbol.size());
@@ -130,14 +146,22 @@ impl Target {
         let before = code.get(shape.covered).expect("bytes").to_vec();
         Probe {
             shape,
-            records: vec![Record { event: 7, fields: vec![Register::RDI, Register::RSI] }],
+            records: vec![Record {
+                event: 7,
+                fields: vec![Register::RDI, Register::RSI],
+            }],
             near: first.start..last,
             before,
         }
     }
 
     fn finish(mut self) {
-        self.child.stdin.take().expect("stdin").write_all(b"\n").expect("write");
+        self.child
+            .stdin
+            .take()
+            .expect("stdin")
+            .write_all(b"\n")
+            .expect("write");
         let mut rest = String::new();
         self.output.read_line(&mut rest).expect("read");
         assert_eq!(rest, "ok\n");
@@ -167,7 +191,11 @@ fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
         reader.wait(Duration::from_millis(5));
     }
     let report = attached.detach().expect("detach");
-    assert_eq!((report.restored, report.foreign, report.lingering), (1, 0, false), "{report:?}");
+    assert_eq!(
+        (report.restored, report.foreign, report.lingering),
+        (1, 0, false),
+        "{report:?}"
+    );
     reader.collect(true, &mut take).expect("collect");
     assert_eq!((reader.lost(), reader.damaged()), (0, 0));
     calls.sort_unstable();
@@ -195,7 +223,10 @@ fn attach_and_check(flags: &[&str], threads: u32) {
             assert_eq!(gap, None, "thread {thread} lost calls");
         }
         let maps = process.maps().expect("maps");
-        assert!(!maps.iter().any(capriole_target::recover::is_session), "session left behind");
+        assert!(
+            !maps.iter().any(capriole_target::recover::is_session),
+            "session left behind"
+        );
     }
     target.finish();
 }

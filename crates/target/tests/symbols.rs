@@ -13,7 +13,8 @@ use fixtures::{Workshop, nm_functions, open, system_file, system_files};
 /// Every name that `nm` gives a function is known at the same address and
 /// with the same size, and no others are.
 fn agrees_with_nm(path: &Path) {
-    let (Some(symbols), Some(dynamic)) = (nm_functions(path, false), nm_functions(path, true)) else {
+    let (Some(symbols), Some(dynamic)) = (nm_functions(path, false), nm_functions(path, true))
+    else {
         return;
     };
     let file = open(path);
@@ -24,13 +25,23 @@ fn agrees_with_nm(path: &Path) {
         .flat_map(|f| table.names(f).map(|name| (f.extent.start, name.linkage)))
         .collect();
     let both = symbols.iter().chain(&dynamic);
-    let theirs: BTreeSet<(u64, &str)> =
-        both.clone().map(|symbol| (symbol.address, symbol.name.as_str())).collect();
+    let theirs: BTreeSet<(u64, &str)> = both
+        .clone()
+        .map(|symbol| (symbol.address, symbol.name.as_str()))
+        .collect();
     assert!(!theirs.is_empty(), "{}", path.display());
     let missing: Vec<_> = theirs.difference(&ours).collect();
     let invented: Vec<_> = ours.difference(&theirs).collect();
-    assert!(missing.is_empty(), "{}: missing {missing:x?}", path.display());
-    assert!(invented.is_empty(), "{}: invented {invented:x?}", path.display());
+    assert!(
+        missing.is_empty(),
+        "{}: missing {missing:x?}",
+        path.display()
+    );
+    assert!(
+        invented.is_empty(),
+        "{}: invented {invented:x?}",
+        path.display()
+    );
 
     let mut sizes = BTreeMap::<u64, u64>::new();
     for symbol in both.clone() {
@@ -43,7 +54,11 @@ fn agrees_with_nm(path: &Path) {
     }
     for symbol in both {
         let function = table.function_starting_at(symbol.address).unwrap();
-        assert!(symbol.class != 'i' || function.is_resolver, "{}", symbol.name);
+        assert!(
+            symbol.class != 'i' || function.is_resolver,
+            "{}",
+            symbol.name
+        );
     }
     println!("{}: {} names", path.display(), ours.len());
 }
@@ -65,7 +80,11 @@ fn a_program_with_a_hundred_thousand_symbols_agrees_with_nm() {
 /// What must hold of any table.
 fn is_consistent(file: &ObjectFile, table: &SymbolTable) {
     let functions = table.functions();
-    assert!(functions.windows(2).all(|w| w[0].extent.start < w[1].extent.start));
+    assert!(
+        functions
+            .windows(2)
+            .all(|w| w[0].extent.start < w[1].extent.start)
+    );
     for function in functions {
         let Extent { start, end } = function.extent;
         assert!(start <= end && file.is_text(start), "{start:#x}");
@@ -150,7 +169,11 @@ fn a_stripped_program_keeps_the_bounds_of_its_functions() {
     let (named, bare) = (full.symbols().unwrap(), stripped.symbols().unwrap());
     is_consistent(&stripped, bare);
     let find = |name: &str| named.exact(name).first().map(|found| found.function.extent);
-    let names = ["catcher(int)", "shapes::area(int)", "shapes::Point::operator[](int) const"];
+    let names = [
+        "catcher(int)",
+        "shapes::area(int)",
+        "shapes::Point::operator[](int) const",
+    ];
     for name in names {
         let extent = find(name).unwrap();
         let bare = bare.function_at(extent.start).unwrap();
@@ -162,7 +185,12 @@ fn a_stripped_program_keeps_the_bounds_of_its_functions() {
     let (named, bare) = (extents(named), extents(bare));
     for frame in full.frames().unwrap() {
         if let Some(end) = bare.get(&frame.extent.start) {
-            assert_eq!(named.get(&frame.extent.start), Some(end), "{:#x}", frame.extent.start);
+            assert_eq!(
+                named.get(&frame.extent.start),
+                Some(end),
+                "{:#x}",
+                frame.extent.start
+            );
         }
     }
 }
@@ -176,20 +204,33 @@ fn names_are_found_mangled_and_demangled() {
     let file = open(&path);
     let table = file.symbols().unwrap();
     let names = |name: &str| -> Vec<&str> {
-        table.exact(name).iter().map(|found| found.name.linkage).collect()
+        table
+            .exact(name)
+            .iter()
+            .map(|found| found.name.linkage)
+            .collect()
     };
     assert_eq!(names("_ZN6shapes4areaEi"), ["_ZN6shapes4areaEi"]);
     assert_eq!(names("shapes::area(int)"), ["_ZN6shapes4areaEi"]);
     assert_eq!(names("shapes::area( int,int )"), ["_ZN6shapes4areaEii"]);
     assert_eq!(names("shapes::area").len(), 2);
     assert_eq!(names("shapes::Point::operator*"), ["_ZNK6shapes5PointmlEi"]);
-    assert_eq!(names("shapes::Point::operator[](int) const"), ["_ZNK6shapes5PointixEi"]);
+    assert_eq!(
+        names("shapes::Point::operator[](int) const"),
+        ["_ZNK6shapes5PointixEi"]
+    );
     let less = "shapes::Point::operator<(shapes::Point const&) const";
     assert_eq!(names(less), ["_ZNK6shapes5PointltERKS0_"]);
     assert_eq!(names("shapes::Point::~Point()").len(), 1);
     // A template's return type is part of its mangled name.
-    assert_eq!(names("shapes::mix<int, long>"), ["_ZN6shapes3mixIilEET_S1_T0_"]);
-    assert_eq!(names("int shapes::mix<int,long>(int, long)"), ["_ZN6shapes3mixIilEET_S1_T0_"]);
+    assert_eq!(
+        names("shapes::mix<int, long>"),
+        ["_ZN6shapes3mixIilEET_S1_T0_"]
+    );
+    assert_eq!(
+        names("int shapes::mix<int,long>(int, long)"),
+        ["_ZN6shapes3mixIilEET_S1_T0_"]
+    );
     assert_eq!(names("thrower"), ["_Z7throweri"], "not its cold part");
     assert!(names("shapes").is_empty());
     assert_eq!(
@@ -215,9 +256,19 @@ fn landing_pads_are_instructions_of_functions_that_catch() {
     assert!(pads.unknown.is_empty());
     let pads_of = |name: &str| {
         let extent = table.exact(name)[0].function.extent;
-        let text = file.text().unwrap().iter().find(|t| t.end() > extent.start).unwrap();
+        let text = file
+            .text()
+            .unwrap()
+            .iter()
+            .find(|t| t.end() > extent.start)
+            .unwrap();
         let code = capriole_insn::Code::new(&text.bytes, text.address);
-        let inside: Vec<u64> = pads.addresses.iter().copied().filter(|&p| extent.contains(p)).collect();
+        let inside: Vec<u64> = pads
+            .addresses
+            .iter()
+            .copied()
+            .filter(|&p| extent.contains(p))
+            .collect();
         let mut starts = BTreeSet::new();
         let mut at = extent.start;
         while at < extent.end {

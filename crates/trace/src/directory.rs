@@ -109,8 +109,9 @@ impl Directory {
             Err(error) => return Err(failed("create", path)(error.into())),
         }
         let root = open_directory(CWD, path).map_err(failed("open", path))?;
-        rustix::fs::flock(&root, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| DirectoryError::Busy(path.to_path_buf()))?;
+        if !lock(&root) {
+            return Err(DirectoryError::Busy(path.to_path_buf()));
+        }
         let info_path = path.join(INFO);
         rustix::fs::mkdirat(&root, INFO, Mode::RWXU)
             .map_err(|error| failed("create", &info_path)(error.into()))?;
@@ -188,10 +189,14 @@ fn is_trace(path: &Path) -> bool {
 
 /// Whether a recording holds the lock of a directory.
 fn is_busy(path: &Path) -> bool {
-    let Ok(directory) = open_directory(CWD, path) else {
-        return false;
-    };
-    rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err()
+    open_directory(CWD, path).is_ok_and(|directory| !lock(&directory))
+}
+
+/// Takes the lock of a directory, until it is closed; false if another process has it. Where the
+/// file system knows no locks, everybody has it.
+fn lock(directory: &OwnedFd) -> bool {
+    let locked = rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive);
+    locked != Err(rustix::io::Errno::WOULDBLOCK)
 }
 
 /// Renames a trace to `NAME.old`.

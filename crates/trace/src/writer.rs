@@ -203,6 +203,10 @@ impl TraceWriter {
     /// otherwise. A packet without records carries only its count of lost events; write one to
     /// report what was lost after a stream's last packet.
     ///
+    /// `content` is memory that nobody else writes to; copy out of the ring what the target may
+    /// still change. Give `meta.ts_end` whenever the records come from a target that may be
+    /// broken: a single time in the far future would otherwise move all later ones there.
+    ///
     /// # Errors
     ///
     /// If the file cannot be written. It is then as it was before; the packet's events are lost,

@@ -1,7 +1,9 @@
 //! Runs machine code on chosen registers, flags and memory, and tells what it
 //! left behind. Everything happens in a forked child: a crash is a failed test.
 
+use std::io::{Read, Write};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iced_x86::code_asm::*;
 
@@ -181,7 +183,7 @@ pub fn in_child<T>(
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            65536,
+            4096,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED | libc::MAP_ANONYMOUS,
             -1,
@@ -189,7 +191,9 @@ pub fn in_child<T>(
         )
     };
     assert_ne!(page, libc::MAP_FAILED);
-    let shared = page.cast::<u64>();
+    // SAFETY: the page is mapped, zeroed, and never unmapped.
+    let current = unsafe { &*page.cast::<AtomicUsize>() };
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
     // SAFETY: the child runs only what is below and then exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "cannot fork");
@@ -197,43 +201,30 @@ pub fn in_child<T>(
         // SAFETY: sets a timer; a run that hangs ends with SIGALRM.
         unsafe { libc::alarm(60) };
         let mut sandbox = Sandbox::new();
-        for (index, case) in cases.iter().enumerate() {
-            // SAFETY: the page is mapped and big enough.
-            unsafe { shared.write_volatile(index as u64) };
-            if let Err(message) = each(&mut sandbox, case) {
-                let length = message.len().min(65000);
-                // SAFETY: within the 64 KiB of the mapping.
-                unsafe { shared.add(1).write_volatile(length as u64) };
-                // SAFETY: as above.
-                let text = unsafe { shared.add(2) }.cast::<u8>();
-                // SAFETY: as above; the message is not in the page.
-                unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), text, length) };
-                // SAFETY: ends the child without running the parent's exit code.
-                unsafe { libc::_exit(1) };
-            }
+        let failed = cases.iter().enumerate().find_map(|(index, case)| {
+            current.store(index, Ordering::Relaxed);
+            each(&mut sandbox, case).err()
+        });
+        let status = i32::from(failed.is_some());
+        if let Some(message) = failed {
+            let _ = writer.write_all(message.as_bytes());
         }
-        // SAFETY: as above.
-        unsafe { libc::_exit(0) };
+        // SAFETY: ends the child without running the parent's exit code.
+        unsafe { libc::_exit(status) };
     }
+    drop(writer);
+    let mut message = String::new();
+    reader.read_to_string(&mut message).unwrap();
     let mut status = 0;
     // SAFETY: waits for the child made above.
     unsafe { libc::waitpid(child, &mut status, 0) };
     drop(guard);
-    // SAFETY: the page is mapped; the child has ended.
-    let (index, length) = unsafe { (shared.read_volatile(), shared.add(1).read_volatile()) };
-    let case = &cases[index as usize];
+    let index = current.load(Ordering::Relaxed);
+    let case = &cases[index];
     if libc::WIFSIGNALED(status) {
         let signal = libc::WTERMSIG(status);
-        panic!(
-            "died of signal {signal} in case {index}: {}",
-            describe(case)
-        );
+        let case = describe(case);
+        panic!("died of signal {signal} in case {index}:\n{case}");
     }
-    if status != 0 {
-        // SAFETY: the child wrote so many bytes there.
-        let text =
-            unsafe { std::slice::from_raw_parts(shared.add(2).cast::<u8>(), length as usize) };
-        let text = String::from_utf8_lossy(text).into_owned();
-        panic!("case {index}: {text}\n{}", describe(case));
-    }
+    assert_eq!(status, 0, "case {index}: {message}\n{}", describe(case));
 }

@@ -272,8 +272,8 @@ fn sections<'a>(
             offset: section.sh_offset(LE),
             size: section.sh_size(LE),
             link: section.sh_link(LE),
-            allocated: flag(section, u64::from(elf::SHF_ALLOC.0)),
-            executable: flag(section, u64::from(elf::SHF_EXECINSTR.0)),
+            allocated: flag(section, elf::SHF_ALLOC.0),
+            executable: flag(section, elf::SHF_EXECINSTR.0),
         })
         .collect())
 }

@@ -72,9 +72,9 @@ impl Facts {
                 elf::DT_SYMTAB => symbols = Some(value),
                 elf::DT_TEXTREL => self.text_relocations = true,
                 elf::DT_FLAGS => {
-                    self.text_relocations |= value & u64::from(elf::DF_TEXTREL.0) != 0;
+                    self.text_relocations |= value & elf::DF_TEXTREL.0 != 0;
                 }
-                elf::DT_FLAGS_1 => self.pie_flag = value & u64::from(elf::DF_1_PIE.0) != 0,
+                elf::DT_FLAGS_1 => self.pie_flag = value & elf::DF_1_PIE.0 != 0,
                 _ => {}
             }
         }

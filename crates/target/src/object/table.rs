@@ -219,12 +219,17 @@ impl Entry {
                 return Ok(file);
             }
         }
-        match File::open(process.in_root(&self.path)) {
-            Ok(file) if self.is_mapped_file(&file, process) => Ok(file),
-            Ok(_) => Err(ObjectProblem::Replaced),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(ObjectProblem::Deleted),
-            Err(e) => Err(e.into()),
+        // The kernel shows the path as seen from the reader's root if it can be.
+        let mut problem = ObjectProblem::Deleted;
+        for path in [process.in_root(&self.path), self.path.clone()] {
+            match File::open(path) {
+                Ok(file) if self.is_mapped_file(&file, process) => return Ok(file),
+                Ok(_) => problem = ObjectProblem::Replaced,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => problem = e.into(),
+            }
         }
+        Err(problem)
     }
 
     /// The numbers agree; or, as some file systems (btrfs, overlayfs) show other
@@ -246,5 +251,56 @@ impl Entry {
         let count = process.read_memory(header.start, &mut mapped).ok()?;
         file.read_exact_at(&mut on_disk[..count], 0).ok()?;
         Some(count > 64 && mapped[..count] == on_disk[..count])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The C library of this process, at an address where it is not, so that
+    /// the kernel's links lead nowhere and the path decides.
+    fn library(process: &Process) -> Entry {
+        let objects = Objects::of_process(process).unwrap();
+        let is_libc = |e: &Entry| e.path.to_string_lossy().contains("libc.so");
+        let mut entry = objects.entries.into_iter().find(is_libc).unwrap();
+        for mapping in &mut entry.mappings {
+            mapping.end -= 1;
+        }
+        entry
+    }
+
+    fn this() -> Process {
+        Process::open(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_numbers_or_by_what_is_in_memory() {
+        let (process, mut entry) = (this(), library(&this()));
+        assert!(entry.open_file(&process).is_ok());
+        // Other numbers, as on btrfs: memory agrees.
+        entry.mappings.iter_mut().for_each(|m| m.inode += 1);
+        assert!(entry.open_file(&process).is_ok());
+        // Neither numbers nor memory.
+        entry.mappings.iter_mut().for_each(|m| m.offset += 1 << 40);
+        assert!(matches!(
+            entry.open_file(&process),
+            Err(ObjectProblem::Replaced)
+        ));
+    }
+
+    #[test]
+    fn a_replaced_and_a_deleted_file_are_told_apart() {
+        let (process, mut entry) = (this(), library(&this()));
+        entry.path = std::env::current_exe().unwrap();
+        assert!(matches!(
+            entry.open_file(&process),
+            Err(ObjectProblem::Replaced)
+        ));
+        entry.path = PathBuf::from("/no/such/library.so");
+        assert!(matches!(
+            entry.open_file(&process),
+            Err(ObjectProblem::Deleted)
+        ));
     }
 }

@@ -49,11 +49,13 @@ fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveErr
     };
     // Some file systems show other numbers in the memory map than stat does.
     let same_file = |entry: &&Entry| {
-        let path = match objects.process() {
-            Some(process) => process.in_root(entry.path()),
-            None => entry.path().to_owned(),
-        };
-        FileId::of_path(&path).is_some_and(|id| ids.contains(&id))
+        let in_root = objects
+            .process()
+            .map(|process| process.in_root(entry.path()));
+        let paths = in_root.into_iter().chain([entry.path().to_owned()]);
+        paths
+            .filter_map(|path| FileId::of_path(&path))
+            .any(|id| ids.contains(&id))
     };
     let entries = objects.entries();
     entries
@@ -91,26 +93,26 @@ fn fit(file: &str, name: &str) -> Option<Fit> {
     })
 }
 
+/// By the start of the file name; if none fits, by the start of the name that
+/// the library gives itself (musl's `ld-musl-x86_64.so.1` says that it is
+/// `libc.musl-x86_64.so.1`).
 fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
-    let mut best: Option<(Fit, Vec<&Entry>)> = None;
-    for entry in objects.entries() {
-        let Some(fit) = fit(&file_name(entry.path()), name) else {
-            continue;
-        };
-        match &mut best {
-            Some((known, entries)) if *known == fit => entries.push(entry),
-            Some((known, _)) if *known < fit => {}
-            _ => best = Some((fit, vec![entry])),
-        }
-    }
-    match best.map(|(_, entries)| entries).as_deref() {
-        None => Err(missing(objects, name)),
-        Some([entry]) => Ok(entry),
-        Some(several) => {
-            let mut candidates: Vec<PathBuf> = several
-                .iter()
-                .map(|entry| entry.path().to_owned())
-                .collect();
+    let by_file = best(objects, |entry| fit(&file_name(entry.path()), name));
+    let by_soname = |entry: &Entry| {
+        let object = objects.open(entry).ok()?.first()?;
+        fit(object.file().soname()?, name)
+    };
+    let found = if by_file.is_empty() {
+        best(objects, by_soname)
+    } else {
+        by_file
+    };
+    match found.as_slice() {
+        [] => Err(missing(objects, name)),
+        [entry] => Ok(entry),
+        several => {
+            let mut candidates: Vec<PathBuf> =
+                several.iter().map(|e| e.path().to_owned()).collect();
             candidates.sort();
             Err(ResolveError::AmbiguousObject {
                 name: name.to_owned(),
@@ -118,6 +120,18 @@ fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveErr
             })
         }
     }
+}
+
+/// The objects that fit best.
+fn best(objects: &Objects, fit: impl Fn(&Entry) -> Option<Fit>) -> Vec<&Entry> {
+    let fits = || objects.entries().iter().filter_map(|e| Some((fit(e)?, e)));
+    let Some(best) = fits().map(|(fit, _)| fit).min() else {
+        return Vec::new();
+    };
+    fits()
+        .filter(|&(fit, _)| fit == best)
+        .map(|(_, entry)| entry)
+        .collect()
 }
 
 fn missing(objects: &Objects, name: &str) -> ResolveError {

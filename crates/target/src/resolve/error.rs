@@ -99,12 +99,12 @@ pub enum ResolveError {
         candidates: Vec<Candidate>,
     },
     /// The symbol is that of an `STT_GNU_IFUNC` resolver.
-    #[error("`{symbol}` is an indirect function: one of several implementations is chosen when the program starts; {}", indirect_help(in_use.as_ref(), implementations))]
+    #[error("`{symbol}` is an indirect function: one of several implementations is chosen when the program starts; {}", indirect_help(in_use.as_deref(), implementations))]
     Indirect {
         /// What was asked for.
         symbol: String,
         /// The implementation that the process uses, if that could be seen.
-        in_use: Option<Candidate>,
+        in_use: Option<Box<Candidate>>,
         /// Functions that are named like implementations.
         implementations: Vec<String>,
     },

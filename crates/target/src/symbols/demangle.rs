@@ -110,10 +110,7 @@ pub(crate) fn without_blanks(name: &str) -> String {
 /// `None` for operators, which have codes.
 pub(crate) fn last_identifier(name: &str) -> Option<&str> {
     let head = &name[..parameters_start(name)];
-    let head = match strip_template_arguments(head) {
-        Some(head) => head,
-        None => return None,
-    };
+    let head = strip_template_arguments(head)?;
     let start = head
         .char_indices()
         .rev()

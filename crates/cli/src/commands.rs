@@ -1,0 +1,8 @@
+//! One module a subcommand.
+
+pub mod bench;
+pub mod check;
+pub mod detach;
+pub mod list;
+pub mod record;
+pub mod report;

@@ -1,0 +1,187 @@
+//! `capriole check`: one site, looked at closely.
+
+use crate::selection::{self, Selected};
+use capriole_plan::site::Tactic;
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
+use serde_json::json;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show how a site would be probed: tactics, reasons, bytes
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The event, such as `libc:malloc` or `:main+4`
+    event: String,
+    /// A file instead of a process
+    path: Option<PathBuf>,
+    /// The running process
+    #[arg(short, long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. Exit status 0 if every site can be probed, 1 if not.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let path = arguments
+        .path
+        .as_deref()
+        .map(selection::existing)
+        .transpose()?;
+    let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
+    let selected = selection::select(&objects, &planner, std::slice::from_ref(&arguments.event))?;
+    if arguments.json {
+        let sites: Vec<_> = selected
+            .iter()
+            .map(|event| {
+                let mut site = event.json();
+                if let Ok(plan) = &event.plan {
+                    let live: Vec<String> = plan
+                        .shape
+                        .live
+                        .gprs
+                        .iter()
+                        .map(|r| format!("{r:?}").to_lowercase())
+                        .collect();
+                    site["site"] = json!(format!("{:#x}", plan.shape.site));
+                    site["before"] = json!(hex(&plan.before));
+                    site["resume"] = json!(format!("{:#x}", plan.shape.resume));
+                    site["live_registers"] = json!(live);
+                    site["live_flags"] = json!(plan.shape.live.flags);
+                    site["red_zone"] = json!(!plan.shape.at_entry);
+                }
+                site
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&sites)?);
+    } else {
+        for event in &selected {
+            print!("{}", describe(event));
+        }
+    }
+    let all = selected.iter().all(|e| e.plan.is_ok());
+    Ok(if all {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn assembly(instruction: &Instruction) -> String {
+    let mut formatter = GasFormatter::new();
+    let mut text = String::new();
+    formatter.format(instruction, &mut text);
+    text
+}
+
+/// The site for a person.
+fn describe(event: &Selected) -> String {
+    let mut text = String::new();
+    let site = &event.site;
+    let _ = writeln!(
+        text,
+        "{} in {}, file offset {:#x}, address {:#x}",
+        event.name(),
+        site.object.path().display(),
+        site.file_offset,
+        site.address
+    );
+    for (tactic, refusal) in event.refusals() {
+        let _ = writeln!(text, "  {:<8}  no: {refusal}", tactic.as_str());
+    }
+    let Ok(plan) = &event.plan else {
+        let _ = writeln!(text, "  it cannot be probed");
+        return text;
+    };
+    let shape = &plan.shape;
+    let what = match shape.tactic {
+        Tactic::Reserved => "yes: nops that may be overwritten stand here",
+        Tactic::OneInstruction => "yes: a jump over one instruction",
+        Tactic::Region => "yes: a jump over several instructions",
+        Tactic::Int3 => "yes: a breakpoint, which costs about 100 times more than a jump",
+    };
+    let _ = writeln!(text, "  {:<8}  {what}", shape.tactic.as_str());
+    if shape.site != site.address {
+        let _ = writeln!(
+            text,
+            "  the probe goes behind endbr64, to {:#x}",
+            shape.site
+        );
+    }
+    let after: String = match shape.tactic {
+        Tactic::Int3 => "cc".into(),
+        _ => {
+            let rest = plan.before.get(5..).map(hex).unwrap_or_default();
+            format!("e9 .. .. .. .. {rest}").trim_end().to_owned()
+        }
+    };
+    let _ = writeln!(text, "  before    {}", hex(&plan.before));
+    let _ = writeln!(text, "  after     {after}");
+    if shape.displaced.is_empty() {
+        let _ = writeln!(text, "  displaced nothing");
+    }
+    for (index, instruction) in shape.displaced.iter().enumerate() {
+        let label = if index == 0 { "displaced" } else { "" };
+        let _ = writeln!(
+            text,
+            "  {label:<9} {:#x}: {}",
+            instruction.ip(),
+            assembly(instruction)
+        );
+    }
+    let _ = writeln!(
+        text,
+        "  goes on   at {:#x}{}",
+        shape.resume,
+        next(event, shape.resume)
+    );
+    let live: Vec<String> = shape
+        .live
+        .gprs
+        .iter()
+        .map(|r| format!("{r:?}").to_lowercase())
+        .collect();
+    let _ = writeln!(
+        text,
+        "  live      {}{}",
+        live.join(" "),
+        if shape.live.flags { ", flags" } else { "" }
+    );
+    let _ = writeln!(
+        text,
+        "  red zone  {}",
+        if shape.at_entry {
+            "dead: the function is entered here"
+        } else {
+            "may be in use, skipped"
+        }
+    );
+    text
+}
+
+/// The instruction at which the program goes on.
+fn next(event: &Selected, address: u64) -> String {
+    let code = event
+        .site
+        .object
+        .code()
+        .ok()
+        .and_then(|c| c.code_at(address));
+    let Some(code) = code else {
+        return String::new();
+    };
+    let at = (address - code.address) as usize;
+    let bytes = &code.bytes[at..code.bytes.len().min(at + 15)];
+    let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+    format!(": {}", assembly(&decoder.decode()))
+}

@@ -1,0 +1,289 @@
+//! From session memory to the trace directory, while the program runs.
+
+use crate::signals;
+use anyhow::Context;
+use capriole_ring::{Packet, Reader};
+use capriole_target::attach::Attached;
+use capriole_target::detach::Detached;
+use capriole_target::process::Process;
+use capriole_trace::clock::{Clock, tsc, unstable_warning};
+use capriole_trace::{
+    EventInfo, ExitStatus, Finish, PacketMeta, Stop, Target, TraceInfo, TraceWriter, WriteError,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How a recording ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The time given was over.
+    Duration,
+    /// Ctrl-C, SIGTERM or SIGHUP.
+    Requested,
+    /// The program ended.
+    ProgramEnded,
+    /// The program executed another one.
+    Executed,
+    /// Somebody took the probes out with `capriole detach`.
+    Detached,
+}
+
+impl Ended {
+    /// The word in `--json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ended::Duration => "duration",
+            Ended::Requested => "requested",
+            Ended::ProgramEnded => "program ended",
+            Ended::Executed => "program executed another",
+            Ended::Detached => "detached",
+        }
+    }
+
+    /// What a person has to be told.
+    pub fn remark(self) -> &'static str {
+        match self {
+            Ended::Duration | Ended::Requested => "",
+            Ended::ProgramEnded => "; the program has ended",
+            Ended::Executed => "; the program has executed another one, which is not recorded",
+            Ended::Detached => "; somebody else took the probes out",
+        }
+    }
+}
+
+/// What was recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Summary {
+    /// Events in the trace.
+    pub events: u64,
+    /// Events that are not.
+    pub lost: u64,
+    /// Bytes of the streams.
+    pub bytes: u64,
+    /// Packets that could not be read.
+    pub damaged: u64,
+    /// From attach to detach.
+    pub duration: Duration,
+}
+
+/// A trace that is being written.
+pub struct Recorder {
+    writer: TraceWriter,
+    clock: Clock,
+    process: Process,
+    threads: BTreeMap<u32, String>,
+    reader: Option<Reader>,
+    started: Instant,
+    ended: Option<Instant>,
+    failed_packets: bool,
+}
+
+/// Between two looks at whether something else than a packet has happened.
+const TICK: Duration = Duration::from_millis(50);
+/// Between two sync points of the clock.
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Recorder {
+    /// Makes the trace directory.
+    pub fn create(
+        directory: &Path,
+        process: &Process,
+        events: Vec<EventInfo>,
+        clock: Clock,
+    ) -> anyhow::Result<Recorder> {
+        let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
+        let info = TraceInfo {
+            target: Target {
+                pid: process.pid(),
+                executable: process.exe()?.to_string_lossy().into_owned(),
+                command_line: command_line
+                    .split(|b| *b == 0)
+                    .filter(|word| !word.is_empty())
+                    .map(|word| String::from_utf8_lossy(word).into_owned())
+                    .collect(),
+            },
+            events,
+            clock: clock.model()?,
+            warnings: unstable_warning().into_iter().collect(),
+        };
+        Ok(Recorder {
+            writer: TraceWriter::create(directory, &info)?,
+            clock,
+            process: process.clone(),
+            threads: BTreeMap::new(),
+            reader: None,
+            started: Instant::now(),
+            ended: None,
+            failed_packets: false,
+        })
+    }
+
+    /// Removes the directory of a recording that did not come about.
+    pub fn abandon(self) {
+        let path = self.writer.path().to_owned();
+        drop(self.writer);
+        // It holds nothing but the description that was just written.
+        let _ = std::fs::remove_dir_all(&path);
+    }
+
+    /// Notes the names of the threads there are.
+    fn look_at_threads(&mut self) {
+        let Ok(tids) = self.process.threads() else {
+            return;
+        };
+        for tid in tids {
+            if let Ok(name) = self.process.thread_name(tid) {
+                // In a PID namespace the program's records have the inner number.
+                let inner = inner_tid(&self.process, tid).unwrap_or(tid);
+                self.threads.insert(inner, name);
+            }
+        }
+    }
+
+    fn collect(&mut self, all: bool) -> Result<usize, WriteError> {
+        let Some(reader) = &mut self.reader else {
+            return Ok(0);
+        };
+        let writer = &mut self.writer;
+        reader.collect(all, |packet: Packet<'_>| {
+            let meta = PacketMeta {
+                cpu: packet.cpu,
+                lane: packet.lane,
+                seq: packet.seq,
+                ts_begin: None,
+                // Nothing in it is from the future, whatever the program wrote.
+                ts_end: Some(tsc::read()),
+                discarded: packet.discarded,
+            };
+            writer.write_packet(&meta, packet.content).map(|_| ())
+        })
+    }
+
+    /// Records until something ends it.
+    pub fn run(&mut self, attached: &Attached, limit: Option<Duration>) -> anyhow::Result<Ended> {
+        let memory = &attached.memory;
+        self.reader = Some(Reader::new(
+            memory.memory.clone(),
+            memory.geometry,
+            memory.base,
+        ));
+        self.started = Instant::now();
+        let result = self.record(attached, limit);
+        self.ended = Some(Instant::now());
+        self.failed_packets = result.is_err();
+        result
+    }
+
+    fn record(&mut self, attached: &Attached, limit: Option<Duration>) -> anyhow::Result<Ended> {
+        let pid = Pid::from_raw(self.process.pid() as i32).context("no process")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        let has_ended = || match &pidfd {
+            Ok(fd) => {
+                let now = rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                };
+                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+            }
+            Err(_) => true,
+        };
+        let started = self.started;
+        let mut second = started;
+        self.look_at_threads();
+        loop {
+            self.collect(false)?;
+            if signals::requests() > 0 {
+                return Ok(Ended::Requested);
+            }
+            let left = limit.map(|limit| limit.saturating_sub(started.elapsed()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Ended::Duration);
+            }
+            if has_ended() {
+                return Ok(Ended::ProgramEnded);
+            }
+            if attached.is_restored() {
+                return Ok(Ended::Detached);
+            }
+            if second.elapsed() >= SECOND {
+                second = Instant::now();
+                self.clock.sync()?;
+                self.look_at_threads();
+                self.writer
+                    .checkpoint(&self.clock.model()?, &self.threads)?;
+                if !attached.is_mapped() && !has_ended() {
+                    return Ok(Ended::Executed);
+                }
+            }
+            if let Some(reader) = &mut self.reader {
+                reader.wait(left.map_or(TICK, |left| left.min(TICK)));
+            }
+        }
+    }
+
+    /// Writes what is still in session memory, and the end of the trace. Nobody
+    /// writes to session memory any more: the probes are out or the program is dead.
+    pub fn finish(
+        mut self,
+        attached: &Attached,
+        detached: Option<&Detached>,
+        exit: Option<ExitStatus>,
+    ) -> anyhow::Result<Summary> {
+        if exit.is_none() {
+            self.look_at_threads();
+        }
+        if !self.failed_packets {
+            self.collect(true)?;
+        }
+        let _ = self.clock.sync(); // two points are enough if this one is no better
+        let (lost, damaged) = self
+            .reader
+            .as_ref()
+            .map_or((0, 0), |r| (r.lost(), r.damaged()));
+        let stop = |what: &str, time: Duration| Stop {
+            what: what.to_owned(),
+            duration_ns: time.as_nanos() as u64,
+            threads: self.threads.len() as u32,
+        };
+        let mut stops = vec![stop("attach", attached.standstill.all)];
+        stops.extend(detached.map(|d| stop("detach", d.standstill)));
+        let mut warnings = Vec::new();
+        if attached.survey.tid_offset.is_none() {
+            warnings.push("thread ids are unknown: every event has thread 0".to_owned());
+        }
+        if damaged > 0 {
+            warnings.push(format!("{damaged} packets were unreadable"));
+        }
+        let finish = Finish {
+            clock: self.clock.model()?,
+            threads: self.threads,
+            stops,
+            lost_elsewhere: lost.saturating_sub(self.writer.totals().lost_events),
+            exit,
+            warnings,
+        };
+        let totals = self.writer.finish(finish)?;
+        let duration = self.ended.unwrap_or_else(Instant::now) - self.started;
+        Ok(Summary {
+            events: totals.events,
+            lost: totals.lost_events,
+            bytes: totals.bytes,
+            damaged,
+            duration,
+        })
+    }
+}
+
+fn inner_tid(process: &Process, tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(process.proc_path(&format!("task/{tid}/status"))).ok()?;
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("NSpid:"))?
+        .split_whitespace()
+        .last()?
+        .parse()
+        .ok()
+}

@@ -1,0 +1,268 @@
+//! From what the user wrote to sites with plans.
+
+use anyhow::{Context, bail};
+use capriole_event::{EventSpec, Place};
+use capriole_plan::detour::Record;
+use capriole_plan::site::{Refusal, Refused, Tactic};
+use capriole_target::attach::Probe;
+use capriole_target::object::Objects;
+use capriole_target::planner::{Plan, Planner};
+use capriole_target::process::Process;
+use capriole_target::resolve::{Site, resolve};
+use capriole_trace::{EventInfo, RefusalInfo};
+use iced_x86::Register;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// An event at one site: what will be recorded there, and how it is reached.
+#[derive(Debug)]
+pub struct Selected {
+    /// The event's number in the trace.
+    pub id: u32,
+    /// Where.
+    pub site: Site,
+    /// Which registers, and their names.
+    pub fields: Vec<(String, Register)>,
+    /// How, or why not.
+    pub plan: Result<Plan, Refused>,
+    /// Whether the user named this very function, rather than a pattern.
+    pub named: bool,
+}
+
+impl Selected {
+    /// The event's name: the function, with the offset if there is one, or the
+    /// place in the file.
+    pub fn name(&self) -> String {
+        match (&self.site.symbol, self.site.offset) {
+            (Some(symbol), 0) => symbol.clone(),
+            (Some(symbol), offset) => format!("{symbol}+{offset:#x}"),
+            (None, _) => format!("{}:{:#x}", self.site.object.name(), self.site.file_offset),
+        }
+    }
+
+    /// `reserved`, `jump`, `region`, `int3`, or `none`.
+    pub fn tactic(&self) -> &'static str {
+        self.plan
+            .as_ref()
+            .map_or("none", |plan| plan.shape.tactic.as_str())
+    }
+
+    /// Why other tactics were not used.
+    pub fn refusals(&self) -> &[(Tactic, Refusal)] {
+        match &self.plan {
+            Ok(plan) => &plan.shape.refusals,
+            Err(refused) => &refused.refusals,
+        }
+    }
+
+    /// The site for `--json`.
+    pub fn json(&self) -> Value {
+        let refusals: Vec<Value> = self
+            .refusals()
+            .iter()
+            .map(|(t, r)| json!({"tactic": t.as_str(), "reason": r.to_string()}))
+            .collect();
+        json!({
+            "event": self.name(),
+            "object": self.site.object.path().to_string_lossy(),
+            "symbol": self.site.symbol,
+            "offset": format!("{:#x}", self.site.file_offset),
+            "address": format!("{:#x}", self.site.address),
+            "tactic": self.tactic(),
+            "refusals": refusals,
+        })
+    }
+
+    /// The event for the trace.
+    pub fn info(&self) -> EventInfo {
+        let build_id = self.site.object.file().build_id();
+        EventInfo {
+            id: self.id,
+            name: self.name(),
+            symbol: self.site.symbol.clone(),
+            symbol_offset: self.site.offset,
+            object: self.site.object.path().to_string_lossy().into_owned(),
+            build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
+            offset: self.site.link_address,
+            address: self.site.address,
+            arguments: self.fields.iter().map(|(name, _)| name.clone()).collect(),
+            tactic: self.tactic().to_owned(),
+            refusals: self
+                .refusals()
+                .iter()
+                .map(|(t, r)| RefusalInfo {
+                    tactic: t.to_string(),
+                    reason: r.to_string(),
+                })
+                .collect(),
+        }
+    }
+}
+
+/// The general registers of the System V ABI's first six integer arguments.
+const ARGUMENTS: [Register; 6] = [
+    Register::RDI,
+    Register::RSI,
+    Register::RDX,
+    Register::RCX,
+    Register::R8,
+    Register::R9,
+];
+
+/// Reads the events, finds their sites and plans them.
+///
+/// # Errors
+/// An event that cannot be understood or found. One that is found but cannot be
+/// probed has its reasons in [`Selected::plan`].
+pub fn select(
+    objects: &Objects,
+    planner: &Planner,
+    events: &[String],
+) -> anyhow::Result<Vec<Selected>> {
+    let mut found: Vec<(Site, Vec<(String, Register)>, bool)> = Vec::new();
+    for text in events {
+        let spec = EventSpec::parse(text).map_err(|e| anyhow::anyhow!("{e}"))?;
+        let fields: Vec<(String, Register)> = spec
+            .arguments
+            .iter()
+            .map(|a| {
+                (
+                    a.name.clone(),
+                    ARGUMENTS[usize::from(a.source.number()) - 1],
+                )
+            })
+            .collect();
+        let sites = resolve(objects, &spec).with_context(|| format!("event `{text}`"))?;
+        let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
+        for site in sites {
+            let same = |(s, f, _): &(Site, Vec<(String, Register)>, bool)| {
+                s.address == site.address && *f == fields
+            };
+            if events.len() == 1 || !found.iter().any(same) {
+                found.push((site, fields.clone(), named));
+            }
+        }
+    }
+    let sites: Vec<&Site> = found.iter().map(|(site, ..)| site).collect();
+    let plans = planner.plan_all(&sites);
+    Ok(found
+        .into_iter()
+        .zip(plans)
+        .enumerate()
+        .map(|(id, ((site, fields, named), plan))| Selected {
+            id: id as u32,
+            site,
+            fields,
+            plan,
+            named,
+        })
+        .collect())
+}
+
+/// Probes to be written.
+#[derive(Debug)]
+pub struct Probes {
+    /// Each with the indices of the events that it serves: an address has one
+    /// probe, whatever the number of events there.
+    pub probes: Vec<(Probe, Vec<usize>)>,
+    /// Events whose bytes overlap those of another probe, which stays.
+    pub overlapping: Vec<usize>,
+}
+
+/// The probes for what can be probed.
+pub fn probes(selected: &[Selected]) -> Probes {
+    let mut by_address: BTreeMap<u64, (Probe, Vec<usize>)> = BTreeMap::new();
+    for (index, event) in selected.iter().enumerate() {
+        let Ok(plan) = &event.plan else { continue };
+        let record = Record {
+            event: event.id,
+            fields: event.fields.iter().map(|f| f.1).collect(),
+        };
+        let entry = by_address.entry(plan.shape.site).or_insert_with(|| {
+            let probe = Probe {
+                shape: plan.shape.clone(),
+                records: Vec::new(),
+                near: event.site.object.range(),
+                before: plan.before.clone(),
+            };
+            (probe, Vec::new())
+        });
+        entry.0.records.push(record);
+        entry.1.push(index);
+    }
+    let mut result = Probes {
+        probes: Vec::new(),
+        overlapping: Vec::new(),
+    };
+    for (probe, events) in by_address.into_values() {
+        let last = result
+            .probes
+            .last()
+            .map_or(0, |(last, _)| last.shape.covered.end);
+        if last <= probe.shape.covered.start {
+            result.probes.push((probe, events));
+        } else {
+            result.overlapping.extend(events);
+        }
+    }
+    result
+}
+
+/// Objects and planner of a process or of a file.
+pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects, Planner)> {
+    match (pid, path) {
+        (Some(pid), None) => {
+            let process = Process::open(pid)?;
+            process.preflight()?;
+            Ok((
+                Objects::of_process(&process)?,
+                Planner::of_process(&process),
+            ))
+        }
+        (None, Some(path)) => Ok((Objects::offline(path)?, Planner::offline())),
+        (Some(_), Some(path)) => {
+            bail!("give either -p PID or a file, not both: {}", path.display())
+        }
+        (None, None) => bail!("give a process with -p PID, or a file"),
+    }
+}
+
+/// An error for events that the user named and that cannot be probed.
+pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
+    for event in selected.iter().filter(|e| e.named) {
+        if let Err(refused) = &event.plan {
+            bail!(
+                "{} cannot be probed: {refused}; `capriole check` shows the site",
+                event.name()
+            );
+        }
+    }
+    if let Some(event) = selected.first()
+        && selected.iter().all(|e| e.plan.is_err())
+    {
+        bail!(
+            "none of the {} functions can be probed; {}: {}",
+            selected.len(),
+            event.name(),
+            event
+                .plan
+                .as_ref()
+                .err()
+                .map(ToString::to_string)
+                .unwrap_or_default()
+        );
+    }
+    Ok(())
+}
+
+/// A path that exists, or what the user may have meant.
+pub fn existing(path: &Path) -> anyhow::Result<PathBuf> {
+    if path.exists() {
+        return Ok(path.to_owned());
+    }
+    bail!(
+        "{}: no such file (a process is given with -p PID)",
+        path.display()
+    )
+}

@@ -1,0 +1,112 @@
+//! Times and sizes as people write and read them.
+
+use std::time::Duration;
+
+/// Reads `500ms`, `2s`, `1.5m`, `1h`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let split = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number
+        .trim()
+        .parse()
+        .map_err(|_| "expected a time such as 500ms, 2s or 1m")?;
+    let scale = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("unknown unit `{unit}`; use ns, us, ms, s, m or h")),
+    };
+    Duration::try_from_secs_f64(number * scale).map_err(|_| "the time is out of range".into())
+}
+
+/// Reads `64M`, `1G`, `512K`, `4096`: bytes, with powers of 1024.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let trimmed = upper.trim_end_matches("IB").trim_end_matches('B');
+    let (number, shift) = match trimmed.chars().last() {
+        Some('K') => (&trimmed[..trimmed.len() - 1], 10),
+        Some('M') => (&trimmed[..trimmed.len() - 1], 20),
+        Some('G') => (&trimmed[..trimmed.len() - 1], 30),
+        _ => (trimmed, 0),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "expected a size such as 64M or 1G")?;
+    let bytes = number.checked_shl(shift).filter(|b| b >> shift == number);
+    bytes
+        .filter(|b| *b >= 65536)
+        .ok_or_else(|| "the size must be from 64K to 16E".into())
+}
+
+/// `1234567` as `1,234,567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes as `39.5 MB`.
+pub fn bytes(number: u64) -> String {
+    match number {
+        0..1000 => format!("{number} B"),
+        1000..1_000_000 => format!("{:.1} kB", number as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", number as f64 / 1e6),
+        _ => format!("{:.2} GB", number as f64 / 1e9),
+    }
+}
+
+/// A time as `0.83 ms`.
+pub fn time(duration: Duration) -> String {
+    let ns = duration.as_nanos() as f64;
+    match ns {
+        0.0..1e3 => format!("{ns} ns"),
+        1e3..1e6 => format!("{:.1} us", ns / 1e3),
+        1e6..1e9 => format!("{:.2} ms", ns / 1e6),
+        _ => format!("{:.2} s", ns / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "s", "2 parsec", "-1s", "nan", "1e99h"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("64M"), Ok(64 << 20));
+        assert_eq!(parse_size("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("65536"), Ok(65536));
+        for wrong in ["", "M", "12", "99999999999G", "-1M", "0x10"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(bytes(1_500_000), "1.5 MB");
+        assert_eq!(time(Duration::from_micros(830)), "830.0 us");
+    }
+}

@@ -1,0 +1,303 @@
+//! The tactics one by one: what each covers at a site, or why it cannot.
+
+use capriole_insn::decode::{is_nop, is_padding};
+use capriole_insn::relocate::relocatable;
+use capriole_insn::{Extent, Resolution};
+use iced_x86::{FlowControl, Instruction, Mnemonic};
+
+use super::{JUMP, Refusal, SiteInput};
+
+/// What one tactic covers.
+pub(super) struct Cover {
+    pub(super) covered: Extent,
+    pub(super) resume: u64,
+    pub(super) displaced: Vec<Instruction>,
+}
+
+/// The tactics at one site.
+pub(super) struct Ladder<'a> {
+    input: &'a SiteInput<'a>,
+    /// Behind `endbr64`, if there is one.
+    pub(super) site: u64,
+    /// The instruction there.
+    first: Instruction,
+}
+
+impl<'a> Ladder<'a> {
+    /// Checks that the site is an instruction that may be patched at all.
+    pub(super) fn new(input: &'a SiteInput<'a>) -> Result<Self, Refusal> {
+        let wanted = Self::instruction(input, input.site)?;
+        let first = if wanted.mnemonic() == Mnemonic::Endbr64 {
+            Self::instruction(input, wanted.next_ip())?
+        } else {
+            wanted
+        };
+        if first.mnemonic() == Mnemonic::Int3 {
+            return Err(Refusal::BreakpointPresent { at: first.ip() });
+        }
+        Ok(Self {
+            input,
+            site: first.ip(),
+            first,
+        })
+    }
+
+    fn instruction(input: &SiteInput<'_>, site: u64) -> Result<Instruction, Refusal> {
+        let flow = input.flow;
+        let function = flow.extent();
+        if !function.contains(site) {
+            return Err(Refusal::OutsideFunction { site, function });
+        }
+        if !flow.is_boundary(site) {
+            return Err(match (flow.instruction_around(site), flow.undecodable()) {
+                (Some(instruction), _) => Refusal::NotABoundary { site, instruction },
+                (None, Some(at)) => Refusal::Undecodable { at },
+                (None, None) => Refusal::OutsideFunction { site, function },
+            });
+        }
+        // Decoding byte after byte found an instruction here. It is one for
+        // sure only if control is seen to get here.
+        if !flow.is_straight_from_start(site) {
+            if let Some(at) = flow.overlap() {
+                return Err(Refusal::OverlappingCode { at });
+            }
+            if !flow.is_reached(site) && !flow.has_unresolved_indirect_jump() {
+                return Err(Refusal::NotReached { site });
+            }
+        }
+        if let Some(range) = input.forbidden.iter().find(|range| range.contains(site)) {
+            return Err(Refusal::Forbidden { range: *range });
+        }
+        input
+            .code
+            .instruction_at(site, function.end)
+            .ok_or(Refusal::Undecodable { at: site })
+    }
+
+    /// Refuses if something may lead behind the first byte of `covered`, or if
+    /// some of it must not change.
+    fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
+        let inside = Extent::new(covered.start + 1, covered.end);
+        let target = self
+            .input
+            .targets
+            .any_in(inside)
+            .or_else(|| self.input.flow.any_jump_into(inside));
+        if let Some(at) = target {
+            return Err(Refusal::BranchTarget { at });
+        }
+        match self.input.forbidden.iter().find(|f| f.overlaps(&covered)) {
+            Some(range) => Err(Refusal::Forbidden { range: *range }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses if a thread could get between the covered instructions in a way
+    /// that the set of targets does not show.
+    fn flow_is_known(&self) -> Result<(), Refusal> {
+        let (flow, targets) = (self.input.flow, self.input.targets);
+        if self.input.go {
+            return Err(Refusal::GoPreemption);
+        }
+        if let Some(at) = flow.undecodable() {
+            return Err(Refusal::Undecodable { at });
+        }
+        if let Some(at) = flow.overlap() {
+            return Err(Refusal::OverlappingCode { at });
+        }
+        if let Some(why) = targets.incomplete() {
+            return Err(Refusal::TargetsUnknown(why));
+        }
+        if let Some(at) = flow.unresolved_indirect_jump(targets.pointers_known()) {
+            return Err(Refusal::UnresolvedIndirectJump { at });
+        }
+        for jump in flow.indirect_jumps() {
+            let idiom = Extent::new(jump.idiom.start + 1, jump.idiom.end);
+            if matches!(jump.resolution, Resolution::Table { .. })
+                && targets.any_in(idiom).is_some()
+            {
+                return Err(Refusal::UnresolvedIndirectJump { at: jump.address });
+            }
+        }
+        let function = flow.extent();
+        let inside = Extent::new(function.start + 1, function.end);
+        match targets.suspect_in(inside) {
+            Some(at) => Err(Refusal::UnresolvedPartJump { at }),
+            None => Ok(()),
+        }
+    }
+
+    fn displaceable(&self, instruction: &Instruction) -> Result<(), Refusal> {
+        relocatable(instruction)?;
+        if self.input.shadow_stack && is_call(instruction) {
+            return Err(Refusal::ShadowStack {
+                at: instruction.ip(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn reserved(&self) -> Result<Cover, Refusal> {
+        let function = self.input.flow.extent();
+        let nothing_displaced = |end| Cover {
+            covered: Extent::new(self.site, end),
+            resume: end,
+            displaced: Vec::new(),
+        };
+        if let Some(end) = self.xray_sled() {
+            self.nothing_inside(Extent::new(self.site, end))?;
+            return Ok(nothing_displaced(end));
+        }
+        let mut end = self.site;
+        let mut count = 0;
+        while end < self.site + JUMP {
+            match self.input.code.instruction_at(end, function.end) {
+                Some(nop) if is_nop(&nop) => end = nop.next_ip(),
+                _ => break,
+            }
+            count += 1;
+        }
+        let bytes = end - self.site;
+        if bytes == 0 {
+            return Err(Refusal::NoReservedBytes);
+        }
+        if bytes < JUMP {
+            return Err(Refusal::NopsTooShort { bytes });
+        }
+        if count > 1 && !self.is_at_start() {
+            // No compiler puts a label between the nops it reserves at the
+            // start of a function; elsewhere they could be anything.
+            self.flow_is_known()?;
+        } else if count > 1 && self.input.go {
+            return Err(Refusal::GoPreemption);
+        }
+        self.nothing_inside(Extent::new(self.site, end))?;
+        Ok(nothing_displaced(end))
+    }
+
+    /// The end of an XRay entry sled at the site: `jmp .+11` over a nop of nine
+    /// bytes (LLVM's `X86AsmPrinter::LowerPATCHABLE_FUNCTION_ENTER`).
+    fn xray_sled(&self) -> Option<u64> {
+        let function = self.input.flow.extent();
+        let nop_at = self.site + 2;
+        let bytes = self.input.code.get(Extent::new(self.site, nop_at))?;
+        let nop = self.input.code.instruction_at(nop_at, function.end)?;
+        (bytes == [0xeb, 0x09] && is_nop(&nop) && nop.len() == 9).then(|| nop.next_ip())
+    }
+
+    pub(super) fn one_instruction(&self) -> Result<Cover, Refusal> {
+        let covered = Extent::new(self.site, self.first.next_ip());
+        if covered.len() < JUMP {
+            return Err(Refusal::ShortInstruction {
+                bytes: covered.len(),
+            });
+        }
+        self.displaceable(&self.first)?;
+        self.nothing_inside(covered)?;
+        Ok(Cover {
+            covered,
+            resume: covered.end,
+            displaced: vec![self.first],
+        })
+    }
+
+    pub(super) fn region(&self) -> Result<Cover, Refusal> {
+        self.flow_is_known()?;
+        let function = self.input.flow.extent();
+        let mut displaced = Vec::new();
+        let mut end = self.site;
+        let mut goes_on = true;
+        while goes_on && end < self.site + JUMP {
+            if end >= function.end {
+                return Err(Refusal::EndsTooSoon { at: end });
+            }
+            let instruction = self
+                .input
+                .code
+                .instruction_at(end, function.end)
+                .ok_or(Refusal::Undecodable { at: end })?;
+            self.displaceable(&instruction)?;
+            end = instruction.next_ip();
+            if is_call(&instruction) && end < self.site + JUMP {
+                return Err(Refusal::CallInside {
+                    at: instruction.ip(),
+                });
+            }
+            goes_on = !matches!(
+                instruction.flow_control(),
+                FlowControl::Return
+                    | FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+            );
+            displaced.push(instruction);
+        }
+        let resume = end;
+        if end < self.site + JUMP {
+            end = self.padding(end)?;
+        }
+        let covered = Extent::new(self.site, end);
+        self.nothing_inside(covered)?;
+        Ok(Cover {
+            covered,
+            resume,
+            displaced,
+        })
+    }
+
+    /// The end of as much padding at `at` as the jump needs.
+    fn padding(&self, at: u64) -> Result<u64, Refusal> {
+        let limit = self.input.padding_end.max(self.input.flow.extent().end);
+        let mut end = at;
+        while end < self.site + JUMP {
+            match self.input.code.instruction_at(end, limit) {
+                // The first byte must be free of jumps, too: it is covered.
+                Some(padding) if is_padding(&padding) => end = padding.next_ip(),
+                _ => return Err(Refusal::EndsTooSoon { at }),
+            }
+        }
+        Ok(end)
+    }
+
+    pub(super) fn int3(&self) -> Result<Cover, Refusal> {
+        self.input.int3?;
+        self.displaceable(&self.first)?;
+        Ok(Cover {
+            covered: Extent::new(self.site, self.site + 1),
+            resume: self.first.next_ip(),
+            displaced: vec![self.first],
+        })
+    }
+
+    /// Whether the site is the function's start, or behind its `endbr64`.
+    fn is_at_start(&self) -> bool {
+        let start = self.input.flow.extent().start;
+        let code = self.input.code;
+        self.site == start
+            || code
+                .instruction_at(start, self.site)
+                .is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64 && i.next_ip() == self.site)
+    }
+
+    /// See [`Shape::at_entry`].
+    pub(super) fn at_entry(&self) -> bool {
+        let (flow, targets) = (self.input.flow, self.input.targets);
+        let start = flow.extent().start;
+        // What is jumped to and never called may be the cold part of another
+        // function, entered with that function's red zone alive.
+        let entered_by_jump = |address| targets.jumped(address) && !targets.called(address);
+        self.is_at_start()
+            && !self.input.split_part
+            && !flow.is_jumped_to(start)
+            && !flow.is_jumped_to(self.site)
+            && !flow.has_unresolved_indirect_jump()
+            && !entered_by_jump(start)
+            && (self.site == start || !entered_by_jump(self.site))
+    }
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Call | FlowControl::IndirectCall
+    )
+}
