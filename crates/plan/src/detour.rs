@@ -5,14 +5,13 @@
 //!                 cold code: packet full, no restartable sequences
 //!  entry          make room below the red zone              if one may be live
 //!                 push the scratch registers                those that are live
-//!                 save the flags                            if they are live
 //!  retry          rseq_cs of this thread = ours
-//!  start          control = streams[cpu].cur                abort from here on
+//!  start          control = heads[cpu]                      abort from here on
 //!                 room for the record?                      no: cold
 //!                 store the arguments
 //!                 rdtsc; store time, event id, thread id
-//!  commit         control.pos += record                     the one store
-//!                 restore flags, registers, stack
+//!  commit         control.pos = behind the record           the one store
+//!                 restore registers, stack
 //!  copies         the displaced instructions, relocated
 //!                 jmp resume
 //! ```
@@ -28,12 +27,20 @@
 //! an aborted attempt leaves nothing. It does not loop, so that a debugger which
 //! steps through a detour (every step is an abort) comes out at the other end.
 //!
+//! **Flags.** Nothing on the hot path changes a flag but the comparison with the
+//! packet's end. Where the flags are live that is done without: `pos + size +
+//! limit`, with `limit` the complement of the end, is negative exactly if the
+//! record fits; its highest byte goes to rcx, and `jrcxz` looks at that.
+//!
+//! **Order of work.** All that has to be loaded is loaded before `rdtsc`, which
+//! takes longer than the loads and during which they complete.
+//!
 //! **Time order.** The time is read inside the sequence: whoever commits later on
 //! this CPU has also read the clock later.
 
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::{RelocateError, relocate};
-use capriole_ring::layout::{control, record, stream};
+use capriole_ring::layout::{HEAD_SIZE, control, record};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, Code, IcedError, Instruction, MemoryOperand, Register};
 use thiserror::Error;
@@ -41,10 +48,9 @@ use thiserror::Error;
 /// What the detours of one arena need to know of the session and the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runtime {
-    /// Address of the stream table in the target.
-    pub streams: u64,
-    /// CPUs that have streams.
-    pub cpus: u32,
+    /// Address of the heads in the target: for each CPU, the control of the packet
+    /// being filled; before the first, those for threads without a CPU.
+    pub heads: u64,
     /// Offset of `struct rseq` from the thread pointer, if every thread has one there.
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
@@ -90,8 +96,8 @@ pub struct Detour {
     pub entry: u64,
     /// For each displaced instruction: its address, and the address of its copy.
     pub copies: Vec<(u64, u64)>,
-    /// General registers that are saved on the stack, and whether the flags are.
-    pub saved: (Vec<Register>, bool),
+    /// General registers that are saved on the stack.
+    pub saved: Vec<Register>,
 }
 
 /// Why a detour could not be compiled.
@@ -145,7 +151,7 @@ fn fs(offset: i32) -> MemoryOperand {
         Register::None,
         1,
         i64::from(offset),
-        4,
+        8, // sign-extended to 64 bits; 4 would mean a 32-bit address
         false,
         Register::FS,
     )
@@ -159,11 +165,11 @@ fn at(base: Register, offset: i64) -> MemoryOperand {
 struct Frame {
     /// Address of the packet's control.
     control: Register,
-    /// Address of the record.
+    /// Address of the record. rcx where the flags are live.
     place: Register,
     /// What is pushed, in this order.
     pushed: Vec<Register>,
-    flags: bool,
+    keep_flags: bool,
     red_zone: bool,
 }
 
@@ -176,20 +182,29 @@ impl Frame {
                 .any(|record| record.fields.contains(&r))
         };
         let is_live = |r: Register| request.live.gprs.contains(r);
-        // A field is never used as scratch but for rax and rdx, which have no choice.
-        let mut candidates: Vec<Register> = SCRATCH.into_iter().filter(|r| !is_field(*r)).collect();
+        let keep_flags = request.live.flags;
+        let mut candidates: Vec<Register> = SCRATCH
+            .into_iter()
+            .filter(|r| !is_field(*r) && !(keep_flags && *r == Register::RCX))
+            .collect();
         candidates.sort_by_key(|r| is_live(*r)); // stable: dead ones first
-        let scratch = [Register::RAX, Register::RDX, candidates[0], candidates[1]];
-        // What is a field is saved even if dead: the locked way reads it again.
+        let control = candidates[0];
+        let place = if keep_flags {
+            Register::RCX
+        } else {
+            candidates[1]
+        };
+        let scratch = [Register::RAX, Register::RDX, control, place];
+        // What is a field is saved even if dead: it is read again from there.
         let pushed = scratch
             .into_iter()
             .filter(|r| is_live(*r) || is_field(*r))
             .collect();
         Frame {
-            control: scratch[2],
-            place: scratch[3],
+            control,
+            place,
             pushed,
-            flags: request.live.flags,
+            keep_flags,
             red_zone: request.red_zone,
         }
     }
@@ -204,45 +219,31 @@ impl Frame {
     /// How far above the stack pointer `register` was saved, once all is pushed.
     fn slot(&self, register: Register) -> Option<i64> {
         let index = self.pushed.iter().position(|r| *r == register)?;
-        let above = self.pushed.len() - 1 - index + usize::from(self.flags);
-        Some(8 * above as i64)
+        Some(8 * (self.pushed.len() - 1 - index) as i64)
+    }
+
+    /// Moves the stack pointer without touching the flags.
+    fn move_stack(a: &mut CodeAssembler, by: i32) -> Result<(), IcedError> {
+        let to = at(Register::RSP, i64::from(by));
+        a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RSP, to)?)
     }
 
     fn save(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         if self.red_zone {
-            a.add_instruction(Instruction::with2(
-                Code::Lea_r64_m,
-                Register::RSP,
-                at(Register::RSP, i64::from(-RED_ZONE)),
-            )?)?;
+            Frame::move_stack(a, -RED_ZONE)?;
         }
         for register in &self.pushed {
             a.add_instruction(Instruction::with1(Code::Push_r64, *register)?)?;
-        }
-        if self.flags {
-            // The five status flags but OF are what lahf loads; OF goes to al.
-            a.lahf()?;
-            a.seto(al)?;
-            a.push(rax)?;
         }
         Ok(())
     }
 
     fn restore(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        if self.flags {
-            a.pop(rax)?;
-            a.add(al, 0x7f)?; // overflows exactly if OF was set
-            a.sahf()?;
-        }
         for register in self.pushed.iter().rev() {
             a.add_instruction(Instruction::with1(Code::Pop_r64, *register)?)?;
         }
         if self.red_zone {
-            a.add_instruction(Instruction::with2(
-                Code::Lea_r64_m,
-                Register::RSP,
-                at(Register::RSP, i64::from(RED_ZONE)),
-            )?)?;
+            Frame::move_stack(a, RED_ZONE)?;
         }
         Ok(())
     }
@@ -268,11 +269,7 @@ impl Frame {
         a.mov(rax, (bytes << 32 | u64::from(record.event)) as i64)?;
         a.push(rax)?;
         a.call(locked)?;
-        a.add_instruction(Instruction::with2(
-            Code::Lea_r64_m,
-            Register::RSP,
-            at(Register::RSP, 8 + bytes as i64),
-        )?)
+        Frame::move_stack(a, 8 + bytes as i32)
     }
 }
 
@@ -293,6 +290,7 @@ struct Restartable<'a> {
     runtime: &'a Runtime,
     rseq: i32,
     record: &'a Record,
+    first: bool,
 }
 
 impl Restartable<'_> {
@@ -314,38 +312,48 @@ impl Restartable<'_> {
         a.lea(rax, ptr(l.cs))?;
         a.add_instruction(store(fs(self.rseq + RSEQ_CS), R::RAX)?)?;
         a.set_label(&mut l.start)?;
-        a.add_instruction(mov_load32(R::EAX, fs(self.rseq + RSEQ_CPU_ID))?)?;
-        // An unregistered thread reads -1 or -2 here.
-        a.cmp(eax, self.runtime.cpus as i32)?;
-        a.jae(l.locked)?;
-        a.shl(eax, stream::SIZE.trailing_zeros())?;
-        a.add_instruction(Instruction::with2(
-            Code::Mov_r64_imm64,
-            control_ptr,
-            self.runtime.streams.wrapping_add(stream::CUR as u64),
-        )?)?;
-        let cur = MemoryOperand::with_base_index(control_ptr, R::RAX);
-        a.add_instruction(mov_load(control_ptr, cur)?)?;
-        a.add_instruction(mov_load(place, at(control_ptr, control::POS as i64))?)?;
-        a.add_instruction(Instruction::with2(
-            Code::Lea_r64_m,
-            R::RAX,
-            at(place, size),
-        )?)?;
-        a.add_instruction(Instruction::with2(
-            Code::Cmp_r64_rm64,
-            R::RAX,
-            at(control_ptr, control::END as i64),
-        )?)?;
-        a.ja(l.full)?;
+        // -1 or -2 for an unregistered thread: those heads lead to a full packet.
+        let cpu = fs(self.rseq + RSEQ_CPU_ID);
+        a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, R::RAX, cpu)?)?;
+        let heads = Instruction::with2(Code::Mov_r64_imm64, control_ptr, self.runtime.heads)?;
+        a.add_instruction(heads)?;
+        let head = MemoryOperand::new(control_ptr, R::RAX, HEAD_SIZE as u32, 0, 0, false, R::None);
+        a.add_instruction(mov_load(control_ptr, head)?)?;
+        let pos = at(control_ptr, control::POS as i64);
+        let end = at(control_ptr, control::END as i64);
+        let limit = at(control_ptr, control::LIMIT as i64);
+        if self.frame.keep_flags {
+            // In rcx: pos + limit + size, of which the highest byte is 0 or 0xff.
+            a.add_instruction(mov_load(R::RAX, pos)?)?;
+            a.add_instruction(mov_load(R::RCX, limit)?)?;
+            let sum = MemoryOperand::new(R::RCX, R::RAX, 1, size, 1, false, R::None);
+            a.add_instruction(Instruction::with2(Code::Lea_r64_m, R::RCX, sum)?)?;
+            a.bswap(rcx)?;
+            a.movzx(ecx, cl)?;
+            a.jrcxz(l.full)?;
+            a.mov(rcx, rax)?;
+        } else {
+            a.add_instruction(mov_load(place, pos)?)?;
+            a.add_instruction(Instruction::with2(
+                Code::Lea_r64_m,
+                R::RAX,
+                at(place, size),
+            )?)?;
+            a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, R::RAX, end)?)?;
+            a.ja(l.full)?;
+        }
         for (index, field) in self.record.fields.iter().enumerate() {
-            let slot = at(place, (record::FIELDS + 8 * index) as i64);
-            // rax has been overwritten; everything else still has its value.
-            if *field == R::RAX {
-                let saved = at(R::RSP, self.frame.slot(R::RAX).unwrap_or(0));
-                a.add_instruction(mov_load(R::RAX, saved)?)?;
+            let to = at(place, (record::FIELDS + 8 * index) as i64);
+            // rdx still is what it was, until the first rdtsc; rax, and what
+            // holds addresses, is not.
+            let intact = *field == R::RDX && self.first;
+            match self.frame.slot(*field).filter(|_| !intact) {
+                Some(saved) => {
+                    a.add_instruction(mov_load(R::RAX, at(R::RSP, saved))?)?;
+                    a.add_instruction(store(to, R::RAX)?)?;
+                }
+                None => a.add_instruction(store(to, *field)?)?,
             }
-            a.add_instruction(store(slot, *field)?)?;
         }
         a.rdtsc()?;
         a.add_instruction(store32(at(place, record::TIME as i64), R::EAX)?)?;
@@ -357,11 +365,15 @@ impl Restartable<'_> {
         )?)?;
         match self.runtime.tid_offset {
             Some(offset) => a.add_instruction(mov_load32(R::EAX, fs(offset))?)?,
-            None => a.xor(eax, eax)?,
+            None => a.mov(eax, 0)?,
         }
         a.add_instruction(store32(at(place, record::TID as i64), R::EAX)?)?;
-        let pos = at(control_ptr, control::POS as i64);
-        a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, pos, size as i32)?)
+        a.add_instruction(Instruction::with2(
+            Code::Lea_r64_m,
+            R::RAX,
+            at(place, size),
+        )?)?;
+        a.add_instruction(store(pos, R::RAX)?)
     }
 
     fn cold(
@@ -374,10 +386,28 @@ impl Restartable<'_> {
         a.set_label(&mut l.full)?;
         a.add_instruction(Instruction::with1(Code::Push_r64, self.frame.control)?)?;
         a.call(self.runtime.switch)?;
-        a.pop(rax)?;
-        a.test(eax, eax)?;
-        a.jne(again)?;
-        a.jmp(done)?;
+        a.pop(rax)?; // 0: lost, 1: try again, 2: go the locked way
+        if self.frame.keep_flags {
+            let mut not_lost = a.create_label();
+            let mut not_again = a.create_label();
+            a.pushfq()?;
+            a.cmp(eax, 1)?;
+            a.jae(not_lost)?;
+            a.popfq()?;
+            a.jmp(done)?;
+            a.set_label(&mut not_lost)?;
+            a.ja(not_again)?;
+            a.popfq()?;
+            a.jmp(again)?;
+            a.set_label(&mut not_again)?;
+            a.popfq()?;
+            a.jmp(l.locked)?;
+        } else {
+            a.cmp(eax, 1)?;
+            a.je(again)?;
+            a.jb(done)?;
+            a.jmp(l.locked)?;
+        }
         a.dd(&[RSEQ_SIGNATURE])?;
         a.set_label(&mut l.locked)?;
         self.frame
@@ -426,22 +456,23 @@ fn compile_restartable(
         a.set_label(&mut l.cs)?;
         a.db(&[0; RSEQ_CS_SIZE])?;
     }
-    let part = |record| Restartable {
+    let part = |index, record| Restartable {
         frame: &frame,
         runtime,
         rseq,
         record,
+        first: index == 0,
     };
     for (index, record) in request.records.iter().enumerate() {
         let (again, done) = (boundaries[index], boundaries[index + 1]);
-        part(record).cold(&mut a, &mut labels[index], again, done)?;
+        part(index, record).cold(&mut a, &mut labels[index], again, done)?;
     }
     let mut entry = a.create_label();
     a.set_label(&mut entry)?;
     a.zero_bytes()?; // lets the entry and the first boundary share an address
     frame.save(&mut a)?;
     for (index, record) in request.records.iter().enumerate() {
-        part(record).hot(&mut a, &mut labels[index], &mut boundaries[index])?;
+        part(index, record).hot(&mut a, &mut labels[index], &mut boundaries[index])?;
     }
     let done = &mut boundaries[request.records.len()];
     a.set_label(done)?;
@@ -511,6 +542,6 @@ fn finish(
         bytes,
         entry,
         copies,
-        saved: (frame.pushed.clone(), frame.flags),
+        saved: frame.pushed.clone(),
     })
 }

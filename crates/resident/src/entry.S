@@ -31,8 +31,7 @@ capriole_install_cs:
 	.text
 
 /* The entries are called from a detour with their argument on the stack and keep
- * every register; only flags of the detour, which it has saved if they matter,
- * and the argument's slot change. The direction flag may be set in the middle of
+ * every register and the flags; only the argument's slot changes. The direction flag may be set in the middle of
  * somebody's string copy, and C wants it clear. */
 .macro	SAVE
 	pushfq
@@ -67,7 +66,7 @@ capriole_install_cs:
 /* From %rbp after SAVE: 11 saved words, the return address, the argument. */
 #define ARGUMENT 96
 
-/* [argument] = control of the full packet; becomes 1: try again, 0: lost. */
+/* [argument] = control of the full packet; becomes 0: lost, 1: try again, 2: locked. */
 	.balign	16
 capriole_entry_switch:
 	SAVE
@@ -87,7 +86,7 @@ capriole_entry_locked:
 	RESTORE
 	ret
 
-/* u32 capriole_install(stream rdi, old rsi, old_seq rdx, new rcx, cpu r8d, rseq_offset r9) */
+/* u32 capriole_install(head rdi, old rsi, old_seq rdx, new rcx, cpu r8d, rseq_offset r9) */
 	.balign	16
 	.globl	capriole_install
 	.hidden	capriole_install

@@ -90,6 +90,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (64, config.traps.1),
         (72, config.old_trap.0),
         (80, config.old_trap.1),
+        (88, address(g.heads())),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -153,13 +154,14 @@ mod tests {
         assert_eq!(define("CONTROL_SIZE"), control::SIZE as u64);
         assert_eq!(define("RECORD_FIELDS"), record::FIELDS as u64);
         assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
-        assert_eq!((stream::CUR, stream::LOST, stream::LOCK), (0, 8, 16));
+        assert_eq!((stream::LOST, stream::LOCK), (0, 8));
+        assert_eq!(define("HEAD_SIZE"), layout::HEAD_SIZE as u64);
         assert_eq!(
             (control::POS, control::END, control::SEQ, control::BEGIN),
             (0, 8, 16, 24)
         );
         assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
-        assert_eq!((control::LANE, control::INDEX), (48, 52));
+        assert_eq!((control::LANE, control::INDEX, control::LIMIT), (48, 52, 56));
         assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
     }
 

@@ -60,6 +60,11 @@ static inline struct stream *stream_of(u32 lane, u32 cpu)
 	return (struct stream *)capriole_config.streams + ((u64)lane * capriole_config.cpus + cpu);
 }
 
+static inline u64 *head_of(u32 lane, u32 cpu)
+{
+	return (u64 *)capriole_config.heads + ((u64)lane * capriole_config.cpus + cpu);
+}
+
 static inline void add_lost(struct stream *stream)
 {
 	__asm__ volatile("lock addq $1, %0" : "+m"(stream->lost));
@@ -100,6 +105,7 @@ static struct control *prepare(u32 index, struct control *old, u64 seq, u32 lane
 	u64 packet = capriole_config.packets + ((u64)index << capriole_config.packet_shift);
 	new->pos = packet + PACKET_HEADER;
 	new->end = packet + (1ul << capriole_config.packet_shift);
+	new->limit = ~new->end;
 	new->seq = seq;
 	new->begin = read_tsc();
 	new->lost = READ(stream->lost);
@@ -125,18 +131,20 @@ static __attribute__((noinline)) void wake_reader(void)
  * (seq), is still current there. Because the only writers of a lane 0 stream are
  * restartable sequences on that CPU, no record is half-way in `old` afterwards.
  * Returns 1 when the store was made. In resident.S. */
-extern u32 capriole_install(struct stream *stream, struct control *old, u64 old_seq,
+extern u32 capriole_install(u64 *head, struct control *old, u64 old_seq,
 			    struct control *new, u32 cpu, s64 rseq_offset);
 
 /* Called by a detour which found `old`, the packet of its CPU, full.
- * Returns 1: try again; 0: the event is lost, and counted. */
+ * Returns 0: the event is lost, and counted; 1: try again; 2: this thread has no
+ * restartable sequences, go the locked way. */
 u32 capriole_switch_packet(struct control *old)
 {
 	u32 cpu = thread_word(capriole_config.rseq_offset + 4);
 	if (cpu >= capriole_config.cpus)
-		return 1;
+		return 2;
 	struct stream *stream = stream_of(0, cpu);
-	if (READ(stream->cur) != (u64)old)
+	u64 *head = head_of(0, cpu);
+	if (READ(*head) != (u64)old)
 		return 1; /* moved to another CPU, or somebody else was faster */
 	u64 old_seq = READ(old->seq);
 	u32 index = take_packet();
@@ -146,7 +154,7 @@ u32 capriole_switch_packet(struct control *old)
 		return 0;
 	}
 	struct control *new = prepare(index, old, old_seq + 1, 0, cpu, stream);
-	if (!capriole_install(stream, old, old_seq, new, cpu, capriole_config.rseq_offset)) {
+	if (!capriole_install(head, old, old_seq, new, cpu, capriole_config.rseq_offset)) {
 		give_packet(index);
 		return 1;
 	}
@@ -181,7 +189,8 @@ void capriole_locked_record(const u64 *event)
 			stream = stream_of(1, cpu);
 			break;
 		}
-		struct control *control = (struct control *)READ(stream->cur);
+		u64 *head = head_of(lane, cpu);
+		struct control *control = (struct control *)READ(*head);
 		if (control->pos + size > control->end) {
 			u32 index = take_packet();
 			if (index == NO_PACKET) {
@@ -190,7 +199,7 @@ void capriole_locked_record(const u64 *event)
 				break;
 			}
 			control = prepare(index, control, control->seq + 1, lane, cpu, stream);
-			WRITE(stream->cur, (u64)control);
+			WRITE(*head, (u64)control);
 			wake_reader();
 		}
 		struct record *record = (struct record *)control->pos;

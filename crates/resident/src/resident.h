@@ -16,16 +16,17 @@ typedef long s64;
 #define PACKET_HEADER 80
 #define NO_PACKET 0xffffffffu
 #define STREAM_SIZE 64
+#define HEAD_SIZE 8
 #define CONTROL_SIZE 64
 #define RECORD_FIELDS 16
 #define RSEQ_SIGNATURE 0x53053053
 
-/* 64 bytes, one for each (lane, cpu). */
+/* 64 bytes, one for each (lane, cpu). Its head, the address of the control of the
+ * packet being filled, stands in a table of its own. */
 struct stream {
-	u64 cur;  /* address of the control of the packet being filled */
 	u64 lost; /* events lost because no packet was free; only ever added to, atomically */
 	u32 lock; /* lanes 1..: 1 while a writer is inside */
-	u32 pad[11];
+	u32 pad[13];
 };
 
 /* 64 bytes, one for each packet. */
@@ -39,7 +40,7 @@ struct control {
 	u32 cpu;
 	u32 lane;
 	u32 index;
-	u64 pad;
+	u64 limit; /* the complement of end */
 };
 
 struct record {
@@ -69,6 +70,7 @@ struct config {
 	u64 trap_count;  /* 64 */
 	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
 	u64 old_flags;   /* 80 */
+	u64 heads;       /* 88: address of the heads: for each stream, the current control */
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */

@@ -6,7 +6,9 @@
 //! ```text
 //! 0          HEADER     one page: identity, geometry, arenas, free packets
 //! SCRATCH    four pages: frames for system calls injected into the target
-//! streams    64 bytes for each (lane, cpu): the packet being filled, lost events
+//! heads      8 bytes for each (lane, cpu): the packet being filled; before the
+//!            first one, eight that lead to the null control
+//! streams    64 bytes for each (lane, cpu): lost events, lock
 //! controls   64 bytes for each packet, and one more: the null control
 //! journal    64 bytes for each probed site: what its bytes were and are
 //! packets    the packets, each `packet_size` bytes, aligned to that size
@@ -24,11 +26,11 @@
 //! again, so the CPU itself is the lock. Lanes 1.. are written under a try-lock
 //! by threads that have no restartable sequences.
 //!
-//! `stream.cur` points to the control of the packet being filled. One store to
+//! A stream's *head* points to the control of the packet being filled. One store to
 //! `control.pos` publishes a record; one store to `stream.cur` closes a packet
 //! and opens the next. A closed packet is never written again, and a new control
 //! names its predecessor (`prev`, `seq`), so that the reader finds all closed
-//! packets in order by walking back from `cur`: nothing has to be marked by a
+//! packets in order by walking back from the head: nothing has to be marked by a
 //! writer that could be interrupted before it comes to it.
 
 /// First word of session memory: `CAPRIOLE` in ASCII.
@@ -101,6 +103,11 @@ pub const MAX_PACKETS: usize = 64 * 64;
 pub const MAX_ARENAS: usize = 64;
 /// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path.
 pub const LANES: usize = 9;
+/// Bytes of a head: u64, address of the control of the packet being filled. Heads
+/// change once a packet, so CPUs may share a cache line.
+pub const HEAD_SIZE: usize = 8;
+/// Heads before the first that lead to the null control.
+pub const NULL_HEADS: usize = 8;
 /// Smallest packet, bytes.
 pub const MIN_PACKET_SIZE: usize = 4096;
 /// Largest packet, bytes.
@@ -110,12 +117,10 @@ pub const PACKET_HEADER: usize = 80;
 
 /// Byte offsets in a stream.
 pub mod stream {
-    /// u64: address of the control of the packet being filled.
-    pub const CUR: usize = 0;
     /// u64: events lost so far because no packet was free.
-    pub const LOST: usize = 8;
+    pub const LOST: usize = 0;
     /// u32: 1 while a writer of a locked lane is inside.
-    pub const LOCK: usize = 16;
+    pub const LOCK: usize = 8;
     /// Bytes of a stream: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
 }
@@ -140,6 +145,9 @@ pub mod control {
     pub const LANE: usize = 48;
     /// u32: index of this packet.
     pub const INDEX: usize = 52;
+    /// u64: the complement of [`END`]: `pos + size + limit` is negative exactly if
+    /// the record fits, which a detour can test without touching the flags.
+    pub const LIMIT: usize = 56;
     /// Bytes of a control: a cache line.
     pub const SIZE: usize = 64;
 }
@@ -234,8 +242,7 @@ impl Geometry {
             packet_size *= 2;
         }
         let packets = (bytes / packet_size)
-            .clamp(u64::from(cpus) * 2, MAX_PACKETS as u64)
-            .max(2);
+            .clamp((u64::from(cpus) * 4).min(MAX_PACKETS as u64), MAX_PACKETS as u64);
         Geometry {
             cpus,
             packet_size: packet_size as u32,
@@ -244,9 +251,19 @@ impl Geometry {
         }
     }
 
+    /// Byte offset of the heads. A thread that has not registered restartable
+    /// sequences reads CPU -1 or -2; the entries before the first lead it to the
+    /// null control.
+    pub fn heads(&self) -> usize {
+        SCRATCH + SCRATCH_SIZE + NULL_HEADS * HEAD_SIZE
+    }
+    /// Byte offset of the head of the stream of `lane` on `cpu`.
+    pub fn head(&self, lane: u32, cpu: u32) -> usize {
+        self.heads() + (lane as usize * self.cpus as usize + cpu as usize) * HEAD_SIZE
+    }
     /// Byte offset of the stream table.
     pub fn streams(&self) -> usize {
-        SCRATCH + SCRATCH_SIZE
+        self.head(LANES as u32, 0).next_multiple_of(stream::SIZE)
     }
     /// Byte offset of the stream of `lane` on `cpu`.
     pub fn stream(&self, lane: u32, cpu: u32) -> usize {
@@ -290,10 +307,13 @@ mod tests {
             for megabytes in [1u64, 16, 64, 1024, 16384] {
                 let g = Geometry::for_buffer(megabytes << 20, cpus, 5000);
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
-                assert!(g.packets >= 2, "{g:?}");
+                assert!(g.packets >= 4.min(cpus * 4), "{g:?}");
                 assert!(g.packet_size.is_power_of_two());
                 let order = [
                     SCRATCH,
+                    SCRATCH + SCRATCH_SIZE,
+                    g.heads() - NULL_HEADS * HEAD_SIZE,
+                    g.head(LANES as u32 - 1, cpus - 1) + HEAD_SIZE,
                     g.streams(),
                     g.stream(LANES as u32 - 1, cpus - 1) + stream::SIZE,
                     g.control(g.packets) + control::SIZE,

@@ -1,6 +1,6 @@
 //! The mapping of session memory, read and written with atomics and bounds checks.
 
-use crate::layout::{self, Geometry, State, control, header, stream};
+use crate::layout::{self, Geometry, State, control, header};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
@@ -186,12 +186,12 @@ impl Memory {
         let null = g.control(g.packets);
         self.store(null + control::POS, 0);
         self.store(null + control::END, 0);
+        self.store(null + control::LIMIT, !0);
         self.store(null + control::SEQ, u64::MAX);
         self.store_u32(null + control::INDEX, layout::NO_PACKET);
-        for lane in 0..layout::LANES as u32 {
-            for cpu in 0..g.cpus {
-                self.store(g.stream(lane, cpu) + stream::CUR, base + null as u64);
-            }
+        let first = g.heads() - layout::NULL_HEADS * layout::HEAD_SIZE;
+        for head in (first..g.head(layout::LANES as u32, 0)).step_by(layout::HEAD_SIZE) {
+            self.store(head, base + null as u64);
         }
         // Last, so that memory with a magic is memory with a whole header.
         self.store(h::MAGIC, layout::MAGIC);

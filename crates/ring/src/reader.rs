@@ -109,7 +109,8 @@ impl Reader {
         self.found.clear();
         let slot = lane as usize * self.geometry.cpus as usize + cpu as usize;
         let at = self.geometry.stream(lane, cpu);
-        let Some(mut index) = self.index_of(self.memory.load(at + stream::CUR)) else {
+        let head = self.memory.load(self.geometry.head(lane, cpu));
+        let Some(mut index) = self.index_of(head) else {
             return;
         };
         let mut discarded = self.memory.load(at + stream::LOST);
@@ -268,7 +269,7 @@ mod tests {
         m.store_u32(c + control::CPU, cpu);
         m.store_u32(c + control::LANE, lane);
         m.store_u32(c + control::INDEX, index);
-        m.store(g.stream(lane, cpu) + stream::CUR, BASE + c as u64);
+        m.store(g.head(lane, cpu), BASE + c as u64);
     }
 
     fn put(m: &Memory, g: &Geometry, index: u32, time: u64) {

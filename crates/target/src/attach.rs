@@ -393,8 +393,7 @@ fn compile_cluster(
 ) -> Image {
     let entries = resident::entries(arena.start);
     let runtime = Runtime {
-        streams: memory.base + memory.geometry.streams() as u64,
-        cpus: memory.geometry.cpus,
+        heads: memory.base + memory.geometry.heads() as u64,
         rseq_offset: survey.rseq_offset,
         tid_offset: survey.tid_offset,
         switch: entries.switch,

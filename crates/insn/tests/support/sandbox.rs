@@ -2,7 +2,7 @@
 //! left behind. Everything happens in a forked child: a crash is a failed test.
 
 use std::io::{Read, Write};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iced_x86::code_asm::*;
@@ -169,6 +169,13 @@ fn exit_stub() -> Vec<u8> {
     a.assemble(EXIT).unwrap()
 }
 
+/// The child inherits whatever locks other threads hold (allocator, loader, panic
+/// output): no test of a program that makes children runs beside another one.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Runs `cases` in one child process and fails with what the child says, or
 /// with `describe` of the case in which it died.
 pub fn in_child<T>(
@@ -176,9 +183,7 @@ pub fn in_child<T>(
     mut each: impl FnMut(&mut Sandbox, &T) -> Result<(), String>,
     describe: impl Fn(&T) -> String,
 ) {
-    // The child inherits whatever locks other threads hold: one at a time.
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let guard = alone();
     // SAFETY: a new shared anonymous page.
     let page = unsafe {
         libc::mmap(
@@ -199,12 +204,16 @@ pub fn in_child<T>(
     assert!(child >= 0, "cannot fork");
     if child == 0 {
         // SAFETY: sets a timer; a run that hangs ends with SIGALRM.
-        unsafe { libc::alarm(60) };
-        let mut sandbox = Sandbox::new();
-        let failed = cases.iter().enumerate().find_map(|(index, case)| {
-            current.store(index, Ordering::Relaxed);
-            each(&mut sandbox, case).err()
+        unsafe { libc::alarm(30) };
+        // A panic must not leave the child as if nothing had happened.
+        let run = std::panic::AssertUnwindSafe(|| {
+            let mut sandbox = Sandbox::new();
+            cases.iter().enumerate().find_map(|(index, case)| {
+                current.store(index, Ordering::Relaxed);
+                each(&mut sandbox, case).err()
+            })
         });
+        let failed = std::panic::catch_unwind(run).unwrap_or_else(|_| Some("panicked".into()));
         let status = i32::from(failed.is_some());
         if let Some(message) = failed {
             let _ = writer.write_all(message.as_bytes());
