@@ -185,7 +185,7 @@ impl Frame {
         let keep_flags = request.live.flags;
         let mut candidates: Vec<Register> = SCRATCH
             .into_iter()
-            .filter(|r| !is_field(*r) && !(keep_flags && *r == Register::RCX))
+            .filter(|r| !(is_field(*r) || keep_flags && *r == Register::RCX))
             .collect();
         candidates.sort_by_key(|r| is_live(*r)); // stable: dead ones first
         let control = candidates[0];

@@ -355,6 +355,35 @@ fn what_is_live_survives_and_what_is_recorded_is_true() {
 
 extern "C" fn nothing(_: libc::c_int) {}
 
+/// Starts a timer whose signal comes every 50 us, handled on a stack of its own: the
+/// sandbox's is small.
+fn interrupt_all_the_time() {
+    let stack = Box::leak(vec![0u8; 1 << 16].into_boxed_slice());
+    let stack = libc::stack_t {
+        ss_sp: stack.as_mut_ptr().cast(),
+        ss_flags: 0,
+        ss_size: stack.len(),
+    };
+    // SAFETY: the stack is leaked, so it stays.
+    unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
+    // SAFETY: zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as *const () as usize;
+    action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: the handler does nothing.
+    unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) };
+    let interval = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 50,
+    };
+    let timer = libc::itimerval {
+        it_interval: interval,
+        it_value: interval,
+    };
+    // SAFETY: the timer's signal is handled.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+}
+
 /// A timer signal every 50 us aborts restartable sequences all the time.
 #[test]
 fn interrupted_records_are_whole_or_absent_and_none_is_lost() {
@@ -381,29 +410,7 @@ fn interrupted_records_are_whole_or_absent_and_none_is_lost() {
         |sandbox, case| {
             let session = session.get_or_insert_with(|| {
                 let session = Session::new(); // before signals interrupt its system calls
-                let interval = libc::timeval {
-                    tv_sec: 0,
-                    tv_usec: 50,
-                };
-                let timer = libc::itimerval {
-                    it_interval: interval,
-                    it_value: interval,
-                };
-                // SAFETY: installs a handler that does nothing, on a stack of its own
-                // (the sandbox's stack is small), and starts a timer.
-                unsafe {
-                    let stack = libc::stack_t {
-                        ss_sp: libc::malloc(1 << 16),
-                        ss_flags: 0,
-                        ss_size: 1 << 16,
-                    };
-                    libc::sigaltstack(&stack, std::ptr::null_mut());
-                    let mut action: libc::sigaction = std::mem::zeroed();
-                    action.sa_sigaction = nothing as *const () as usize;
-                    action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
-                    libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
-                    libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
-                }
+                interrupt_all_the_time();
                 session
             });
             run_case(session, sandbox, case)

@@ -2,8 +2,8 @@
 //! left behind. Everything happens in a forked child: a crash is a failed test.
 
 use std::io::{Read, Write};
-use std::sync::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use iced_x86::code_asm::*;
 
