@@ -3,15 +3,15 @@
 //! ```text
 //!  detour + 0     struct rseq_cs for each event             (32 bytes each)
 //!                 cold code: packet full, no restartable sequences
-//!  entry          make room below the red zone              if one may be live
-//!                 push the scratch registers                those that are live
+//!  entry          go below the red zone                     if one may be live
+//!                 save the scratch registers and the flags  those that are live
 //!  retry          rseq_cs of this thread = ours
 //!  start          control = heads[cpu]                      abort from here on
 //!                 room for the record?                      no: cold
-//!                 store the arguments
-//!                 rdtsc; store time, event id, thread id
+//!                 store the arguments, event id, thread id
+//!                 rdtsc; store the time
 //!  commit         control.pos = behind the record           the one store
-//!                 restore registers, stack
+//!                 restore flags, registers, stack
 //!  copies         the displaced instructions, relocated
 //!                 jmp resume
 //! ```
@@ -27,10 +27,10 @@
 //! an aborted attempt leaves nothing. It does not loop, so that a debugger which
 //! steps through a detour (every step is an abort) comes out at the other end.
 //!
-//! **Flags.** Nothing on the hot path changes a flag but the comparison with the
-//! packet's end. Where the flags are live that is done without: `pos + size +
-//! limit`, with `limit` the complement of the end, is negative exactly if the
-//! record fits; its highest byte goes to rcx, and `jrcxz` looks at that.
+//! **Saved** registers lie below the stack pointer, which is not moved: within 128
+//! bytes of it nobody looks (the kernel builds signal frames below the red zone).
+//! The flags go through `lahf` and `seto` there, where they are live. Cold code moves
+//! the stack pointer below before it pushes or calls.
 //!
 //! **Order of work.** All that has to be loaded is loaded before `rdtsc`, which
 //! takes longer than the loads and during which they complete.
@@ -96,7 +96,7 @@ pub struct Detour {
     pub entry: u64,
     /// For each displaced instruction: its address, and the address of its copy.
     pub copies: Vec<(u64, u64)>,
-    /// General registers that are saved on the stack.
+    /// General registers that are saved.
     pub saved: Vec<Register>,
 }
 
@@ -165,10 +165,10 @@ fn at(base: Register, offset: i64) -> MemoryOperand {
 struct Frame {
     /// Address of the packet's control.
     control: Register,
-    /// Address of the record. rcx where the flags are live.
+    /// Address of the record.
     place: Register,
-    /// What is pushed, in this order.
-    pushed: Vec<Register>,
+    /// What is saved, from the stack pointer downwards.
+    saved: Vec<Register>,
     keep_flags: bool,
     red_zone: bool,
 }
@@ -183,27 +183,20 @@ impl Frame {
         };
         let is_live = |r: Register| request.live.gprs.contains(r);
         let keep_flags = request.live.flags;
-        let mut candidates: Vec<Register> = SCRATCH
-            .into_iter()
-            .filter(|r| !(is_field(*r) || keep_flags && *r == Register::RCX))
-            .collect();
+        let mut candidates: Vec<Register> = SCRATCH.into_iter().filter(|r| !is_field(*r)).collect();
         candidates.sort_by_key(|r| is_live(*r)); // stable: dead ones first
         let control = candidates[0];
-        let place = if keep_flags {
-            Register::RCX
-        } else {
-            candidates[1]
-        };
+        let place = candidates[1];
         let scratch = [Register::RAX, Register::RDX, control, place];
         // What is a field is saved even if dead: it is read again from there.
-        let pushed = scratch
+        let saved = scratch
             .into_iter()
             .filter(|r| is_live(*r) || is_field(*r))
             .collect();
         Frame {
             control,
             place,
-            pushed,
+            saved,
             keep_flags,
             red_zone: request.red_zone,
         }
@@ -212,18 +205,27 @@ impl Frame {
     /// Without restartable sequences only rax is needed, for the event's header.
     fn locked_only(request: &Request<'_>) -> Frame {
         let mut frame = Frame::new(request);
-        frame.pushed.retain(|r| *r == Register::RAX);
+        frame.saved.retain(|r| *r == Register::RAX);
+        frame.keep_flags = false; // nothing changes them
         frame
     }
 
-    /// How far above the stack pointer `register` was saved, once all is pushed.
+    /// Where `register` is saved, from the stack pointer of the hot path.
     fn slot(&self, register: Register) -> Option<i64> {
-        let index = self.pushed.iter().position(|r| *r == register)?;
-        Some(8 * (self.pushed.len() - 1 - index) as i64)
+        let index = self.saved.iter().position(|r| *r == register)?;
+        Some(-8 * (index as i64 + 1))
+    }
+
+    /// Bytes below the stack pointer that are in use, which calls must spare.
+    fn size(&self) -> i32 {
+        8 * (self.saved.len() + usize::from(self.keep_flags)) as i32
     }
 
     /// Moves the stack pointer without touching the flags.
     fn move_stack(a: &mut CodeAssembler, by: i32) -> Result<(), IcedError> {
+        if by == 0 {
+            return Ok(());
+        }
         let to = at(Register::RSP, i64::from(by));
         a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RSP, to)?)
     }
@@ -232,15 +234,29 @@ impl Frame {
         if self.red_zone {
             Frame::move_stack(a, -RED_ZONE)?;
         }
-        for register in &self.pushed {
-            a.add_instruction(Instruction::with1(Code::Push_r64, *register)?)?;
+        for register in &self.saved {
+            let to = at(Register::RSP, self.slot(*register).unwrap_or(0));
+            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, *register)?)?;
+        }
+        if self.keep_flags {
+            a.lahf()?; // all status flags but OF
+            a.seto(al)?;
+            let to = at(Register::RSP, i64::from(-self.size()));
+            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, Register::RAX)?)?;
         }
         Ok(())
     }
 
     fn restore(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        for register in self.pushed.iter().rev() {
-            a.add_instruction(Instruction::with1(Code::Pop_r64, *register)?)?;
+        if self.keep_flags {
+            let from = at(Register::RSP, i64::from(-self.size()));
+            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, from)?)?;
+            a.add(al, 0x7f)?; // overflows exactly if OF was set
+            a.sahf()?;
+        }
+        for register in self.saved.iter().rev() {
+            let from = at(Register::RSP, self.slot(*register).unwrap_or(0));
+            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, *register, from)?)?;
         }
         if self.red_zone {
             Frame::move_stack(a, RED_ZONE)?;
@@ -248,19 +264,21 @@ impl Frame {
         Ok(())
     }
 
-    /// Calls the resident with the event on the stack. The fields still have
-    /// their values, or are saved.
+    /// Calls the resident with the event on the stack, from the stack pointer of the
+    /// hot path. The fields still have their values, or are saved.
     fn record_locked(
         &self,
         a: &mut CodeAssembler,
         record: &Record,
         locked: u64,
     ) -> Result<(), IcedError> {
+        Frame::move_stack(a, -self.size())?;
+        let base = i64::from(self.size());
         for (pushed, field) in record.fields.iter().rev().enumerate() {
             match self.slot(*field) {
                 Some(slot) => a.add_instruction(Instruction::with1(
                     Code::Push_rm64,
-                    at(Register::RSP, slot + 8 * pushed as i64),
+                    at(Register::RSP, base + slot + 8 * pushed as i64),
                 )?)?,
                 None => a.add_instruction(Instruction::with1(Code::Push_r64, *field)?)?,
             }
@@ -269,7 +287,7 @@ impl Frame {
         a.mov(rax, (bytes << 32 | u64::from(record.event)) as i64)?;
         a.push(rax)?;
         a.call(locked)?;
-        Frame::move_stack(a, 8 + bytes as i32)
+        Frame::move_stack(a, 8 + bytes as i32 + self.size())
     }
 }
 
@@ -321,27 +339,14 @@ impl Restartable<'_> {
         a.add_instruction(mov_load(control_ptr, head)?)?;
         let pos = at(control_ptr, control::POS as i64);
         let end = at(control_ptr, control::END as i64);
-        let limit = at(control_ptr, control::LIMIT as i64);
-        if self.frame.keep_flags {
-            // In rcx: pos + limit + size, of which the highest byte is 0 or 0xff.
-            a.add_instruction(mov_load(R::RAX, pos)?)?;
-            a.add_instruction(mov_load(R::RCX, limit)?)?;
-            let sum = MemoryOperand::new(R::RCX, R::RAX, 1, size, 1, false, R::None);
-            a.add_instruction(Instruction::with2(Code::Lea_r64_m, R::RCX, sum)?)?;
-            a.bswap(rcx)?;
-            a.movzx(ecx, cl)?;
-            a.jrcxz(l.full)?;
-            a.mov(rcx, rax)?;
-        } else {
-            a.add_instruction(mov_load(place, pos)?)?;
-            a.add_instruction(Instruction::with2(
-                Code::Lea_r64_m,
-                R::RAX,
-                at(place, size),
-            )?)?;
-            a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, R::RAX, end)?)?;
-            a.ja(l.full)?;
-        }
+        a.add_instruction(mov_load(place, pos)?)?;
+        a.add_instruction(Instruction::with2(
+            Code::Lea_r64_m,
+            R::RAX,
+            at(place, size),
+        )?)?;
+        a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, R::RAX, end)?)?;
+        a.ja(l.full)?;
         for (index, field) in self.record.fields.iter().enumerate() {
             let to = at(place, (record::FIELDS + 8 * index) as i64);
             // rdx still is what it was, until the first rdtsc; rax, and what
@@ -355,12 +360,10 @@ impl Restartable<'_> {
                 None => a.add_instruction(store(to, *field)?)?,
             }
         }
-        a.rdtsc()?;
-        a.add_instruction(store32(at(place, record::TIME as i64), R::EAX)?)?;
-        a.add_instruction(store32(at(place, record::TIME as i64 + 4), R::EDX)?)?;
+        let id = at(place, record::ID as i64);
         a.add_instruction(Instruction::with2(
             Code::Mov_rm32_imm32,
-            at(place, record::ID as i64),
+            id,
             self.record.event,
         )?)?;
         match self.runtime.tid_offset {
@@ -368,12 +371,12 @@ impl Restartable<'_> {
             None => a.mov(eax, 0)?,
         }
         a.add_instruction(store32(at(place, record::TID as i64), R::EAX)?)?;
-        a.add_instruction(Instruction::with2(
-            Code::Lea_r64_m,
-            R::RAX,
-            at(place, size),
-        )?)?;
-        a.add_instruction(store(pos, R::RAX)?)
+        a.rdtsc()?;
+        a.add_instruction(store32(at(place, record::TIME as i64), R::EAX)?)?;
+        a.add_instruction(store32(at(place, record::TIME as i64 + 4), R::EDX)?)?;
+        // The record's place becomes that of the next one.
+        a.add_instruction(Instruction::with2(Code::Lea_r64_m, place, at(place, size))?)?;
+        a.add_instruction(store(pos, place)?)
     }
 
     fn cold(
@@ -384,30 +387,15 @@ impl Restartable<'_> {
         done: CodeLabel,
     ) -> Result<(), IcedError> {
         a.set_label(&mut l.full)?;
+        Frame::move_stack(a, -self.frame.size())?;
         a.add_instruction(Instruction::with1(Code::Push_r64, self.frame.control)?)?;
         a.call(self.runtime.switch)?;
         a.pop(rax)?; // 0: lost, 1: try again, 2: go the locked way
-        if self.frame.keep_flags {
-            let mut not_lost = a.create_label();
-            let mut not_again = a.create_label();
-            a.pushfq()?;
-            a.cmp(eax, 1)?;
-            a.jae(not_lost)?;
-            a.popfq()?;
-            a.jmp(done)?;
-            a.set_label(&mut not_lost)?;
-            a.ja(not_again)?;
-            a.popfq()?;
-            a.jmp(again)?;
-            a.set_label(&mut not_again)?;
-            a.popfq()?;
-            a.jmp(l.locked)?;
-        } else {
-            a.cmp(eax, 1)?;
-            a.je(again)?;
-            a.jb(done)?;
-            a.jmp(l.locked)?;
-        }
+        Frame::move_stack(a, self.frame.size())?;
+        a.cmp(eax, 1)?;
+        a.je(again)?;
+        a.jb(done)?;
+        a.jmp(l.locked)?;
         a.dd(&[RSEQ_SIGNATURE])?;
         a.set_label(&mut l.locked)?;
         self.frame
@@ -542,6 +530,6 @@ fn finish(
         bytes,
         entry,
         copies,
-        saved: frame.pushed.clone(),
+        saved: frame.saved.clone(),
     })
 }

@@ -161,7 +161,7 @@ mod tests {
             (0, 8, 16, 24)
         );
         assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
-        assert_eq!((control::LANE, control::INDEX, control::LIMIT), (48, 52, 56));
+        assert_eq!((control::LANE, control::INDEX), (48, 52));
         assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
     }
 

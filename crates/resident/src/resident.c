@@ -105,7 +105,6 @@ static struct control *prepare(u32 index, struct control *old, u64 seq, u32 lane
 	u64 packet = capriole_config.packets + ((u64)index << capriole_config.packet_shift);
 	new->pos = packet + PACKET_HEADER;
 	new->end = packet + (1ul << capriole_config.packet_shift);
-	new->limit = ~new->end;
 	new->seq = seq;
 	new->begin = read_tsc();
 	new->lost = READ(stream->lost);

@@ -40,7 +40,7 @@ struct control {
 	u32 cpu;
 	u32 lane;
 	u32 index;
-	u64 limit; /* the complement of end */
+	u64 pad;
 };
 
 struct record {

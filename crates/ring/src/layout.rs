@@ -145,9 +145,6 @@ pub mod control {
     pub const LANE: usize = 48;
     /// u32: index of this packet.
     pub const INDEX: usize = 52;
-    /// u64: the complement of [`END`]: `pos + size + limit` is negative exactly if
-    /// the record fits, which a detour can test without touching the flags.
-    pub const LIMIT: usize = 56;
     /// Bytes of a control: a cache line.
     pub const SIZE: usize = 64;
 }
@@ -241,8 +238,10 @@ impl Geometry {
         while bytes / packet_size > MAX_PACKETS as u64 && packet_size < MAX_PACKET_SIZE as u64 {
             packet_size *= 2;
         }
-        let packets = (bytes / packet_size)
-            .clamp((u64::from(cpus) * 4).min(MAX_PACKETS as u64), MAX_PACKETS as u64);
+        let packets = (bytes / packet_size).clamp(
+            (u64::from(cpus) * 4).min(MAX_PACKETS as u64),
+            MAX_PACKETS as u64,
+        );
         Geometry {
             cpus,
             packet_size: packet_size as u32,

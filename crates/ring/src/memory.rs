@@ -186,7 +186,6 @@ impl Memory {
         let null = g.control(g.packets);
         self.store(null + control::POS, 0);
         self.store(null + control::END, 0);
-        self.store(null + control::LIMIT, !0);
         self.store(null + control::SEQ, u64::MAX);
         self.store_u32(null + control::INDEX, layout::NO_PACKET);
         let first = g.heads() - layout::NULL_HEADS * layout::HEAD_SIZE;
