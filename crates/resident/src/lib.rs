@@ -11,6 +11,9 @@ use capriole_ring::layout::Geometry;
 
 static BLOB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.bin"));
 
+/// The first bytes of a blob, and so of every arena.
+pub const MAGIC: [u8; 4] = *b"CAPR";
+
 /// The signature that stands before the abort address of every restartable
 /// sequence, as glibc registers it on x86-64 (`RSEQ_SIG`).
 pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
@@ -167,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_blob_has_its_head_and_is_small() {
-        assert_eq!(head(0), u32::from_le_bytes(*b"CAPR"));
+        assert_eq!(head(0), u32::from_le_bytes(MAGIC));
         assert_eq!(head(1) as usize, BLOB.len());
         assert!(BLOB.len() < 4096, "{} bytes", BLOB.len());
         let entries = entries(0x1000);

@@ -254,7 +254,7 @@ void capriole_trap(int signal, void *info, void *context)
 	if (handler == 1 && SIGINFO_CODE(info) <= 0)
 		return; /* sent by a process, and ignored */
 	/* The default: end the program as it would have ended. The signal is
-	 * blocked while we are here and strikes when we return. */
+	 * not blocked while we are here: it strikes at once. */
 	u64 action[4] = { 0, 0, 0, 0 };
 	syscall4(13 /* rt_sigaction */, (u64)signal, (u64)action, 0, 8);
 	s64 pid = syscall4(39 /* getpid */, 0, 0, 0, 0);

@@ -170,8 +170,6 @@ pub mod journal {
     pub const ADDRESS: usize = 0;
     /// u8: how many bytes change, 1..=[`MAX_BYTES`].
     pub const LEN: usize = 8;
-    /// u8: [`super::SiteState`].
-    pub const STATE: usize = 9;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.

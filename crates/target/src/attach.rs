@@ -18,9 +18,10 @@
 
 use crate::detach::Installed;
 use crate::error::TargetError;
+use crate::gadgets;
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
-use crate::patch::{Change, Found, INT3};
+use crate::patch::{Batch, Change, Found, INT3};
 use crate::process::{Process, Seccomp};
 use crate::session::{Agent, Arena, SessionMemory};
 use crate::steps::step;
@@ -118,6 +119,9 @@ const RECORD_ROOM: u64 = 384;
 const SITE_ROOM: u64 = 256;
 const PAGE: u64 = 4096;
 
+/// How often a thread that blocks SIGTRAP is looked at before that counts.
+const LOOKS: u32 = 20;
+
 /// Whether breakpoints may be used in a process now: no thread blocks SIGTRAP, and
 /// the program does not ignore it. (The kernel kills a program that runs into a
 /// breakpoint while the signal is blocked or ignored.)
@@ -134,15 +138,23 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
-    for tid in process.threads().map_err(gone)? {
-        if process
-            .thread_status(tid)
-            .is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
-        {
-            return Err("a thread blocks SIGTRAP, so a breakpoint would kill the program");
+    // A thread that is just being made blocks every signal for a moment, and so does
+    // one on its way back from a dead tracer's call. Look again before saying no.
+    let blocks = |tid: &u32| {
+        let status = process.thread_status(*tid);
+        status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
+    };
+    let mut blocking = process.threads().map_err(gone)?;
+    for look in 0..LOOKS {
+        if look > 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        blocking.retain(blocks);
+        if blocking.is_empty() {
+            return Ok(());
         }
     }
-    Ok(())
+    Err("a thread blocks SIGTRAP, so a breakpoint would kill the program")
 }
 
 struct Cluster {
@@ -218,9 +230,35 @@ fn change_for(probe: &Probe, detour: &Detour) -> Change {
 /// Attaches to a process: writes all `probes` that can be written.
 ///
 /// # Errors
-/// Nothing has changed in the program then, but perhaps mappings that a later
-/// attach or detach removes.
+/// The program is then as it was before: what had been mapped or written already
+/// is taken out again.
 pub fn attach(
+    process: &Process,
+    probes: &[Probe],
+    geometry: impl FnOnce(u32) -> Geometry,
+) -> Result<Attached, TargetError> {
+    attach_living(process, probes, geometry).map_err(|error| match process.is_alive() {
+        true => error,
+        // Whatever failed then failed for that reason.
+        false => TargetError::Vanished {
+            pid: process.pid() as i32,
+        },
+    })
+}
+
+fn attach_living(
+    process: &Process,
+    probes: &[Probe],
+    geometry: impl FnOnce(u32) -> Geometry,
+) -> Result<Attached, TargetError> {
+    prepare_and_write(process, probes, geometry).inspect_err(|_| {
+        // The process may be gone; whatever else fails here is left to a later
+        // `capriole detach`.
+        let _ = recover::remove_own(process);
+    })
+}
+
+fn prepare_and_write(
     process: &Process,
     probes: &[Probe],
     geometry: impl FnOnce(u32) -> Geometry,
@@ -241,9 +279,17 @@ pub fn attach(
     };
     let geometry = geometry(probes.len() as u32);
 
+    // Searched now, found again while threads stand still.
+    gadgets::search(&process.maps()?, &remote);
     // Look at all threads, keep one.
     let mut standstill = Standstill::default();
-    let stopped = Stopped::all(pid)?;
+    let mut stopped = Stopped::all(pid)?;
+    if recover::send_home(&mut stopped, process, &remote)? {
+        // What their tracer was building may have come to be only now.
+        standstill.all += stopped.resume();
+        recover::clear_the_way(process)?;
+        stopped = Stopped::all(pid)?;
+    }
     let survey = Survey::of(&stopped, &remote);
     let filtered = stopped.threads().iter().any(|t| {
         process
@@ -495,14 +541,17 @@ fn install_traps(
     m.store_u32(header::TRAP_INSTALLED, 1);
     step("trap journal written");
     // The program's own choice of stack and mask stays; SA_RESETHAND would take
-    // our handler away with the first hit.
-    let keep = (libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER) as u64;
+    // our handler away with the first hit. But SIGTRAP is never blocked while a
+    // handler runs: a breakpoint in what the program's own handler calls would
+    // end the program, and whoever looks would find SIGTRAP blocked.
+    let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
     const SA_RESTORER: u64 = 0x0400_0000;
-    let flags = old[1] & keep | libc::SA_SIGINFO as u64 | SA_RESTORER;
+    let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
+    let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
     agent.trap_action(
         remote,
         memory.base,
-        Some([entries.trap, flags, entries.restorer, old[3]]),
+        Some([entries.trap, flags, entries.restorer, mask]),
     )?;
     step("trap handler installed");
     standstill.one += agent.dismiss();
@@ -538,11 +587,12 @@ fn write_round(
 ) -> Result<Vec<usize>, TargetError> {
     let pid = stopped.pid;
     let mut ready = Vec::new();
+    let mut batch = Batch::new(pid, remote);
     for &index in waiting {
         let Some((change, _)) = &changes[index] else {
             continue;
         };
-        match change.inspect(remote) {
+        match batch.inspect(change) {
             Found::Before => ready.push(index),
             _ => outcomes[index] = Some(SiteError::Modified),
         }
@@ -617,7 +667,7 @@ fn write_round(
         }
     }
     for (index, change, detour) in written {
-        change.apply(pid, remote)?;
+        batch.apply(change)?;
         sites[index] = Some(Site {
             address: change.address,
             detour: detour.entry,
@@ -625,6 +675,7 @@ fn write_round(
             tactic: probes[index].shape.tactic,
         });
     }
+    batch.write()?;
     step("all sites written");
     Ok(later)
 }

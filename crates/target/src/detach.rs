@@ -4,8 +4,8 @@
 //! correctly, and from which a later detach can go on:
 //!
 //! 1. the bytes (detours and handler are still there for whoever is inside);
-//! 2. threads leave the arenas; a thread with a SIGTRAP of a breakpoint pending is
-//!    put back to the site, whose own instruction is there again;
+//! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
+//!    SIGTRAP and goes through the detour like any other;
 //! 3. the SIGTRAP action;
 //! 4. arenas, then session memory, which holds the journal.
 //!
@@ -17,8 +17,9 @@
 //! is there is in it himself, or has been interrupted by a signal there. Otherwise it stays, restored, until a later detach.
 
 use crate::error::TargetError;
+use crate::gadgets;
 use crate::memory::RemoteMemory;
-use crate::patch::{Change, Found, INT3};
+use crate::patch::{Batch, Change, Found, INT3};
 use crate::process::Process;
 use crate::ptrace;
 use crate::session::{Agent, Arena};
@@ -75,10 +76,14 @@ const ROUNDS: u32 = 12;
 /// Whether session memory at `base` is still mapped in the process: after exec it
 /// is not, and the addresses in the journal mean nothing any more.
 pub fn still_mapped(process: &Process, base: u64) -> Result<bool, TargetError> {
-    Ok(process
-        .maps()?
-        .iter()
-        .any(|m| m.start == base && crate::recover::is_session(m)))
+    Ok(session_at(process, base)?.is_some())
+}
+
+/// Inode of the session memory that is mapped at `base`.
+fn session_at(process: &Process, base: u64) -> Result<Option<u64>, TargetError> {
+    let maps = process.maps()?;
+    let mut sessions = maps.iter().filter(|m| crate::recover::is_session(m));
+    Ok(sessions.find(|m| m.start == base).map(|m| m.inode))
 }
 
 /// Takes everything out that `installed` says.
@@ -89,20 +94,28 @@ pub fn still_mapped(process: &Process, base: u64) -> Result<bool, TargetError> {
 pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
     let pid = process.pid() as i32;
     let mut report = Detached::default();
-    if !still_mapped(process, installed.base)? {
+    let Some(inode) = session_at(process, installed.base)? else {
         return Ok(report);
-    }
+    };
+    // Somebody else (`capriole detach`) may be at the same work: between two of our
+    // stops he can have finished it, and the program have mapped other things there.
+    let is_ours = || Ok::<_, TargetError>(session_at(process, installed.base)? == Some(inode));
     let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
         pid,
         what: "open",
         address: 0,
         source,
     })?;
+    // Searched now, found again while threads stand still.
+    gadgets::search(&process.maps()?, &remote);
     for round in 0..ROUNDS {
         if round > 0 {
             std::thread::sleep(Duration::from_millis(1 << round.min(7)));
         }
         let mut stopped = Stopped::all(pid)?;
+        if !is_ours()? {
+            return Ok(report);
+        }
         if round == 0 {
             restore_bytes(pid, &remote, installed, &mut report)?;
             if owns(process, &remote, installed.base) {
@@ -120,6 +133,9 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
                 restore_trap(process, &remote, installed.base, trap, stopped)?;
                 // Between that and now a thread can have entered it once more.
                 let mut stopped = Stopped::all(pid)?;
+                if !is_ours()? {
+                    return Ok(report);
+                }
                 let quiet = leave(&mut stopped, &remote, installed)?
                     && unreferenced(&stopped, &remote, process, installed)?;
                 report.standstill += stopped.elapsed();
@@ -166,38 +182,42 @@ fn restore_bytes(
     installed: &Installed,
     report: &mut Detached,
 ) -> Result<(), TargetError> {
+    let mut batch = Batch::new(pid, remote);
     for change in &installed.changes {
-        match change.inspect(remote) {
+        match batch.inspect(change) {
             Found::Before => {}
             Found::Foreign => report.foreign += 1,
             Found::After | Found::Between => {
-                change.revert(pid, remote)?;
+                batch.revert(change)?;
                 report.restored += 1;
             }
         }
     }
+    batch.write()?;
     step("all bytes restored");
     Ok(())
 }
 
 /// Whether the program counter is behind a breakpoint of ours.
-fn behind_breakpoint(installed: &Installed, rip: u64) -> Option<u64> {
-    let site = rip.checked_sub(1)?;
+fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
+    let site = rip.wrapping_sub(1);
     installed
         .changes
         .iter()
         .any(|c| c.address == site && (c.after[0] == INT3 || c.crosses_pages()))
-        .then_some(site)
 }
 
+/// Whether a SIGTRAP waits for a thread that does not block it.
 fn sigtrap_pending(pid: i32, tid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
-        .ok()
-        .and_then(|s| {
-            let line = s.lines().find_map(|l| l.strip_prefix("SigPnd:"))?;
-            u64::from_str_radix(line.trim(), 16).ok()
-        })
-        .is_some_and(|set| set >> (libc::SIGTRAP - 1) & 1 == 1)
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else {
+        return false;
+    };
+    let has = |field: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(field));
+        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok())
+            .is_some_and(|set| set >> (libc::SIGTRAP - 1) & 1 == 1)
+    };
+    has("SigPnd:") && !has("SigBlk:")
 }
 
 /// Gets every thread out of the arenas. `false` if one stays.
@@ -213,19 +233,20 @@ fn leave(
     let mut moments = 0;
     while index < stopped.threads().len() {
         let thread = stopped.threads()[index];
-        if let Some(site) = behind_breakpoint(installed, thread.registers.rip) {
-            if thread.signal == libc::SIGTRAP {
-                stopped.drop_signal(index);
-                stopped.move_to(index, site)?;
-                step("thread taken back from a breakpoint");
-                continue;
-            }
-            if sigtrap_pending(pid, thread.tid) && moments < MOMENTS {
-                // It stopped for us first; let it come to the signal. The handler
-                // is still there should it get past us.
+        if behind_breakpoint(installed, thread.registers.rip) {
+            // It has run into the breakpoint. What follows is the handler, which leads
+            // to the detour, as always: nothing that we do here in several steps, and
+            // would leave half done if we were killed. The handler stays until then.
+            let about_to = thread.signal == libc::SIGTRAP;
+            if about_to || sigtrap_pending(pid, thread.tid) {
+                if moments >= MOMENTS {
+                    return Ok(false);
+                }
                 moments += 1;
-                if stopped.let_run(index, Duration::ZERO)? {
-                    continue;
+                if about_to {
+                    stopped.let_run(index, Duration::ZERO)?;
+                } else {
+                    stopped.let_run_to_signal(index)?;
                 }
                 continue;
             }

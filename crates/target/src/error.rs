@@ -145,7 +145,7 @@ pub enum TargetError {
         source: std::io::Error,
     },
     /// The session memory cannot be shared with us.
-    #[error("cannot share memory with process {pid}: {errno}")]
+    #[error("cannot share memory with process {pid}: {errno}{}", hint(*errno))]
     Share {
         /// The process.
         pid: i32,
@@ -172,6 +172,9 @@ fn hint(errno: Errno) -> &'static str {
     match errno {
         Errno::NOMEM => " (out of memory, or of mappings: see vm.max_map_count and its limits)",
         Errno::PERM | Errno::ACCESS => " (a security module forbids it)",
+        Errno::FBIG => {
+            " (the limit for file sizes, ulimit -f, is below the size of the buffer: see --buffer-size)"
+        }
         Errno::MFILE => " (it has no free file descriptor; raise its limit)",
         _ => "",
     }

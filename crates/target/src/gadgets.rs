@@ -59,19 +59,80 @@ fn pops_before_return(mut tail: &[u8]) -> Option<usize> {
 }
 
 fn find(bytes: &[u8], pattern: &[u8], mut accept: impl FnMut(usize) -> bool) -> Option<usize> {
-    bytes
-        .windows(pattern.len())
-        .enumerate()
-        .find_map(|(i, w)| (w == pattern && accept(i)).then_some(i))
+    let first = pattern[0];
+    let mut from = 0;
+    while let Some(next) = bytes[from..].iter().position(|b| *b == first) {
+        let at = from + next;
+        if bytes[at..].starts_with(pattern) && accept(at) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+    None
 }
 
-/// Searches the executable mappings of a process.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+const POP_RAX: [u8; 2] = [0x58, 0xc3];
+
+impl Gadgets {
+    /// Whether they are still where they were found: a library may have been
+    /// unloaded, or a probe written over them.
+    fn still_there(&self, memory: &RemoteMemory) -> bool {
+        let has = |address, pattern: &[u8]| {
+            memory
+                .read_some(address, pattern.len())
+                .is_ok_and(|bytes| bytes == pattern)
+        };
+        let returns = |s: &SyscallReturn| {
+            has(s.address, &SYSCALL)
+                && memory
+                    .read_some(s.address + 2, 32)
+                    .is_ok_and(|tail| pops_before_return(&tail) == Some(s.pops))
+        };
+        let back = |s: &Sigreturn| match s {
+            Sigreturn::Restorer(address) => has(*address, &RESTORER),
+            Sigreturn::PopRax(address) => has(*address, &POP_RAX),
+        };
+        has(self.syscall, &SYSCALL) && self.chain.is_none_or(|(s, b)| returns(&s) && back(&b))
+    }
+}
+
+/// Finds them in a process, or finds them again: the search takes milliseconds, and
+/// is best made before anything stands still.
 pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
+    let known = memory.gadgets.get();
+    if let Some(gadgets) = known.filter(|g| g.still_there(memory)) {
+        return Some(gadgets);
+    }
+    let found = search_anew(maps, memory);
+    memory.gadgets.set(found);
+    found
+}
+
+/// The C library is where they are, and is small.
+fn likelihood(mapping: &Mapping) -> u8 {
+    let path = mapping.path.to_string_lossy();
+    let name = path.rsplit('/').next().unwrap_or("");
+    match name {
+        _ if name.starts_with("libc.") || name.starts_with("libc-") => 0,
+        _ if name.starts_with("ld-") => 1,
+        "[vdso]" => 2,
+        _ => 3,
+    }
+}
+
+fn search_anew(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
     let mut syscall = None;
     let mut returning = None;
     let mut restorer = None;
     let mut pop_rax = None;
-    for mapping in maps.iter().filter(|m| m.perms.execute && m.perms.read) {
+    let mut executable: Vec<&Mapping> = maps
+        .iter()
+        .filter(|m| m.perms.execute && m.perms.read)
+        .collect();
+    executable.sort_by_key(|m| likelihood(m));
+    for mapping in executable {
         // Not generated code: it may go away, our own arenas among it.
         if !mapping.is_file() && !mapping.is_named("[vdso]") {
             continue;
@@ -82,7 +143,7 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
         };
         let address = |offset: usize| mapping.start + offset as u64;
         if syscall.is_none() {
-            syscall = find(&bytes, &[0x0f, 0x05], |_| true).map(address);
+            syscall = find(&bytes, &SYSCALL, |_| true).map(address);
         }
         if returning.is_none() {
             let mut pops = 0;
@@ -91,17 +152,16 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
                     .map(|found| pops = found)
                     .is_some()
             };
-            returning = find(&bytes, &[0x0f, 0x05], accept).map(|offset| SyscallReturn {
+            returning = find(&bytes, &SYSCALL, accept).map(|offset| SyscallReturn {
                 address: address(offset),
                 pops,
             });
         }
         if restorer.is_none() {
-            let pattern = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-            restorer = find(&bytes, &pattern, |_| true).map(address);
+            restorer = find(&bytes, &RESTORER, |_| true).map(address);
         }
         if pop_rax.is_none() {
-            pop_rax = find(&bytes, &[0x58, 0xc3], |_| true).map(address);
+            pop_rax = find(&bytes, &POP_RAX, |_| true).map(address);
         }
         if returning.is_some() && restorer.is_some() {
             break;

@@ -58,6 +58,41 @@ const XSAVE_SW_BYTES: usize = 464;
 const XSAVE_BV: usize = 512;
 const LEGACY_AND_HEADER: usize = 576;
 
+/// What the flags of `uc_stack` are in our frames and in no others.
+const OUR_STACK_FLAGS: u32 = 0x7fff_ffff;
+
+/// Whether the thread is on its way home from a call, alone: its tracer was killed,
+/// and it has not run since, or not far.
+pub fn is_orphan(
+    registers: &Registers,
+    memory: &RemoteMemory,
+    gadgets: impl FnOnce() -> Option<Gadgets>,
+) -> bool {
+    // The frame's context lies within ten words of the stack pointer.
+    let Ok(stack) = memory.read_some(registers.rsp, 14 * 8) else {
+        return false;
+    };
+    let words: Vec<u64> = stack
+        .chunks_exact(8)
+        .map(|w| w.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b)))
+        .collect();
+    let is_context = |w: &[u64]| w[0] == UC_FLAGS && w[1] == 0 && w[3] as u32 == OUR_STACK_FLAGS;
+    if !words.windows(4).any(is_context) {
+        return false;
+    }
+    // That may be what is left of an earlier frame, in memory a function has not
+    // written to yet. The code on the way is a few dozen bytes.
+    let Some((syscall, back)) = gadgets().and_then(|g| g.chain) else {
+        return false;
+    };
+    let back = match back {
+        Sigreturn::Restorer(address) | Sigreturn::PopRax(address) => address,
+    };
+    [syscall.address, back]
+        .into_iter()
+        .any(|from| (from..from + 64).contains(&registers.rip))
+}
+
 /// The kernel's internal results that mean "start the call again".
 fn wants_restart(registers: &Registers) -> bool {
     (registers.orig_rax as i64) >= 0 && matches!(registers.rax as i64, -516 | -514 | -513 | -512)
@@ -140,7 +175,7 @@ fn signal_frame(
     put(context, &UC_FLAGS.to_le_bytes());
     // uc_stack: the flags make no sense, so the alternate stack stays what it is
     // (rt_sigreturn ignores the error).
-    put(context + 24, &0x7fff_ffffu32.to_le_bytes());
+    put(context + 24, &OUR_STACK_FLAGS.to_le_bytes());
     for (i, word) in machine.iter().enumerate() {
         put(context + 40 + i * 8, &word.to_le_bytes());
     }

@@ -89,7 +89,18 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     let _ = rustix::io::write(&go, &[1]);
     drop(go);
     seized?;
-    until(pid, |e| e == Event::Exec)?;
+    loop {
+        // A child that could not execute the program ends, and `spawn` waits for it
+        // to say why: its end is only looked at here, not taken.
+        if has_ended(pid)? {
+            return Err(TargetError::Vanished { pid });
+        }
+        match ptrace::wait(pid, true).map_err(fail("wait for"))? {
+            Some(Event::Exec) => break,
+            Some(Event::Signal(signal)) => ptrace::cont(pid, signal).map_err(fail("resume"))?,
+            _ => ptrace::cont(pid, 0).map_err(fail("resume"))?,
+        }
+    }
     let process = Process::open(pid as u32)?;
     let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
         pid,
@@ -119,6 +130,26 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     until(pid, |e| e == Event::Interrupted)?;
     ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD).map_err(fail("trace"))?;
     Ok(Hold::new(pid))
+}
+
+/// Waits until a child stops or ends, and leaves that to be waited for once more.
+fn has_ended(pid: i32) -> Result<bool, TargetError> {
+    // SAFETY: zero is a valid `siginfo_t`, which the kernel fills.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
+    loop {
+        // SAFETY: `info` is a place for the answer.
+        if unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) } == 0 {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // Somebody else has waited for it: it has ended.
+            _ => return Ok(true),
+        }
+    }
+    Ok([libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&info.si_code))
 }
 
 /// Waits for an event; signals on the way are delivered.

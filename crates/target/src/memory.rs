@@ -4,6 +4,8 @@
 //! mappings (a private copy of the page is made), which is how instruction bytes
 //! and the arena, neither of which is ever writable in the target, are written.
 
+use crate::gadgets::Gadgets;
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,6 +14,8 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub struct RemoteMemory {
     file: File,
+    /// What [`gadgets::search`](crate::gadgets::search) found.
+    pub(crate) gadgets: Cell<Option<Gadgets>>,
 }
 
 impl RemoteMemory {
@@ -24,7 +28,10 @@ impl RemoteMemory {
             .read(true)
             .write(true)
             .open(format!("/proc/{pid}/mem"))?;
-        Ok(RemoteMemory { file })
+        Ok(RemoteMemory {
+            file,
+            gadgets: Cell::new(None),
+        })
     }
 
     /// Fills `into` from `address`.

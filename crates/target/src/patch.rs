@@ -27,6 +27,8 @@ use crate::maps::PAGE_SIZE;
 use crate::memory::RemoteMemory;
 use crate::steps::step;
 use capriole_ring::layout::journal::MAX_BYTES;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The one-byte breakpoint instruction.
 pub const INT3: u8 = 0xcc;
@@ -53,7 +55,8 @@ pub enum Found {
     Before,
     /// The probe.
     After,
-    /// A change that was cut short: a breakpoint over either tail.
+    /// A change that was cut short: a breakpoint, and behind it either tail or, with
+    /// a page boundary in it, a piece of each.
     Between,
     /// Something else: the library is gone, or somebody else changes code too.
     Foreign,
@@ -65,37 +68,40 @@ impl Change {
         self.address / PAGE_SIZE != (self.address + self.len as u64 - 1) / PAGE_SIZE
     }
 
-    /// What stands there now.
-    pub fn inspect(&self, memory: &RemoteMemory) -> Found {
-        let mut now = [0; MAX_BYTES];
-        let now = &mut now[..self.len];
-        if memory.read(self.address, now).is_err() {
-            return Found::Foreign;
-        }
+    /// What `now`, the bytes that stand there, are.
+    fn judge(&self, now: &[u8]) -> Found {
         let (before, after) = (&self.before[..self.len], &self.after[..self.len]);
         if now == before {
             Found::Before
         } else if now == after {
             Found::After
-        } else if now[0] == INT3 && (now[1..] == before[1..] || now[1..] == after[1..]) {
+        } else if now[0] == INT3 && self.is_of_both(now) {
             Found::Between
         } else {
             Found::Foreign
         }
     }
 
-    /// Puts the probe in. The journal entry must have been written, the detour and
-    /// (if the change crosses pages) the trap handler must be in place.
-    pub fn apply(&self, pid: i32, memory: &RemoteMemory) -> Result<(), TargetError> {
-        self.replace(pid, memory, &self.after[..self.len])
+    /// Whether the bytes behind the first are the program's or the probe's, those of
+    /// each page as a whole: they are written in that many pieces.
+    fn is_of_both(&self, now: &[u8]) -> bool {
+        let second = match self.crosses_pages() {
+            true => (PAGE_SIZE - self.address % PAGE_SIZE) as usize,
+            false => self.len,
+        };
+        [1..second, second..self.len].into_iter().all(|piece| {
+            now[piece.clone()] == self.before[piece.clone()]
+                || now[piece.clone()] == self.after[piece]
+        })
     }
 
-    /// Puts the program's own bytes back.
-    pub fn revert(&self, pid: i32, memory: &RemoteMemory) -> Result<(), TargetError> {
-        self.replace(pid, memory, &self.before[..self.len])
-    }
-
-    fn replace(&self, pid: i32, memory: &RemoteMemory, bytes: &[u8]) -> Result<(), TargetError> {
+    /// Writes a change that crosses pages, breakpoint first.
+    fn write_across(
+        &self,
+        pid: i32,
+        memory: &RemoteMemory,
+        bytes: &[u8],
+    ) -> Result<(), TargetError> {
         let write = |offset: usize, bytes: &[u8]| {
             let address = self.address + offset as u64;
             memory
@@ -107,23 +113,134 @@ impl Change {
                     source,
                 })
         };
-        if self.crosses_pages() {
-            write(0, &[INT3])?;
-            step("breakpoint over a page boundary");
-            // The tail may itself end in the first page: one copy a page.
-            let second = (PAGE_SIZE - self.address % PAGE_SIZE) as usize;
-            if second > 1 {
-                write(1, &bytes[1..second])?;
-                step("first tail");
-            }
-            write(second, &bytes[second..])?;
-            step("tail over a page boundary");
-            write(0, &bytes[..1])?;
-        } else {
-            write(0, bytes)?;
+        write(0, &[INT3])?;
+        step("breakpoint over a page boundary");
+        // The tail may itself end in the first page: one copy a page.
+        let second = (PAGE_SIZE - self.address % PAGE_SIZE) as usize;
+        if second > 1 {
+            write(1, &bytes[1..second])?;
+            step("first tail");
         }
-        step("bytes of a site");
+        write(second, &bytes[second..])?;
+        step("tail over a page boundary");
+        write(0, &bytes[..1])?;
+        step("head over a page boundary");
         Ok(())
+    }
+}
+
+/// Many changes of one process, read and written page by page: a page is read once,
+/// and what changes in it is written with one copy in the kernel, from the first
+/// changed byte to the last. The bytes between are written as they were read, which
+/// changes nothing: nobody else runs.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    pid: i32,
+    memory: &'a RemoteMemory,
+    pages: BTreeMap<u64, Page>,
+}
+
+#[derive(Debug)]
+struct Page {
+    /// Nothing where the page cannot be read.
+    bytes: Vec<u8>,
+    /// What has to be written.
+    dirty: Option<Range<usize>>,
+}
+
+impl<'a> Batch<'a> {
+    /// For a process that stands still until the batch is written.
+    pub fn new(pid: i32, memory: &'a RemoteMemory) -> Batch<'a> {
+        Batch {
+            pid,
+            memory,
+            pages: BTreeMap::new(),
+        }
+    }
+
+    fn page(&mut self, number: u64) -> &mut Page {
+        let memory = self.memory;
+        self.pages.entry(number).or_insert_with(|| {
+            let mut bytes = vec![0; PAGE_SIZE as usize];
+            if memory.read(number * PAGE_SIZE, &mut bytes).is_err() {
+                bytes.clear();
+            }
+            Page { bytes, dirty: None }
+        })
+    }
+
+    /// What stands at a site now.
+    pub fn inspect(&mut self, change: &Change) -> Found {
+        let mut now = [0; MAX_BYTES];
+        for (offset, byte) in now[..change.len].iter_mut().enumerate() {
+            let address = change.address + offset as u64;
+            match self
+                .page(address / PAGE_SIZE)
+                .bytes
+                .get((address % PAGE_SIZE) as usize)
+            {
+                Some(b) => *byte = *b,
+                None => return Found::Foreign,
+            }
+        }
+        change.judge(&now[..change.len])
+    }
+
+    /// Puts a probe in, or with [`write`](Self::write). The journal entry must have
+    /// been written, the detour and (if the change crosses pages) the trap handler
+    /// must be in place.
+    pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
+        self.replace(change, &change.after[..change.len])
+    }
+
+    /// Puts the program's own bytes back, or with [`write`](Self::write).
+    pub fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
+        self.replace(change, &change.before[..change.len])
+    }
+
+    fn replace(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
+        let across = change.crosses_pages();
+        if across {
+            change.write_across(self.pid, self.memory, bytes)?;
+        }
+        for (offset, byte) in bytes.iter().enumerate() {
+            let address = change.address + offset as u64;
+            let at = (address % PAGE_SIZE) as usize;
+            let page = self.page(address / PAGE_SIZE);
+            let Some(place) = page.bytes.get_mut(at) else {
+                continue;
+            };
+            *place = *byte;
+            if !across {
+                let dirty = page.dirty.get_or_insert(at..at + 1);
+                *dirty = dirty.start.min(at)..dirty.end.max(at + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all that was put in or back.
+    ///
+    /// # Errors
+    /// The first page that cannot be written; the others are written all the same.
+    pub fn write(&mut self) -> Result<(), TargetError> {
+        let pid = self.pid;
+        let mut result = Ok(());
+        for (number, page) in &mut self.pages {
+            let Some(dirty) = page.dirty.take() else {
+                continue;
+            };
+            let address = number * PAGE_SIZE + dirty.start as u64;
+            let written = self.memory.write(address, &page.bytes[dirty]);
+            result = result.and(written.map_err(|source| TargetError::Memory {
+                pid,
+                what: "write",
+                address,
+                source,
+            }));
+            step("bytes of a page");
+        }
+        result
     }
 }
 

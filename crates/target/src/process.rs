@@ -95,6 +95,7 @@ impl Process {
 
     /// Everything that makes a process impossible to trace and can be known
     /// without trying. Whoever attaches calls this first for a clear message.
+    /// That a thread of the calling process is the tracer is no obstacle.
     ///
     /// # Errors
     ///
@@ -115,8 +116,8 @@ impl Process {
                 name: stat.comm,
             });
         }
-        if status.tracer != 0 {
-            let tracer = status.tracer;
+        let tracer = status.tracer;
+        if tracer != 0 && !is_own_thread(tracer) {
             return Err(ProcessError::AlreadyTraced {
                 pid: self.pid,
                 tracer,
@@ -302,6 +303,12 @@ impl Process {
             _ => Err(ProcessError::ForeignArchitecture { pid, name, machine }),
         }
     }
+}
+
+/// Whether `tid` is a thread of this very process: one that we launched and still
+/// hold is traced, but by us.
+fn is_own_thread(tid: u32) -> bool {
+    Path::new("/proc/self/task").join(tid.to_string()).exists()
 }
 
 fn read_stat(pid: u32) -> Result<Stat, ProcessError> {

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::ffi::c_void;
 
 /// General registers of a stopped thread.
@@ -167,6 +168,61 @@ pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
     let size = size_of::<RseqConfiguration>();
     transfer(PTRACE_GET_RSEQ_CONFIGURATION, tid, size, &mut configuration)?;
     Ok(configuration)
+}
+
+thread_local! {
+    /// How many [`StayAwake`] there are, and the signal mask before the first.
+    static AWAKE: RefCell<(usize, Option<libc::sigset_t>)> = const { RefCell::new((0, None)) };
+}
+
+/// While there is one of these, Ctrl-Z and the like do not stop the calling thread:
+/// a tracer that is stopped would keep the program that it has stopped standing
+/// until somebody says `fg`.
+#[derive(Debug)]
+pub struct StayAwake(());
+
+impl StayAwake {
+    /// Blocks the terminal's stop signals.
+    pub fn new() -> StayAwake {
+        AWAKE.with_borrow_mut(|(count, before)| {
+            *count += 1;
+            if *count > 1 {
+                return;
+            }
+            // SAFETY: an all-zero set is a valid (empty) one.
+            let mut stops: libc::sigset_t = unsafe { std::mem::zeroed() };
+            for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+                // SAFETY: a valid set and a valid signal number.
+                unsafe { libc::sigaddset(&mut stops, signal) };
+            }
+            let mut old = stops;
+            // SAFETY: both point to valid sets.
+            let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &stops, &mut old) };
+            *before = (result == 0).then_some(old);
+        });
+        StayAwake(())
+    }
+}
+
+impl Default for StayAwake {
+    fn default() -> Self {
+        StayAwake::new()
+    }
+}
+
+impl Drop for StayAwake {
+    fn drop(&mut self) {
+        AWAKE.with_borrow_mut(|(count, before)| {
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+            if let Some(old) = before.take() {
+                // SAFETY: a mask that the kernel gave us.
+                unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
+            }
+        });
+    }
 }
 
 fn decode(status: i32) -> Event {

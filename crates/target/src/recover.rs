@@ -7,8 +7,11 @@ use crate::memory::RemoteMemory;
 use crate::patch::Change;
 use crate::process::Process;
 use crate::session::{Agent, Arena, MEMFD_NAME};
+use crate::threads::Stopped;
+use crate::{gadgets, inject};
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, State, header, journal};
+use std::time::Duration;
 
 /// A session that was found mapped in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,9 @@ pub struct FoundSession {
     /// Inode of the memfd: the same in every process that shares the session.
     pub inode: u64,
 }
+
+/// How often the children of a program that keeps forking are looked for.
+const FORK_ROUNDS: usize = 10;
 
 /// Whether a mapping is a session's memory.
 pub fn is_session(mapping: &Mapping) -> bool {
@@ -125,23 +131,14 @@ fn read_session(
     if arenas > layout::MAX_ARENAS {
         return Err(damaged("too many arenas"));
     }
-    for i in 0..arenas {
+    // And the one that was being mapped when its tracer died, which is not counted.
+    for i in 0..(arenas + 1).min(layout::MAX_ARENAS) {
         let at = header::ARENAS + i * 16;
         let arena = Arena {
             start: h.u64(at),
             len: h.u64(at + 8),
         };
-        // Only what is mapped as an arena is: never unmap anything else.
-        let mapped = maps.iter().any(|m| {
-            m.start <= arena.start
-                && arena
-                    .start
-                    .checked_add(arena.len)
-                    .is_some_and(|end| end <= m.end)
-                && m.perms.execute
-                && !m.perms.write
-                && m.inode == 0
-        });
+        let mapped = arena.len > 0 && is_arena(remote, maps, arena);
         if mapped {
             installed.arenas.push(arena);
         }
@@ -184,6 +181,27 @@ fn read_session(
     })
 }
 
+/// Whether an arena of ours is mapped there: never unmap anything else. One that
+/// nothing was written to yet holds zeros.
+fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena) -> bool {
+    let Some(end) = arena.start.checked_add(arena.len) else {
+        return false;
+    };
+    let mapped = maps.iter().any(|m| {
+        m.start <= arena.start && end <= m.end && m.perms.execute && !m.perms.write && m.inode == 0
+    });
+    if !mapped {
+        return false;
+    }
+    let mut magic = [0; 4];
+    if remote.read(arena.start, &mut magic).is_ok() && magic == capriole_resident::MAGIC {
+        return true;
+    }
+    remote
+        .read_some(arena.start, arena.len as usize)
+        .is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
+}
+
 fn read_entry(entry: &[u8]) -> Option<Change> {
     let word = |at: usize| {
         entry
@@ -209,15 +227,66 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
     })
 }
 
+/// How often a thread is given a moment to get home.
+const MOMENTS: u32 = 60;
+
+/// Lets threads finish the calls that a tracer had them make when it was killed.
+/// Tells whether there were any: what is mapped may be another thing then.
+///
+/// Until they have, a session must not be unmapped: the frame that takes them home
+/// may lie in it.
+///
+/// # Errors
+/// A thread cannot be let run, or stopped again.
+pub fn send_home(
+    stopped: &mut Stopped,
+    process: &Process,
+    remote: &RemoteMemory,
+) -> Result<bool, TargetError> {
+    let maps = process.maps()?;
+    let mut any = false;
+    let mut index = 0;
+    let mut moments = 0;
+    while let Some(thread) = stopped.threads().get(index).copied() {
+        let gadgets = || gadgets::search(&maps, remote);
+        if moments < MOMENTS && inject::is_orphan(&thread.registers, remote, gadgets) {
+            any = true;
+            let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
+            moments += 1;
+            stopped.let_run(index, Duration::from_micros(pause))?;
+        } else {
+            index += 1;
+            moments = 0;
+        }
+    }
+    Ok(any)
+}
+
+/// Stops the process once for [`send_home`].
+fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
+    let pid = process.pid() as i32;
+    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
+        pid,
+        what: "open",
+        address: 0,
+        source,
+    })?;
+    send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
+}
+
 /// Removes what dead tracers left in a process, before another one attaches.
 ///
 /// # Errors
 /// [`TargetError::AlreadyRecorded`] if a living capriole has probes there.
 pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     let pid = process.pid() as i32;
+    if !find(process)?.is_empty() {
+        wait_for_orphans(process)?;
+    }
     for session in find(process)? {
         match session.owner {
-            Some(owner) if session.state != State::Restored && owner != std::process::id() => {
+            // Also while it is taking its probes out.
+            Some(owner) if owner != std::process::id() => {
                 return Err(TargetError::AlreadyRecorded {
                     pid,
                     owner: owner as i32,
@@ -226,6 +295,16 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
             _ => {
                 detach(process, &session.installed)?;
             }
+        }
+    }
+    close_leaked(process)
+}
+
+/// Removes the sessions that this very process has made in a process.
+pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
+    for session in find(process)? {
+        if session.owner == Some(std::process::id()) {
+            detach(process, &session.installed)?;
         }
     }
     close_leaked(process)
@@ -262,12 +341,14 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// Takes every probe out of a process, also a dead tracer's.
+/// Takes every probe out of a process, also a dead tracer's, and out of the processes
+/// that share its session: its forked children, or a child's parent.
 ///
 /// # Errors
 /// [`TargetError::NothingAttached`] if there are none.
 pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
     process.preflight()?;
+    wait_for_orphans(process)?;
     let sessions = find(process)?;
     if sessions.is_empty() {
         close_leaked(process)?;
@@ -282,6 +363,9 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
         total.foreign += one.foreign;
         total.lingering |= one.lingering;
         total.standstill += one.standstill;
+        let others = detach_children(session.inode, process.pid(), &session.installed)?;
+        total.restored += others.restored;
+        total.lingering |= others.lingering;
     }
     close_leaked(process)?;
     Ok(total)
@@ -304,6 +388,34 @@ pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
         .collect()
 }
 
+/// Takes the probes out of the other processes that share a session. A child may fork
+/// while its siblings are looked at: it is looked again until there is nobody new.
+fn detach_children(
+    inode: u64,
+    except: u32,
+    installed: &Installed,
+) -> Result<Detached, TargetError> {
+    let mut report = Detached::default();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..FORK_ROUNDS {
+        let mut children = sharing(inode, except);
+        children.retain(|child| seen.insert((child.pid(), child.start_time())));
+        if children.is_empty() {
+            break;
+        }
+        for child in children {
+            let one = match detach(&child, installed) {
+                Ok(one) => one,
+                Err(_) if !child.is_alive() => continue,
+                Err(error) => return Err(error),
+            };
+            report.restored += one.restored;
+            report.lingering |= one.lingering;
+        }
+    }
+    Ok(report)
+}
+
 impl crate::attach::Attached {
     /// Inode of the session's memfd.
     pub fn inode(&self) -> u64 {
@@ -321,15 +433,9 @@ impl crate::attach::Attached {
             Err(_) if !self.process.is_alive() => Detached::default(),
             Err(error) => return Err(error),
         };
-        for child in sharing(self.inode(), self.process.pid()) {
-            let one = match detach(&child, &self.installed) {
-                Ok(one) => one,
-                Err(_) if !child.is_alive() => continue,
-                Err(error) => return Err(error),
-            };
-            report.restored += one.restored;
-            report.lingering |= one.lingering;
-        }
+        let children = detach_children(self.inode(), self.process.pid(), &self.installed)?;
+        report.restored += children.restored;
+        report.lingering |= children.lingering;
         Ok(report)
     }
 

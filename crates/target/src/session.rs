@@ -10,7 +10,7 @@ use crate::ptrace;
 use crate::steps::step;
 use crate::threads::Stopped;
 use capriole_ring::Memory;
-use capriole_ring::layout::{Geometry, SCRATCH, SCRATCH_SIZE, header};
+use capriole_ring::layout::{Geometry, MAX_ARENAS, SCRATCH, SCRATCH_SIZE, header};
 use capriole_ring::memory::Identity;
 use rustix::fd::OwnedFd;
 use rustix::fs::SealFlags;
@@ -293,6 +293,12 @@ impl Agent {
             near: near.start,
             size: len,
         };
+        let memory = &session.memory;
+        let count = memory.load_u32(header::ARENAS_LEN);
+        if count as usize >= MAX_ARENAS {
+            return Err(no_space());
+        }
+        let slot = header::ARENAS + count as usize * 16;
         // The map may be out of date at once: other threads are running.
         for _ in 0..ATTEMPTS {
             let candidates =
@@ -301,6 +307,10 @@ impl Agent {
                 return Err(no_space());
             }
             for at in candidates.into_iter().take(8) {
+                // Noted before the call, counted behind it: if we die in between, the
+                // thread makes the call without us, and `recover` looks there.
+                memory.store(slot, at);
+                memory.store(slot + 8, len);
                 let result = self.with(remote, self.scratch(session.base), |i| {
                     let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
                     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -309,11 +319,6 @@ impl Agent {
                 })?;
                 match result {
                     Ok(start) if start == at => {
-                        let memory = &session.memory;
-                        let count = memory.load_u32(header::ARENAS_LEN);
-                        let slot = header::ARENAS + count as usize * 16;
-                        memory.store(slot, start);
-                        memory.store(slot + 8, len);
                         memory.store_u32(header::ARENAS_LEN, count + 1);
                         step("arena mapped");
                         return Ok(Arena { start, len });
@@ -328,6 +333,7 @@ impl Agent {
                     Err(errno) => return Err(self.refused("map memory for code")(errno)),
                 }
             }
+            memory.store(slot + 8, 0);
         }
         Err(no_space())
     }

@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 /// How long a thread may take to stop. A thread in uninterruptible sleep (a
 /// parent in vfork, a dead network disk) stops only when that is over.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long a thread that was let run may take to be given a processor.
+const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
+/// How long the end of killed threads is waited for.
+const BURY_LIMIT: Duration = Duration::from_secs(1);
 
 /// A thread that stands still under our control.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +35,8 @@ pub struct Stopped {
     pub pid: i32,
     threads: Vec<StoppedThread>,
     since: Instant,
+    /// Ctrl-Z must not stop us now.
+    _awake: ptrace::StayAwake,
 }
 
 thread_local! {
@@ -91,8 +97,10 @@ fn restartable(number: u64) -> bool {
         libc::SYS_connect,
         libc::SYS_recvfrom,
         libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
         libc::SYS_sendto,
         libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
         libc::SYS_read,
         libc::SYS_readv,
         libc::SYS_write,
@@ -129,12 +137,25 @@ fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
     Ok(ids.collect())
 }
 
+/// How often a thread has been given a processor, if the kernel counts that.
+fn times_scheduled(pid: i32, tid: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.split_whitespace().nth(2)?.parse().ok()
+}
+
 /// The state letter of a thread; `X` if it is gone.
 fn thread_state(pid: i32, tid: i32) -> char {
     std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat"))
         .ok()
         .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())
         .unwrap_or('X')
+}
+
+/// A number in the status of a thread.
+fn status_field(pid: i32, tid: i32, field: &str) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix(field))?;
+    line.trim().parse().ok()
 }
 
 fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
@@ -146,15 +167,11 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
         Err(Errno::SRCH) => Ok(false),
         Err(Errno::PERM) if matches!(thread_state(pid, tid), 'Z' | 'X') => Ok(false),
         Err(Errno::PERM) => {
-            let tracer = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status"))
-                .ok()
-                .and_then(|s| {
-                    s.lines()
-                        .find_map(|l| l.strip_prefix("TracerPid:")?.trim().parse().ok())
-                })
-                .unwrap_or(0);
-            match tracer {
+            let number = |field| status_field(pid, tid, field);
+            match number("TracerPid:").unwrap_or(0) {
                 0 => Err(TargetError::NotPermitted { pid }),
+                // It did not stop in time when we asked before, and still has to.
+                us if us == rustix::thread::gettid().as_raw_nonzero().get() => Ok(true),
                 tracer => Err(TargetError::traced_by(pid, tracer)),
             }
         }
@@ -169,12 +186,59 @@ fn ask(tid: i32) {
     }
 }
 
+/// The next report of `tid`, if there is one yet.
+///
+/// That it is about to receive a signal is looked at and not taken: taken, the
+/// signal would be in our hands alone, and lost if we are killed. The exit status of
+/// a process that we have started ourselves is not taken either: it is for whoever
+/// waits for that child.
+fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let who = WaitId::Pid(Pid::from_raw(tid).ok_or(Errno::SRCH)?);
+    let reports = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
+    let look = reports | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let Some(status) = waitid(who, look)? else {
+        return Ok(None);
+    };
+    let own_child = || status_field(pid, tid, "PPid:") == Some(std::process::id() as i32);
+    if let Some(stop) = status.trapping_signal() {
+        // As in the status of wait(2), shifted: the signal, and what else it is.
+        if stop & !0x7f == 0 {
+            return Ok(Some(Event::Signal(stop)));
+        }
+    } else if tid == pid && own_child() {
+        return Ok(Some(Event::Gone(0)));
+    }
+    ptrace::wait(tid, false)
+}
+
+/// Waits for threads that were killed while they stood still: as long as their
+/// tracer has not seen their end, neither has anybody else.
+fn bury(pid: i32, mut dead: Vec<i32>) {
+    // The first thread's end is told when all others are gone.
+    dead.sort_by_key(|tid| *tid == pid);
+    let started = Instant::now();
+    for tid in dead {
+        while started.elapsed() < BURY_LIMIT {
+            match report(pid, tid) {
+                Ok(None) => std::thread::sleep(Duration::from_micros(100)),
+                Ok(Some(Event::Gone(_))) | Err(_) => break,
+                // It was not dead after all.
+                Ok(Some(_)) => {
+                    let _ = ptrace::detach(tid, 0);
+                    break;
+                }
+            }
+        }
+    }
+}
+
 /// Waits for a report of `tid` for at most [`STOP_LIMIT`], spinning at first since
 /// a stop usually takes microseconds.
 fn wait_limited(pid: i32, tid: i32) -> Result<Event, TargetError> {
     let started = Instant::now();
     loop {
-        match ptrace::wait(tid, false) {
+        match report(pid, tid) {
             Ok(Some(event)) => return Ok(event),
             Ok(None) => {}
             Err(Errno::CHILD) => return Ok(Event::Gone(0)),
@@ -188,16 +252,21 @@ fn wait_limited(pid: i32, tid: i32) -> Result<Event, TargetError> {
         if waited < Duration::from_millis(1) {
             std::thread::yield_now();
         } else {
+            // A first thread that has ended before the others reports nothing.
+            if tid == pid && matches!(thread_state(pid, tid), 'Z' | 'X') {
+                return Ok(Event::Gone(0));
+            }
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 }
 
-/// Waits until a seized and interrupted thread stands still. `None`: it is gone.
-fn settle(pid: i32, tid: i32) -> Result<Option<StoppedThread>, TargetError> {
+/// Waits until a seized and interrupted thread stands still, or has `event` to tell.
+/// `None`: it is gone.
+fn settle(pid: i32, tid: i32, event: Option<Event>) -> Result<Option<StoppedThread>, TargetError> {
     let signal = match () {
         () if is_held(tid) => 0,
-        () => match wait_limited(pid, tid)? {
+        () => match event.map_or_else(|| wait_limited(pid, tid), Ok)? {
             Event::Gone(_) => return Ok(None),
             Event::Signal(signal) => signal,
             _ => 0,
@@ -229,6 +298,7 @@ impl Stopped {
             pid,
             threads: Vec::new(),
             since: Instant::now(),
+            _awake: ptrace::StayAwake::new(),
         };
         let mut known = BTreeSet::new();
         loop {
@@ -254,7 +324,7 @@ impl Stopped {
                 }
             }
             for tid in asked {
-                match settle(pid, tid) {
+                match settle(pid, tid, None) {
                     Ok(Some(thread)) => stopped.threads.push(thread),
                     Ok(None) => {}
                     Err(error) => failure = failure.or(Some(error)),
@@ -277,12 +347,13 @@ impl Stopped {
             pid,
             threads: Vec::new(),
             since: Instant::now(),
+            _awake: ptrace::StayAwake::new(),
         };
         if !seize(pid, tid)? {
             return Ok(None);
         }
         ask(tid);
-        match settle(pid, tid)? {
+        match settle(pid, tid, None)? {
             Some(thread) => stopped.threads.push(thread),
             None => return Ok(None),
         }
@@ -314,22 +385,45 @@ impl Stopped {
         Ok(())
     }
 
-    /// Drops the signal that thread `index` was about to receive.
-    pub fn drop_signal(&mut self, index: usize) {
-        self.threads[index].signal = 0;
-    }
-
     /// Lets thread `index` run for a moment and stops it again. `false`: it has
     /// gone, and is no longer among the threads.
     pub fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
         let StoppedThread { tid, signal, .. } = self.threads[index];
-        let result = ptrace::cont(tid, signal);
-        self.threads[index].signal = 0;
-        if result.is_ok() {
-            std::thread::sleep(moment);
-            let _ = ptrace::interrupt(tid);
+        let before = times_scheduled(self.pid, tid);
+        let mut event = None;
+        if ptrace::cont(tid, signal).is_ok() {
+            let started = Instant::now();
+            loop {
+                // A thread that was asked to stop once more than it has stopped (it
+                // stood still already, or came to a signal first) stops at once.
+                // Asked then again, it would do so for ever.
+                event = report(self.pid, tid).unwrap_or(Some(Event::Gone(0)));
+                // On a busy machine it may wait for a processor for long; asked before
+                // it has run, it would come no further however often it is let run.
+                let waited = started.elapsed();
+                let has_run = before.is_none()
+                    || times_scheduled(self.pid, tid) != before
+                    || waited > SCHEDULED_LIMIT;
+                if event.is_some() || waited >= moment && has_run {
+                    break;
+                }
+                if waited < moment {
+                    std::thread::sleep((moment - waited).min(Duration::from_micros(100)));
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+            if event.is_none() {
+                let _ = ptrace::interrupt(tid);
+            }
         }
-        match settle(self.pid, tid)? {
+        self.settle_again(index, event)
+    }
+
+    /// Waits for the next stop of thread `index`, which is running, or has told `event`.
+    fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
+        self.threads[index].signal = 0;
+        match settle(self.pid, self.threads[index].tid, event)? {
             Some(thread) => {
                 self.threads[index] = thread;
                 Ok(true)
@@ -339,6 +433,18 @@ impl Stopped {
                 Ok(false)
             }
         }
+    }
+
+    /// Lets thread `index`, for which a signal is pending that it does not block, go
+    /// on until it is about to receive it. `false`: it has gone, and is no longer
+    /// among the threads.
+    ///
+    /// It is not asked to stop: asked before it runs, which on a busy machine is the
+    /// rule, it would stop for that, and come no nearer to the signal.
+    pub fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError> {
+        let StoppedThread { tid, signal, .. } = self.threads[index];
+        let _ = ptrace::cont(tid, signal); // gone: the wait says so
+        self.settle_again(index, None)
     }
 
     /// Lets all threads go on untraced and tells how long they stood still.
@@ -355,15 +461,18 @@ impl Stopped {
             pid: self.pid,
             threads: vec![kept],
             since: self.since,
+            _awake: ptrace::StayAwake::new(),
         }
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        for thread in self.threads.iter().filter(|t| !is_held(t.tid)) {
-            // A thread that has been killed meanwhile needs no detaching.
-            let _ = ptrace::detach(thread.tid, thread.signal);
-        }
+        let threads = self.threads.iter().filter(|t| !is_held(t.tid));
+        let dead = threads
+            .filter(|t| ptrace::detach(t.tid, t.signal).is_err())
+            .map(|t| t.tid)
+            .collect();
+        bury(self.pid, dead);
     }
 }

@@ -131,6 +131,13 @@ fn threads_and_their_signals() {
     let threads = process.threads().unwrap();
     assert_eq!(threads.len(), 2);
     assert_eq!(threads[0], process.pid());
+    // The C library blocks all signals in the creating thread for a moment.
+    for _ in 0..1000 {
+        if !process.status().unwrap().blocked.contains(libc::SIGTRAP) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
     let (main, worker) = (
         process.status().unwrap(),
         process.thread_status(threads[1]).unwrap(),

@@ -197,7 +197,10 @@ fn what_is_wrong_is_said() {
         ),
         (
             ":zz*",
-            format!("none of the {} functions with names in {file} matches `zz*`", named(&objects)),
+            format!(
+                "none of the {} functions with names in {file} matches `zz*`; `capriole list` shows them",
+                named(&objects)
+            ),
         ),
     ];
     for (event, expected) in cases {

@@ -180,6 +180,11 @@ fn entries(path: &Path) -> io::Result<Vec<OsString>> {
         .collect()
 }
 
+/// Whether nothing is in a directory, as in one whose removal was cut short.
+fn is_empty(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 /// Whether a directory is a trace of this crate's making.
 fn is_trace(path: &Path) -> bool {
     json_path(path).is_file()
@@ -214,7 +219,7 @@ fn put_aside(path: &Path) -> Result<(), DirectoryError> {
     old_name.push(".old");
     let old = path.with_file_name(old_name);
     match fs::symlink_metadata(&old) {
-        Ok(found) if found.is_dir() && is_trace(&old) => remove(&old)?,
+        Ok(found) if found.is_dir() && (is_trace(&old) || is_empty(&old)) => remove(&old)?,
         Ok(_) => return Err(DirectoryError::OldNotATrace(old)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed("read", &old)(error)),
@@ -248,11 +253,17 @@ fn remove(path: &Path) -> Result<(), DirectoryError> {
     if info.is_dir() {
         collect(&info, &|name| is_ours(name, JSON))?;
     }
-    for file in &files {
+    // What tells that it is a trace goes last: whoever is killed on the way leaves
+    // something that can be removed the next time.
+    let metadata = path.join(METADATA);
+    for file in files.iter().filter(|file| **file != metadata) {
         fs::remove_file(file).map_err(failed("remove", file))?;
     }
     if info.is_dir() {
         fs::remove_dir(&info).map_err(failed("remove", &info))?;
+    }
+    if files.contains(&metadata) {
+        fs::remove_file(&metadata).map_err(failed("remove", &metadata))?;
     }
     fs::remove_dir(path).map_err(failed("remove", path))
 }

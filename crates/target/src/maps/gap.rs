@@ -11,6 +11,9 @@ const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 /// Below this, a program is linked at a fixed low address (0x400000) and has
 /// its `brk` heap between itself and the end of its reach.
 const LOW_END: u64 = 1 << 32;
+/// Nothing is mapped below, even where the system would allow it: a null pointer
+/// with an offset is to fault in the program as before.
+const NULL_END: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -22,7 +25,7 @@ const ROOMS: [(u64, u64); 3] = [(GIB, GIB), (256 * MIB, 256 * MIB), (16 * MIB, 1
 /// What of a process, besides its map, decides where room may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// The lowest address that may be mapped (`vm.mmap_min_addr`).
+    /// The lowest address to be used: at least `vm.mmap_min_addr`.
     pub min_address: u64,
     /// Where the `brk` heap starts, if known: it is not in the map while it is
     /// empty.
@@ -36,7 +39,7 @@ impl Layout {
     #[must_use]
     pub fn of(process: &Process) -> Layout {
         Layout {
-            min_address: mmap_min_addr(),
+            min_address: mmap_min_addr().max(NULL_END),
             start_brk: process.stat().ok().and_then(|stat| stat.start_brk),
             stack_limit: process.stack_limit(),
         }

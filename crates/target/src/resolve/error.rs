@@ -66,7 +66,7 @@ pub enum ResolveError {
         candidates: Vec<PathBuf>,
     },
     /// The object has no function of that name.
-    #[error("no function `{symbol}` in {}{}", object.display(), no_symbol_help(nearest, defined_in.as_deref(), *stripped))]
+    #[error("no function `{symbol}` in {}{}", object.display(), no_symbol_help(symbol, nearest, defined_in.as_deref(), *stripped))]
     NoSuchSymbol {
         /// What was asked for.
         symbol: String,
@@ -80,7 +80,7 @@ pub enum ResolveError {
         stripped: bool,
     },
     /// No function matches the pattern.
-    #[error("none of the {functions} functions with names in {} matches `{pattern}`", object.display())]
+    #[error("none of the {functions} functions with names in {} matches `{pattern}`; `capriole list` shows them", object.display())]
     NoMatch {
         /// The pattern.
         pattern: String,
@@ -165,16 +165,24 @@ fn loaded(nearest: &[String]) -> String {
     }
 }
 
-fn no_symbol_help(nearest: &[String], defined_in: Option<&str>, stripped: bool) -> String {
+fn no_symbol_help(
+    symbol: &str,
+    nearest: &[String],
+    defined_in: Option<&str>,
+    stripped: bool,
+) -> String {
     let mut help = String::new();
     if stripped {
         help += ", which was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
     }
     if let Some(object) = defined_in {
-        help += &format!("; {object} has it");
+        help += &format!("; {object} has it: write {object}:{symbol}");
     }
     if !nearest.is_empty() {
         help += &format!("; similar: {}", quoted(nearest));
+    }
+    if help.is_empty() {
+        help += "; `capriole list` shows all that it has";
     }
     help
 }
