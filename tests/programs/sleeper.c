@@ -39,10 +39,18 @@ static aio_context_t aio;
 static const struct timespec an_hour = { .tv_sec = HOUR };
 
 static long wait_read(void) { char c; return read(pipes[0], &c, 1); }
-static long wait_write(void)
+/*
+ * The socket is full before, so that nothing is written: a write that has got half its
+ * way is told so, as a short write, by every stop, and nobody can undo that.
+ */
+static long wait_write(void) { char c = 0; return write(full_pair[1], &c, 1); }
+static void fill_socket(void)
 {
 	static char full[1 << 20]; /* more than a socket holds */
-	return write(full_pair[1], full, sizeof full);
+	while (send(full_pair[1], full, sizeof full, MSG_DONTWAIT) > 0)
+		;
+	while (send(full_pair[1], full, 1, MSG_DONTWAIT) > 0)
+		;
 }
 static long wait_futex(void) { return syscall(SYS_futex, &futex_word, FUTEX_WAIT, 0, NULL, NULL, 0); }
 static long wait_futex_timeout(void) { return syscall(SYS_futex, &futex_word, FUTEX_WAIT, 0, &an_hour, NULL, 0); }
@@ -230,6 +238,7 @@ static void open_everything(void)
 	CHECK(pipe(pipes) == 0 && pipe(wake_pipe) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, full_pair) == 0);
+	fill_socket();
 	struct timeval timeout = { HOUR, 0 };
 	CHECK(setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
 	CHECK((epoll = epoll_create1(0)) >= 0);

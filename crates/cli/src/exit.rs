@@ -1,7 +1,20 @@
 //! How the command ends: 0, 1 for an error (said on standard error), 2 for wrong
-//! usage (said by clap), or the traced program's own status.
+//! usage, or the traced program's own status.
 
+use std::fmt;
 use std::process::{ExitCode, ExitStatus};
+
+/// Arguments that clap takes but that mean nothing together.
+#[derive(Debug)]
+pub struct Usage(pub &'static str);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; `capriole help` shows how", self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// Turns a command's result into an exit code.
 pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
@@ -9,10 +22,25 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("capriole: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("capriole: {}", message(&error));
+            match error.is::<Usage>() {
+                true => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
+}
+
+/// The error and its causes, but for causes that it says itself.
+pub fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
 }
 
 /// Whether whoever read our output (`head`, a pager) has had enough.
@@ -33,4 +61,23 @@ pub fn passed_on(status: ExitStatus) -> ExitCode {
         .or(status.signal().map(|s| 128 + s))
         .unwrap_or(1);
     ExitCode::from(code as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let full = || std::io::Error::from_raw_os_error(libc::ENOSPC);
+        let plain = Err::<(), _>(full()).context("cannot write cpu0");
+        let doubled = Err::<(), _>(full()).context(format!("cannot write cpu0: {}", full()));
+        for error in [plain.unwrap_err(), doubled.unwrap_err()] {
+            assert_eq!(
+                message(&error),
+                "cannot write cpu0: No space left on device (os error 28)"
+            );
+        }
+    }
 }

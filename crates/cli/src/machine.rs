@@ -10,3 +10,10 @@ pub fn possible_cpus() -> u32 {
             |n| n + 1,
         )
 }
+
+/// Lets this thread run before others where that is permitted (root), or does
+/// nothing. A program that keeps all processors busy would else have us wait for
+/// our turn while it stands still, and while its buffer is full.
+pub fn hurry() {
+    let _ = rustix::process::setpriority_process(None, -20);
+}

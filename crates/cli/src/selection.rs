@@ -1,7 +1,8 @@
 //! From what the user wrote to sites with plans.
 
+use crate::units;
 use anyhow::{Context, bail};
-use capriole_event::{EventSpec, Place};
+use capriole_event::{EventSpec, FetchArg, Place};
 use capriole_plan::detour::Record;
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
@@ -12,8 +13,11 @@ use capriole_target::resolve::{Site, resolve};
 use capriole_trace::{EventInfo, RefusalInfo};
 use iced_x86::Register;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
+
+/// What an event records: names and registers.
+pub type Fields = Vec<(String, Register)>;
 
 /// An event at one site: what will be recorded there, and how it is reached.
 #[derive(Debug)]
@@ -23,7 +27,7 @@ pub struct Selected {
     /// Where.
     pub site: Site,
     /// Which registers, and their names.
-    pub fields: Vec<(String, Register)>,
+    pub fields: Fields,
     /// How, or why not.
     pub plan: Result<Plan, Refused>,
     /// Whether the user named this very function, rather than a pattern.
@@ -110,36 +114,36 @@ const ARGUMENTS: [Register; 6] = [
     Register::R9,
 ];
 
-/// Reads the events, finds their sites and plans them.
+/// Reads the events.
 ///
 /// # Errors
-/// An event that cannot be understood or found. One that is found but cannot be
+/// The first that cannot be understood, with a mark where.
+pub fn parse(events: &[String]) -> anyhow::Result<Vec<EventSpec>> {
+    let parsed = events.iter().map(|text| EventSpec::parse(text));
+    Ok(parsed.collect::<Result<_, _>>()?)
+}
+
+/// Finds the sites of events and plans them.
+///
+/// # Errors
+/// An event that cannot be found. One that is found but cannot be
 /// probed has its reasons in [`Selected::plan`].
 pub fn select(
     objects: &Objects,
     planner: &Planner,
-    events: &[String],
+    events: &[EventSpec],
 ) -> anyhow::Result<Vec<Selected>> {
-    let mut found: Vec<(Site, Vec<(String, Register)>, bool)> = Vec::new();
-    for text in events {
-        let spec = EventSpec::parse(text).map_err(|e| anyhow::anyhow!("{e}"))?;
-        let fields: Vec<(String, Register)> = spec
-            .arguments
-            .iter()
-            .map(|a| {
-                (
-                    a.name.clone(),
-                    ARGUMENTS[usize::from(a.source.number()) - 1],
-                )
-            })
-            .collect();
-        let sites = resolve(objects, &spec).with_context(|| format!("event `{text}`"))?;
+    let mut found: Vec<(Site, Fields, bool)> = Vec::new();
+    // Two events may mean the same; one record of it will do.
+    let mut known: HashSet<(u64, Fields)> = HashSet::new();
+    for spec in events {
+        let register = |a: &FetchArg| ARGUMENTS[usize::from(a.source.number()) - 1];
+        let fields = spec.arguments.iter();
+        let fields: Fields = fields.map(|a| (a.name.clone(), register(a))).collect();
+        let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
         let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
         for site in sites {
-            let same = |(s, f, _): &(Site, Vec<(String, Register)>, bool)| {
-                s.address == site.address && *f == fields
-            };
-            if events.len() == 1 || !found.iter().any(same) {
+            if events.len() == 1 || known.insert((site.address, fields.clone())) {
                 found.push((site, fields.clone(), named));
             }
         }
@@ -166,8 +170,8 @@ pub struct Probes {
     /// Each with the indices of the events that it serves: an address has one
     /// probe, whatever the number of events there.
     pub probes: Vec<(Probe, Vec<usize>)>,
-    /// Events whose bytes overlap those of another probe, which stays.
-    pub overlapping: Vec<usize>,
+    /// Events whose bytes overlap those of another one's probe, which stays.
+    pub overlapping: Vec<(usize, usize)>,
 }
 
 /// The probes for what can be probed.
@@ -196,14 +200,14 @@ pub fn probes(selected: &[Selected]) -> Probes {
         overlapping: Vec::new(),
     };
     for (probe, events) in by_address.into_values() {
-        let last = result
-            .probes
-            .last()
-            .map_or(0, |(last, _)| last.shape.covered.end);
-        if last <= probe.shape.covered.start {
-            result.probes.push((probe, events));
-        } else {
-            result.overlapping.extend(events);
+        match result.probes.last() {
+            Some((last, others)) if last.shape.covered.end > probe.shape.covered.start => {
+                let other = others[0];
+                result
+                    .overlapping
+                    .extend(events.iter().map(|event| (*event, other)));
+            }
+            _ => result.probes.push((probe, events)),
         }
     }
     result
@@ -232,28 +236,51 @@ pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects
 pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
     for event in selected.iter().filter(|e| e.named) {
         if let Err(refused) = &event.plan {
-            bail!(
-                "{} cannot be probed: {refused}; `capriole check` shows the site",
-                event.name()
-            );
+            bail!("{}", refusal(event, refused));
         }
     }
     if let Some(event) = selected.first()
+        && let Err(refused) = &event.plan
         && selected.iter().all(|e| e.plan.is_err())
     {
         bail!(
-            "none of the {} functions can be probed; {}: {}",
-            selected.len(),
-            event.name(),
-            event
-                .plan
-                .as_ref()
-                .err()
-                .map(ToString::to_string)
-                .unwrap_or_default()
+            "none of {} can be probed; for example: {}",
+            units::counted(selected.len() as u64, "function", "functions"),
+            refusal(event, refused)
         );
     }
     Ok(())
+}
+
+/// Why an event cannot be probed, for a person. An offset that was miscounted is
+/// answered with those that are right, in the way it was given.
+fn refusal(event: &Selected, refused: &Refused) -> String {
+    let Some((_, Refusal::NotABoundary { site, instruction })) = refused.refusals.first() else {
+        return format!(
+            "{} cannot be probed: {refused}; `capriole check` shows the site",
+            event.name()
+        );
+    };
+    let at = |address: u64| {
+        let from_start = address.wrapping_sub(event.site.extent.start);
+        match (&event.site.symbol, from_start) {
+            (Some(symbol), 0) => symbol.clone(),
+            (Some(symbol), offset) => format!("{symbol}+{offset:#x}"),
+            (None, _) => {
+                let offset = event
+                    .site
+                    .file_offset
+                    .wrapping_add(address.wrapping_sub(*site));
+                format!("{}:{offset:#x}", event.site.object.name())
+            }
+        }
+    };
+    format!(
+        "no instruction starts at {}: it is in the middle of the one at {}; the next starts at {}",
+        event.name(),
+        at(instruction.start),
+        at(instruction.end)
+    )
 }
 
 /// A path that exists, or what the user may have meant.

@@ -56,6 +56,11 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// `1 probe`, `1,234 probes`.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 /// Bytes as `39.5 MB`.
 pub fn bytes(number: u64) -> String {
     match number {
@@ -106,6 +111,8 @@ mod tests {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(counted(1, "probe", "probes"), "1 probe");
+        assert_eq!(counted(1000, "probe", "probes"), "1,000 probes");
         assert_eq!(bytes(1_500_000), "1.5 MB");
         assert_eq!(time(Duration::from_micros(830)), "830.0 us");
     }

@@ -10,10 +10,12 @@ use std::process::ExitCode;
 
 /// Show how a site would be probed: tactics, reasons, bytes
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "capriole check [OPTIONS] EVENT (-p PID | PATH)")]
 pub struct Arguments {
     /// The event, such as `libc:malloc` or `:main+4`
     event: String,
     /// A file instead of a process
+    #[arg(required_unless_present = "pid", conflicts_with = "pid")]
     path: Option<PathBuf>,
     /// The running process
     #[arg(short, long, value_name = "PID")]
@@ -25,13 +27,14 @@ pub struct Arguments {
 
 /// Runs the command. Exit status 0 if every site can be probed, 1 if not.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let events = selection::parse(std::slice::from_ref(&arguments.event))?;
     let path = arguments
         .path
         .as_deref()
         .map(selection::existing)
         .transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
-    let selected = selection::select(&objects, &planner, std::slice::from_ref(&arguments.event))?;
+    let selected = selection::select(&objects, &planner, &events)?;
     if arguments.json {
         let sites: Vec<_> = selected
             .iter()
@@ -96,7 +99,14 @@ fn describe(event: &Selected) -> String {
         site.file_offset,
         site.address
     );
-    for (tactic, refusal) in event.refusals() {
+    let refusals = event.refusals();
+    if let (Err(_), Some((_, reason))) = (&event.plan, refusals.first())
+        && refusals.iter().all(|(_, other)| other == reason)
+    {
+        let _ = writeln!(text, "  it cannot be probed: {reason}");
+        return text;
+    }
+    for (tactic, refusal) in refusals {
         let _ = writeln!(text, "  {:<8}  no: {refusal}", tactic.as_str());
     }
     let Ok(plan) = &event.plan else {

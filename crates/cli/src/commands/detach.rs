@@ -1,6 +1,6 @@
 //! `capriole detach`: takes every probe out, also a dead tracer's.
 
-use crate::units;
+use crate::{machine, units};
 use capriole_target::process::Process;
 use capriole_target::recover::detach_all;
 use serde_json::json;
@@ -19,6 +19,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let process = Process::open(arguments.pid)?;
+    machine::hurry();
     let report = detach_all(&process)?;
     if arguments.json {
         println!(
@@ -34,16 +35,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!(
-        "{} probes taken out of process {} ({}), which stood still for {}",
-        units::count(report.restored as u64),
+        "{} taken out of process {} ({}), which stood still for {}",
+        units::counted(report.restored as u64, "probe", "probes"),
         process.pid(),
         process.name(),
         units::time(report.standstill)
     );
     if report.foreign > 0 {
         println!(
-            "{} sites were left alone: somebody else has changed or unmapped them since",
-            report.foreign
+            "left alone: {} that somebody else has changed or unmapped since",
+            units::counted(report.foreign as u64, "site", "sites")
         );
     }
     if report.lingering {

@@ -1,5 +1,6 @@
 //! `capriole list`: what can be probed, and how.
 
+use crate::exit::Usage;
 use crate::selection::{self, Selected};
 use crate::units;
 use anyhow::bail;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 
 /// List functions, and the tactic by which each would be reached
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "capriole list [OPTIONS] [PATTERN] (-p PID | PATH)")]
 pub struct Arguments {
     /// `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`
     #[arg(value_name = "PATTERN|PATH", num_args = 0..=2)]
@@ -32,15 +34,16 @@ impl Arguments {
         let (pattern, path) = match (self.pid, self.words.as_slice()) {
             (Some(_), []) => (None, None),
             (Some(_), [pattern]) => (Some(pattern), None),
-            (Some(_), _) => bail!("with -p PID only a pattern may follow"),
-            (None, []) => bail!("give a file, or a process with -p PID"),
+            (Some(_), _) => bail!(Usage("with -p PID only a pattern may follow")),
+            (None, []) => bail!(Usage("give a file, or a process with -p PID")),
             (None, [path]) => (None, Some(path)),
             (None, [pattern, path]) => (Some(pattern), Some(path)),
-            (None, _) => bail!("at most a pattern and a file may be given"),
+            (None, _) => bail!(Usage("at most a pattern and a file may be given")),
         };
         let event = match pattern {
             None => ":*".to_owned(),
-            Some(pattern) if pattern.contains(':') => pattern.clone(),
+            // `lib:fun*` is an event; `ns::fun*` is a pattern for the main program.
+            Some(pattern) if pattern.replace("::", "").contains(':') => pattern.clone(),
             Some(pattern) => format!(":{pattern}"),
         };
         Ok((event, path.map(PathBuf::from)))
@@ -50,9 +53,10 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
+    let events = selection::parse(&[event])?;
     let path = path.map(|p| selection::existing(&p)).transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
-    let selected = selection::select(&objects, &planner, &[event])?;
+    let selected = selection::select(&objects, &planner, &events)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     match (arguments.summary, arguments.json) {
         (false, false) => table(&selected, &mut out)?,
@@ -111,7 +115,7 @@ fn summary(selected: &[Selected], as_json: bool, out: &mut impl Write) -> anyhow
         writeln!(out, "{value}")?;
         return Ok(());
     }
-    writeln!(out, "{} functions", units::count(total))?;
+    writeln!(out, "{}", units::counted(total, "function", "functions"))?;
     let line = |out: &mut dyn Write, name: &str, count: u64| {
         let share = 100.0 * count as f64 / total.max(1) as f64;
         writeln!(

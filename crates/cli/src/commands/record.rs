@@ -6,23 +6,32 @@ use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, signals};
 use anyhow::{Context, bail};
+use capriole_event::EventSpec;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, attach};
+use capriole_target::detach::Detached;
+use capriole_target::error::TargetError;
 use capriole_target::launch::{Launched, launch};
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::Process;
+use capriole_target::recover::detach_all;
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
 use recorder::{Ended, Recorder};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
 /// Record every call of functions of a running program, or of one that is started
 #[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)"
+)]
 pub struct Arguments {
     /// What to record: `LIB:FUNCTION [$arg1 NAME=$arg2 …]`, patterns allowed; an
     /// empty LIB is the main program
@@ -72,7 +81,7 @@ impl Program {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    signals::catch();
+    let events = selection::parse(&arguments.events)?;
     let program = match arguments.pid {
         Some(pid) => {
             let process = Process::open(pid)?;
@@ -81,7 +90,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         None => Program::Started(launch(&arguments.program[0], &arguments.program[1..])?),
     };
-    match prepare(&arguments, program.process()) {
+    // Only now: the program has its signals and its priority as they were.
+    signals::catch();
+    match prepare(&arguments, &events, program.process()) {
         Ok(prepared) => record(&arguments, program, prepared),
         Err(error) => {
             // A program that was started for this is not left running unwatched.
@@ -104,18 +115,24 @@ struct Prepared {
     recorder: Recorder,
 }
 
-fn prepare(arguments: &Arguments, process: &Process) -> anyhow::Result<Prepared> {
+fn prepare(
+    arguments: &Arguments,
+    events: &[EventSpec],
+    process: &Process,
+) -> anyhow::Result<Prepared> {
     let objects = Objects::of_process(process)?;
     let planner = Planner::of_process(process).with_breakpoints(!arguments.no_breakpoints);
-    let selected = selection::select(&objects, &planner, &arguments.events)?;
+    let selected = selection::select(&objects, &planner, events)?;
     selection::refuse_named(&selected)?;
     let plan = selection::probes(&selected);
     let mut dropped: Vec<Option<String>> = selected
         .iter()
         .map(|e| e.plan.as_ref().err().map(ToString::to_string))
         .collect();
-    for index in plan.overlapping {
-        dropped[index] = Some("its bytes overlap those of another probe".into());
+    for (index, other) in plan.overlapping {
+        let other = selected[other].name();
+        let reason = format!("its probe would overlap that of {other}; record one of the two");
+        dropped[index] = Some(reason);
     }
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.
@@ -129,11 +146,33 @@ fn prepare(arguments: &Arguments, process: &Process) -> anyhow::Result<Prepared>
     let probes: Vec<_> = plan.probes.iter().map(|(probe, _)| probe.clone()).collect();
     let geometry =
         |journal| Geometry::for_buffer(arguments.buffer_size, machine::possible_cpus(), journal);
+    // Planning has used all processors, at the usual priority.
+    machine::hurry();
     let attached = match attach(process, &probes, geometry) {
         Ok(attached) => attached,
         Err(error) => {
             recorder.abandon();
-            return Err(error.into());
+            // What it has mapped already is of no use to anybody.
+            if matches!(
+                error,
+                TargetError::NoSpace { .. } | TargetError::Refused { .. }
+            ) {
+                let _ = detach_all(process);
+            }
+            let pid = process.pid() as i32;
+            return Err(match error {
+                TargetError::Memory { .. }
+                | TargetError::Ptrace { .. }
+                | TargetError::Share { .. }
+                | TargetError::Refused { .. }
+                | TargetError::NoThread { .. }
+                    if is_over(process) =>
+                {
+                    TargetError::Vanished { pid }
+                }
+                error => error,
+            }
+            .into());
         }
     };
     for ((_, events), outcome) in plan.probes.iter().zip(&attached.outcomes) {
@@ -173,8 +212,8 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
     let probed = dropped.iter().filter(|d| d.is_none()).count();
     if arguments.pid.is_some() && !arguments.json {
         eprintln!(
-            "capriole: recording {} functions of process {} ({}){}",
-            units::count(probed as u64),
+            "capriole: recording {} of process {} ({}){}",
+            units::counted(probed as u64, "function", "functions"),
             attached.process.pid(),
             attached.process.name(),
             if arguments.duration.is_some() {
@@ -193,16 +232,30 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
         }
     };
     let ended = recorder.run(&attached, arguments.duration);
-    let detached = attached.detach();
+    let detached = match attached.detach() {
+        // It ended while it was being left: nothing is left to take out.
+        Err(_) if is_over(&attached.process) => Ok(Detached::default()),
+        result => result,
+    };
     let status = match &ended {
-        Ok(Ended::ProgramEnded) => exit_status(child.as_mut()),
+        Ok(Ended::Exited) => exit_status(child.as_mut()),
         _ => None,
     };
     let summary = recorder.finish(&attached, detached.as_ref().ok(), status);
-    let detached = detached?;
     // What ended it first is what the user has to hear of.
-    let ended = ended?;
-    let summary = summary?;
+    let over = ended.and_then(|ended| Ok((ended, detached?, summary?)));
+    let (ended, detached, summary) = match over {
+        Ok(over) => over,
+        Err(error) => {
+            let cut_short = cut_short(&arguments.output, &attached);
+            eprintln!("capriole: {}", exit::message(&error));
+            eprintln!("capriole: {cut_short}");
+            if let Some(child) = child {
+                wait_for(child)?;
+            }
+            return Ok(ExitCode::FAILURE);
+        }
+    };
 
     let standstill = attached.standstill;
     if arguments.json {
@@ -244,8 +297,56 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
         say_summary(arguments, &attached, &summary, ended, &detached);
     }
     match child {
-        Some(mut child) => Ok(exit::passed_on(child.wait()?)),
+        Some(child) => wait_for(child),
         None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Whether a process has ended, or is so far in ending that its memory is gone.
+fn is_over(process: &Process) -> bool {
+    !process.is_alive() || process.maps().map_or(true, |maps| maps.is_empty())
+}
+
+/// What is left when a recording ended with an error.
+fn cut_short(trace: &Path, attached: &Attached) -> String {
+    let program = if !attached.process.is_alive() {
+        "the program has ended".to_owned()
+    } else if attached.is_mapped() {
+        let pid = attached.process.pid();
+        format!("its probes are still in the program: `capriole detach {pid}` takes them out")
+    } else {
+        "the program goes on without probes".to_owned()
+    };
+    format!(
+        "recording stopped there; {program}; {} has what was recorded until then",
+        trace.display()
+    )
+}
+
+/// Waits for a program that we started, and passes on its status. Whoever asks
+/// (once more) that we end has us leave it running.
+fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
+    let before = signals::requests();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(exit::passed_on(status));
+        }
+        if signals::requests() > before {
+            eprintln!("capriole: process {} is left running", child.id());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let pid = Pid::from_child(&child);
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            // A signal ends this wait; one that came just before it is seen soon.
+            Ok(ended) => {
+                let soon = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 200_000_000,
+                };
+                let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
     }
 }
 
@@ -269,9 +370,9 @@ fn say_dropped(selected: &[Selected], dropped: &[Option<String>]) {
         return;
     }
     eprintln!(
-        "capriole: {} of {} functions are left out; `capriole list` tells why. For example:",
+        "capriole: left out: {} of {}; `capriole list` tells why. For example:",
         units::count(left_out.len() as u64),
-        units::count(selected.len() as u64)
+        units::counted(selected.len() as u64, "function", "functions")
     );
     for (event, reason) in left_out.iter().take(3) {
         eprintln!("  {}: {reason}", event.name());
@@ -283,37 +384,39 @@ fn say_summary(
     attached: &Attached,
     summary: &recorder::Summary,
     ended: Ended,
-    detached: &capriole_target::detach::Detached,
+    detached: &Detached,
 ) {
     let output = arguments.output.display();
     eprintln!(
-        "capriole: {} events in {} -> {output} ({}){}",
-        units::count(summary.events),
+        "capriole: {} in {} -> {output} ({}){}",
+        units::counted(summary.events, "event", "events"),
         units::time(summary.duration),
         units::bytes(summary.bytes),
         ended.remark(),
     );
     if summary.lost > 0 {
         eprintln!(
-            "capriole: {} events were LOST because the buffer was full; give a larger --buffer-size \
-             (now {} MiB) or record fewer functions",
-            units::count(summary.lost),
-            arguments.buffer_size >> 20
+            "capriole: {} LOST because the buffer was full; give a larger --buffer-size \
+             (now {} KiB) or record fewer functions",
+            units::counted(summary.lost, "event", "events"),
+            units::count(arguments.buffer_size >> 10)
         );
     }
     if summary.damaged > 0 {
         eprintln!(
-            "capriole: {} packets were unreadable: the program wrote over session memory",
-            summary.damaged
+            "capriole: {} could not be read: the program wrote over session memory",
+            units::counted(summary.damaged, "packet", "packets")
         );
     }
     if attached.survey.tid_offset.is_none() {
-        eprintln!(
-            "capriole: thread ids are unknown: this program keeps them nowhere that was found"
-        );
+        let why = match arguments.pid {
+            None => "a static program has none yet when it starts; attach with -p PID to see them",
+            Some(_) => "this program keeps them nowhere that was found",
+        };
+        eprintln!("capriole: thread ids are unknown: {why}");
     }
     let out = match ended {
-        Ended::ProgramEnded => String::new(),
+        Ended::Exited => String::new(),
         _ => format!(" and {} to detach", units::time(detached.standstill)),
     };
     eprintln!(

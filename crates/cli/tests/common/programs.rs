@@ -3,6 +3,8 @@
 //! A program is built once for each compiler and set of flags, and again when its
 //! source changes; tests that run at the same time may build the same one.
 
+#![allow(dead_code)] // no test uses all of it
+
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};

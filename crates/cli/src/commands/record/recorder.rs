@@ -5,14 +5,14 @@ use anyhow::Context;
 use capriole_ring::{Packet, Reader};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
-use capriole_target::process::Process;
+use capriole_target::process::{Process, State};
 use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, PacketMeta, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub enum Ended {
     /// Ctrl-C, SIGTERM or SIGHUP.
     Requested,
     /// The program ended.
-    ProgramEnded,
+    Exited,
     /// The program executed another one.
     Executed,
     /// Somebody took the probes out with `capriole detach`.
@@ -37,7 +37,7 @@ impl Ended {
         match self {
             Ended::Duration => "duration",
             Ended::Requested => "requested",
-            Ended::ProgramEnded => "program ended",
+            Ended::Exited => "program ended",
             Ended::Executed => "program executed another",
             Ended::Detached => "detached",
         }
@@ -47,7 +47,7 @@ impl Ended {
     pub fn remark(self) -> &'static str {
         match self {
             Ended::Duration | Ended::Requested => "",
-            Ended::ProgramEnded => "; the program has ended",
+            Ended::Exited => "; the program has ended",
             Ended::Executed => "; the program has executed another one, which is not recorded",
             Ended::Detached => "; somebody else took the probes out",
         }
@@ -74,15 +74,24 @@ pub struct Recorder {
     writer: TraceWriter,
     clock: Clock,
     process: Process,
+    /// Names by thread id as the records have it.
     threads: BTreeMap<u32, String>,
+    /// Thread ids as /proc has them.
+    seen: BTreeSet<u32>,
     reader: Option<Reader>,
     started: Instant,
     ended: Option<Instant>,
     failed_packets: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    New,
+}
+
 /// Between two looks at whether something else than a packet has happened.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(20);
 /// Between two sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -114,6 +123,7 @@ impl Recorder {
             clock,
             process: process.clone(),
             threads: BTreeMap::new(),
+            seen: BTreeSet::new(),
             reader: None,
             started: Instant::now(),
             ended: None,
@@ -129,18 +139,33 @@ impl Recorder {
         let _ = std::fs::remove_dir_all(&path);
     }
 
-    /// Notes the names of the threads there are.
-    fn look_at_threads(&mut self) {
+    /// Notes the names of the threads there are: of all, since a name may change,
+    /// or of those that are new.
+    fn look_at_threads(&mut self, which: Which) {
         let Ok(tids) = self.process.threads() else {
             return;
         };
         for tid in tids {
+            if which == Which::New && self.seen.contains(&tid) {
+                continue;
+            }
             if let Ok(name) = self.process.thread_name(tid) {
                 // In a PID namespace the program's records have the inner number.
                 let inner = inner_tid(&self.process, tid).unwrap_or(tid);
                 self.threads.insert(inner, name);
+                self.seen.insert(tid);
             }
         }
+    }
+
+    fn all_threads_ended(&self) -> bool {
+        let ended = |tid: &u32| {
+            let status = self.process.thread_status(*tid);
+            status.map_or(true, |s| matches!(s.state, State::Zombie | State::Dead))
+        };
+        self.process
+            .threads()
+            .map_or(true, |tids| tids.iter().all(ended))
     }
 
     fn collect(&mut self, all: bool) -> Result<usize, WriteError> {
@@ -180,6 +205,7 @@ impl Recorder {
     fn record(&mut self, attached: &Attached, limit: Option<Duration>) -> anyhow::Result<Ended> {
         let pid = Pid::from_raw(self.process.pid() as i32).context("no process")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        let process = self.process.clone();
         let has_ended = || match &pidfd {
             Ok(fd) => {
                 let now = rustix::event::Timespec {
@@ -188,11 +214,12 @@ impl Recorder {
                 };
                 poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
             }
-            Err(_) => true,
+            Err(_) => !process.is_alive(), // Linux before 5.3, or it has just ended
         };
         let started = self.started;
         let mut second = started;
-        self.look_at_threads();
+        let mut tick = started;
+        self.look_at_threads(Which::All);
         loop {
             self.collect(false)?;
             if signals::requests() > 0 {
@@ -203,19 +230,32 @@ impl Recorder {
                 return Ok(Ended::Duration);
             }
             if has_ended() {
-                return Ok(Ended::ProgramEnded);
+                return Ok(Ended::Exited);
             }
             if attached.is_restored() {
                 return Ok(Ended::Detached);
             }
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.look_at_threads(Which::New);
+            }
             if second.elapsed() >= SECOND {
                 second = Instant::now();
                 self.clock.sync()?;
-                self.look_at_threads();
+                self.look_at_threads(Which::All);
                 self.writer
                     .checkpoint(&self.clock.model()?, &self.threads)?;
-                if !attached.is_mapped() && !has_ended() {
-                    return Ok(Ended::Executed);
+                // A process whose main thread has ended shows no memory map.
+                match self.process.status().map(|status| status.state) {
+                    Ok(State::Zombie | State::Dead) | Err(_) => {
+                        if self.all_threads_ended() {
+                            return Ok(Ended::Exited);
+                        }
+                    }
+                    Ok(_) if !attached.is_mapped() && !has_ended() => {
+                        return Ok(Ended::Executed);
+                    }
+                    Ok(_) => {}
                 }
             }
             if let Some(reader) = &mut self.reader {
@@ -233,12 +273,14 @@ impl Recorder {
         exit: Option<ExitStatus>,
     ) -> anyhow::Result<Summary> {
         if exit.is_none() {
-            self.look_at_threads();
+            self.look_at_threads(Which::All);
         }
+        // The end of the recording, not of writing down what is left of it. Two
+        // points are enough if this one is no better.
+        let _ = self.clock.sync();
         if !self.failed_packets {
             self.collect(true)?;
         }
-        let _ = self.clock.sync(); // two points are enough if this one is no better
         let (lost, damaged) = self
             .reader
             .as_ref()

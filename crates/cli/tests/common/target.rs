@@ -1,0 +1,486 @@
+//! A test program that runs, probes in it, and the proof that nothing stays behind.
+//!
+//! Probes are put in by the library, for tight loops ([`attach_to`], [`Recording`]), or by
+//! the command ([`capriole`]).
+
+#![allow(dead_code)] // each test uses a part
+
+use capriole_event::EventSpec;
+use capriole_plan::detour::Record;
+use capriole_plan::site::Tactic;
+use capriole_ring::layout::Geometry;
+use capriole_ring::{Packet, Reader};
+use capriole_target::attach::{Attached, Probe, attach, breakpoints_allowed};
+use capriole_target::maps::Mapping;
+use capriole_target::object::Objects;
+use capriole_target::planner::Planner;
+use capriole_target::process::Process;
+use capriole_target::recover::is_session;
+use capriole_target::resolve::resolve;
+use iced_x86::{Decoder, DecoderOptions, Register};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The function patterns of `hammer`.
+pub const HAMMER: &[&str] = &[":work*", ":step"];
+
+const SECONDS: Duration = Duration::from_secs(5);
+
+/// Whether the long forms of the tests were asked for (`CAPRIOLE_LONG=1`).
+pub fn long() -> bool {
+    std::env::var_os("CAPRIOLE_LONG").is_some_and(|value| value == "1")
+}
+
+/// `short` rounds, or `long` of them.
+pub fn rounds(short: usize, long_form: usize) -> usize {
+    if long() { long_form } else { short }
+}
+
+/// A program that has said "ready". Killed when dropped.
+pub struct Running {
+    pub child: Child,
+    pub pid: u32,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    pub fn start(program: &Path, arguments: &[&str]) -> Running {
+        Running::of(Command::new(program).args(arguments))
+    }
+
+    pub fn of(command: &mut Command) -> Running {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program that was just built starts");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let pid = child.id();
+        let mut running = Running {
+            child,
+            pid,
+            input,
+            output,
+        };
+        let line = running.line();
+        assert_eq!(line, format!("ready {pid}"));
+        running
+    }
+
+    pub fn process(&self) -> Process {
+        Process::open(self.pid).expect("it runs")
+    }
+
+    /// The next line that it prints.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line.truncate(line.trim_end().len());
+        line
+    }
+
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("its input is open");
+        writeln!(input, "{line}").expect("it lives");
+        input.flush().expect("it lives");
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a signal to a child of this test, which was not waited for.
+        assert_eq!(unsafe { libc::kill(self.pid as i32, signal) }, 0);
+    }
+
+    /// Ends it: it must have verified all that it did.
+    pub fn finish(mut self) -> String {
+        drop(self.input.take());
+        self.finished()
+    }
+
+    /// Waits for its end: it must have verified all that it did.
+    pub fn finished(&mut self) -> String {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).expect("text");
+        let status = self.child.wait().expect("it ends");
+        let last = text.lines().last().unwrap_or_default();
+        assert!(
+            status.success() && last.starts_with("ok "),
+            "the program ended with {status}:\n{text}"
+        );
+        text
+    }
+
+    /// The program must be alive, or its last words are shown.
+    pub fn assert_alive(&mut self) {
+        if let Some(status) = self.child.try_wait().expect("a child") {
+            let mut text = String::new();
+            let _ = self.output.read_to_string(&mut text);
+            panic!("the program has ended with {status}:\n{text}");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        // Not for ever: after a failure threads of it may still be traced by this test,
+        // and then their end is not told.
+        let started = Instant::now();
+        while started.elapsed() < SECONDS && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Which tactic a test wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// What the planner chooses.
+    Best,
+    /// A breakpoint everywhere.
+    Breakpoint,
+}
+
+/// Probes of a process, each recording arguments 1 and 2 as event number "its place".
+#[derive(Debug, Clone)]
+pub struct Probes {
+    pub probes: Vec<Probe>,
+    pub names: Vec<String>,
+}
+
+impl Probes {
+    pub fn of(process: &Process, events: &[&str], reach: Reach) -> Probes {
+        let objects = Objects::of_process(process).expect("the objects");
+        // A thread that is just being made blocks all signals for a moment.
+        let started = Instant::now();
+        while breakpoints_allowed(process).is_err() && started.elapsed() < SECONDS {
+            std::thread::yield_now();
+        }
+        let planner = Planner::of_process(process);
+        let mut result = Probes {
+            probes: Vec::new(),
+            names: Vec::new(),
+        };
+        for text in events {
+            let spec = EventSpec::parse(text).expect("an event");
+            for site in resolve(&objects, &spec).expect("functions") {
+                let plan = planner.plan(&site).expect("a plan");
+                let mut probe = Probe {
+                    shape: plan.shape,
+                    records: vec![Record {
+                        event: result.probes.len() as u32,
+                        fields: vec![Register::RDI, Register::RSI],
+                    }],
+                    near: site.object.range(),
+                    before: plan.before,
+                };
+                if reach == Reach::Breakpoint {
+                    by_breakpoint(&mut probe);
+                }
+                result.probes.push(probe);
+                result.names.push(site.symbol.clone().unwrap_or_default());
+            }
+        }
+        result
+    }
+
+    /// As [`Probes::of`], of those patterns that fit something that can be probed.
+    pub fn of_any(process: &Process, events: &[&str], reach: Reach) -> Probes {
+        let objects = Objects::of_process(process).expect("the objects");
+        let planner = Planner::of_process(process);
+        let fits = |text: &&&str| {
+            let spec = EventSpec::parse(text).expect("an event");
+            resolve(&objects, &spec)
+                .is_ok_and(|sites| sites.iter().all(|site| planner.plan(site).is_ok()))
+        };
+        let events: Vec<&str> = events.iter().filter(fits).copied().collect();
+        Probes::of(process, &events, reach)
+    }
+
+    pub fn keep(&mut self, wanted: impl Fn(&str) -> bool) {
+        let kept: Vec<bool> = self.names.iter().map(|n| wanted(n)).collect();
+        let mut keep = kept.iter();
+        self.probes.retain(|_| *keep.next().expect("as many"));
+        let mut keep = kept.iter();
+        self.names.retain(|_| *keep.next().expect("as many"));
+        for (number, probe) in self.probes.iter_mut().enumerate() {
+            probe.records[0].event = number as u32;
+        }
+    }
+}
+
+/// Turns a probe into one that is reached by a breakpoint.
+fn by_breakpoint(probe: &mut Probe) {
+    if probe.shape.tactic == Tactic::Int3 {
+        return;
+    }
+    let start = probe.shape.covered.start;
+    let mut decoder = Decoder::with_ip(64, &probe.before, start, DecoderOptions::NONE);
+    let first = decoder.decode();
+    probe.shape.tactic = Tactic::Int3;
+    probe.shape.displaced = vec![first];
+    probe.shape.resume = first.next_ip();
+    probe.shape.covered.end = start + 1;
+    probe.before.truncate(1);
+}
+
+/// One recorded call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    pub time: u64,
+    pub event: u32,
+    pub tid: u32,
+    pub thread: u64,
+    pub seq: u64,
+}
+
+/// An attached process and what was recorded of it so far.
+pub struct Recording {
+    pub attached: Attached,
+    reader: Reader,
+    pub calls: Vec<Call>,
+}
+
+/// Attaches; every probe must be there.
+pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let attached = attach(process, &probes.probes, |journal| {
+        Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal)
+    })
+    .expect("attach");
+    for (outcome, name) in attached.outcomes.iter().zip(&probes.names) {
+        assert!(outcome.is_ok(), "{name}: {outcome:?}");
+    }
+    let memory = &attached.memory;
+    let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+    Recording {
+        attached,
+        reader,
+        calls: Vec::new(),
+    }
+}
+
+fn configured_cpus() -> u32 {
+    // SAFETY: reads a number.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.clamp(1, 4096) as u32
+}
+
+fn take(calls: &mut Vec<Call>, packet: Packet<'_>) {
+    let mut last = 0;
+    assert_eq!(packet.content.len() % 32, 0, "half a record");
+    for record in packet.content.chunks_exact(32) {
+        let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8"));
+        let (time, header) = (word(0), word(8));
+        assert!(time >= last, "time goes backwards in a packet");
+        last = time;
+        calls.push(Call {
+            time,
+            event: header as u32,
+            tid: (header >> 32) as u32,
+            thread: word(16),
+            seq: word(24),
+        });
+    }
+}
+
+impl Recording {
+    /// Takes what there is, for a while.
+    pub fn record(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            let calls = &mut self.calls;
+            self.reader
+                .collect::<()>(false, |p| {
+                    take(calls, p);
+                    Ok(())
+                })
+                .expect("the sink never fails");
+            self.reader.wait(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes the probes out and gives the calls in time order, or nothing if the buffer
+    /// was too small for all.
+    pub fn detach(self) -> Option<Vec<Call>> {
+        let report = self.attached.detach().unwrap_or_else(|error| {
+            panic!(
+                "detach: {error}; {}",
+                last_words(self.attached.process.pid())
+            )
+        });
+        assert_eq!((report.foreign, report.lingering), (0, false), "{report:?}");
+        self.finish()
+    }
+
+    /// As [`Recording::detach`] when the probes are out already.
+    pub fn finish(mut self) -> Option<Vec<Call>> {
+        let calls = &mut self.calls;
+        self.reader
+            .collect::<()>(true, |p| {
+                take(calls, p);
+                Ok(())
+            })
+            .expect("the sink never fails");
+        assert_eq!(self.reader.damaged(), 0);
+        self.calls.sort_unstable();
+        (self.reader.lost() == 0).then_some(self.calls)
+    }
+}
+
+/// Of each function and thread no call is missing, and they are in order. Returns how
+/// many calls each function had. `step` is called with mixed numbers, so that it has no
+/// order; it is only counted.
+pub fn assert_gap_free(names: &[String], calls: &[Call]) -> BTreeMap<String, usize> {
+    let mut last: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for call in calls {
+        let name = &names[call.event as usize];
+        *count.entry(name.clone()).or_default() += 1;
+        if name.ends_with("step") {
+            continue;
+        }
+        if let Some(before) = last.insert((call.event, call.thread), call.seq) {
+            assert_eq!(
+                call.seq,
+                before + 1,
+                "{name}, thread {}: calls are missing or in the wrong order",
+                call.thread
+            );
+        }
+    }
+    count
+}
+
+/// How a process ended, if it did.
+pub fn last_words(pid: u32) -> String {
+    let mut status = 0;
+    // SAFETY: asks about a child of this test; `status` is a place for the answer.
+    match unsafe { libc::waitpid(pid as i32, &mut status, libc::WNOHANG) } {
+        0 => "the program still runs".to_owned(),
+        -1 => "the program is gone".to_owned(),
+        _ => format!("the program has ended with wait status {status:#x}"),
+    }
+}
+
+/// What a process looks like from outside; to be compared with itself later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looks {
+    handlers: Vec<String>,
+    descriptors: Vec<String>,
+    /// Executable and shared mappings; the others are the program's own business.
+    code: Vec<String>,
+}
+
+fn describe(mapping: &Mapping) -> String {
+    format!(
+        "{:x}-{:x} {:?} {}",
+        mapping.start,
+        mapping.end,
+        mapping.perms,
+        mapping.path.to_string_lossy()
+    )
+}
+
+pub fn looks(process: &Process) -> Looks {
+    let status = std::fs::read_to_string(process.proc_path("status")).expect("status");
+    let handlers = status
+        .lines()
+        .filter(|l| l.starts_with("SigCgt") || l.starts_with("SigIgn") || l.starts_with("SigBlk"))
+        .map(str::to_owned)
+        .collect();
+    let mut descriptors: Vec<String> = std::fs::read_dir(process.proc_path("fd"))
+        .expect("descriptors")
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let target = std::fs::read_link(entry.path()).ok()?;
+            Some(format!("{:?} {target:?}", entry.file_name()))
+        })
+        .collect();
+    descriptors.sort();
+    let maps = process.maps().expect("maps");
+    let code = maps
+        .iter()
+        .filter(|m| m.perms.execute || m.perms.shared)
+        .map(describe)
+        .collect();
+    Looks {
+        handlers,
+        descriptors,
+        code,
+    }
+}
+
+/// It looks as before, at once or when a thread that is on its way back to where it was
+/// has come there.
+pub fn assert_looks(process: &Process, before: &Looks, when: &str) {
+    let started = Instant::now();
+    while looks(process) != *before && started.elapsed() < SECONDS * 4 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(looks(process), *before, "{when}");
+}
+
+/// The bytes of all mapped text are those of the files.
+pub fn assert_text_is_the_files(process: &Process, only_main: bool) {
+    let main = process.exe().expect("exe");
+    for mapping in process.maps().expect("maps") {
+        let is_text = mapping.perms.execute && mapping.is_file();
+        if !is_text || only_main && Path::new(&mapping.path) != main {
+            continue;
+        }
+        let Ok(file) = std::fs::File::open(process.in_root(Path::new(&mapping.path))) else {
+            continue; // a library that was loaded and is deleted by now
+        };
+        let size = (mapping.end - mapping.start) as usize;
+        let (mut on_disk, mut in_memory) = (vec![0; size], vec![0; size]);
+        let len = file.read_at(&mut on_disk, mapping.offset).expect("read");
+        if process.read_memory(mapping.start, &mut in_memory).is_err() {
+            continue; // unloaded meanwhile
+        }
+        let different = (0..len).find(|i| on_disk[*i] != in_memory[*i]);
+        assert_eq!(
+            different.map(|i| format!(
+                "{:#x}: {:02x?} instead of {:02x?}",
+                mapping.start + i as u64,
+                &in_memory[i..(i + 8).min(len)],
+                &on_disk[i..(i + 8).min(len)]
+            )),
+            None,
+            "{} is changed",
+            mapping.path.to_string_lossy()
+        );
+    }
+}
+
+/// No session memory is mapped.
+pub fn assert_no_session(process: &Process) {
+    let maps = process.maps().expect("maps");
+    let left = maps.iter().find(|m| is_session(m)).map(describe);
+    assert_eq!(left, None, "session memory is still mapped");
+}
+
+/// Runs `capriole` with these arguments.
+pub fn capriole(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("capriole starts")
+}
+
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Both outputs, for messages.
+pub fn told(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}

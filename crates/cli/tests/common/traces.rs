@@ -1,0 +1,147 @@
+//! What the command recorded, as its own `report` tells it.
+
+#![allow(dead_code)] // each test uses a part
+
+use crate::target::{capriole, told};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory for one test, gone when it ends.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+/// `report --summary --json` of a trace.
+pub fn summary(trace: &Path) -> Value {
+    let output = capriole(&["report", "--summary", "--json", text(trace)]);
+    assert!(output.status.success(), "{}", told(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Calls by event of a trace that is whole: ended, and without a lost event.
+pub fn calls(trace: &Path) -> BTreeMap<String, u64> {
+    let summary = summary(trace);
+    assert_eq!(summary["complete"], true, "{summary}");
+    for nothing in ["lost_events", "lost_packets", "damages"] {
+        assert_eq!(summary[nothing], 0, "{nothing}: {summary}");
+    }
+    let events = summary["by_event"].as_array().expect("a list");
+    let name = |e: &Value| e["event"].as_str().expect("a name").to_owned();
+    let by_event: BTreeMap<_, _> = events
+        .iter()
+        .map(|e| (name(e), e["calls"].as_u64().expect("a number")))
+        .collect();
+    assert_eq!(
+        by_event.len(),
+        events.len(),
+        "two events of one name: {summary}"
+    );
+    by_event
+}
+
+/// The events of a trace, one a line.
+pub fn events(trace: &Path) -> Vec<Value> {
+    let output = capriole(&["report", "--json", text(trace)]);
+    assert!(output.status.success(), "{}", told(&output));
+    let lines = String::from_utf8(output.stdout).expect("UTF-8");
+    let parse = |line| serde_json::from_str(line).expect("JSON");
+    lines.lines().map(parse).collect()
+}
+
+/// Runs `capriole record -o TRACE ARGUMENTS`.
+pub fn record<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Output {
+    recorder(trace, arguments)
+        .output()
+        .expect("capriole starts")
+}
+
+/// The same, to be started.
+pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    command.args(["record", "-o"]).arg(trace).args(arguments);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Waits until a recorder that was just started has its probes in `pid`.
+pub fn until_recording(pid: u32) {
+    let process = capriole_target::process::Process::open(pid).expect("it runs");
+    let started = Instant::now();
+    loop {
+        let maps = process.maps().expect("maps");
+        let session = maps
+            .iter()
+            .find(|m| capriole_target::recover::is_session(m));
+        let armed = session.is_some_and(|m| {
+            let mut state = [0; 4];
+            let at = m.start + capriole_ring::layout::header::STATE as u64;
+            process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
+                && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
+        });
+        if armed {
+            break;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "nobody attached"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Armed is said just before the bytes are written, in the same stop.
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+/// A recorder that has attached to a process and records in the background.
+pub struct Background {
+    child: std::process::Child,
+    pub trace: PathBuf,
+}
+
+impl Background {
+    /// Attaches to `pid`; returns when its probes are there.
+    pub fn attach(trace: &Path, pid: u32, events: &[&str]) -> Background {
+        let pid_text = pid.to_string();
+        let mut arguments = vec!["--json", "-p", &pid_text];
+        for event in events {
+            arguments.extend(["-e", event]);
+        }
+        let mut command = recorder(trace, &arguments);
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let background = Background {
+            child: child.expect("capriole starts"),
+            trace: trace.to_owned(),
+        };
+        until_recording(pid);
+        background
+    }
+
+    /// Ends it as Ctrl-C does. Returns what it said.
+    pub fn end(self) -> Value {
+        self.end_by(libc::SIGINT)
+    }
+
+    pub fn end_by(self, signal: i32) -> Value {
+        // SAFETY: a signal to a child of this test, which was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+        self.ended_by_itself()
+    }
+
+    /// Waits for its end, which somebody else has brought about.
+    pub fn ended_by_itself(self) -> Value {
+        let output = self.child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", told(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
