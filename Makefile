@@ -1,0 +1,44 @@
+# make demo   watch Capriole work on a program that is not ours
+# make test   run all tests
+#
+# Both install with apt-get what a fresh Debian lacks. The rest is for developers.
+
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+PREFIX ?= /usr/local
+
+.PHONY: help demo test bench lint stress install
+
+help:
+	@echo 'make demo      watch Capriole work on a program that is not ours (about a minute)'
+	@echo 'make test      run all tests'
+	@echo 'make bench     measure what a hit costs on this machine'
+	@echo 'make lint      formatting, clippy and documentation, as the tests of a change do'
+	@echo 'make stress    record and be killed, for STRESS_SECONDS=60, on a program that checks itself'
+	@echo 'make install   put the command into PREFIX=/usr/local'
+
+demo:
+	@scripts/setup.sh demo
+	@cargo build --release -p capriole
+	@scripts/demo.sh
+
+test:
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+bench:
+	@scripts/setup.sh build
+	@cargo run --release -p capriole -- bench hit
+
+lint:
+	@scripts/lint.sh
+
+stress:
+	@scripts/setup.sh build
+	@cargo build --release -p capriole
+	@scripts/stress.sh
+
+install:
+	@scripts/setup.sh build
+	@cargo build --release -p capriole
+	install -D -m 755 "$$(scripts/binary.sh)" "$(DESTDIR)$(PREFIX)/bin/capriole"

@@ -1,0 +1,85 @@
+#!/bin/bash
+# Looks for what building, testing and the demo need, and installs what is missing
+# with apt-get. A machine that has everything is not touched and needs no network.
+#
+#   scripts/setup.sh build|test|demo
+#
+# A package without which the work cannot be done is an error; one that only some
+# tests compare with is a message, and those tests say that they leave something out.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+for_what=${1:-build}
+
+say() { echo "setup: $*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Programs and the Debian packages they are in.
+needed="cc:gcc ld:binutils objcopy:binutils"
+wanted=""
+case $for_what in
+build) ;;
+test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3" ;;
+demo)
+	needed="$needed sqlite3:sqlite3"
+	wanted="babeltrace2:babeltrace2"
+	;;
+*)
+	say "say build, test or demo, not \`$for_what\`"
+	exit 2
+	;;
+esac
+
+# The packages of those programs in the list $1 that are not there.
+missing() {
+	local pair packages=""
+	for pair in $1; do
+		have "${pair%%:*}" || packages="$packages ${pair#*:}"
+	done
+	# The C library's headers come with gcc only as a recommendation.
+	if [ "$1" = "$needed" ] && ! echo '#include <stdio.h>' | cc -E - >/dev/null 2>&1; then
+		packages="$packages libc6-dev"
+	fi
+	echo "$packages" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//'
+}
+
+install() {
+	local packages=$1 as=""
+	if ! have apt-get; then
+		say "there is no apt-get here; install with your package manager what Debian calls: $packages"
+		return 1
+	fi
+	if [ "$(id -u)" != 0 ]; then
+		as="sudo -n"
+		if ! have sudo || ! sudo -n true 2>/dev/null; then
+			say "not root, and sudo wants a password; please run: sudo apt-get install $packages"
+			return 1
+		fi
+	fi
+	say "installing $packages"
+	# The lists of packages may be there already, and may be too old.
+	local get="env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=1 -o Acquire::http::Timeout=30"
+	# shellcheck disable=SC2086
+	{
+		$as $get --no-install-recommends install $packages ||
+			{ $as $get update && $as $get --no-install-recommends install $packages; }
+	} </dev/null >&2
+}
+
+packages=$(missing "$needed")
+if [ -n "$packages" ] && ! install "$packages"; then
+	packages=$(missing "$needed")
+	[ -z "$packages" ] || say "cannot go on without: $packages"
+	[ -z "$packages" ] || exit 1
+fi
+packages=$(missing "$wanted")
+if [ -n "$packages" ] && ! install "$packages"; then
+	say "going on without: $(missing "$wanted") (what is compared with them is left out)"
+fi
+
+# The compiler of the distribution is often too old, so rustup is what is named.
+version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+found=$(cargo --version 2>/dev/null | awk '{ print $2 }')
+if [ -z "$found" ] || [ "$(printf '%s\n' "$version" "${found%%-*}" | sort -V | head -n 1)" != "$version" ]; then
+	say "cargo $version or later is needed (here: ${found:-none}); get it with: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
+	exit 1
+fi
