@@ -189,9 +189,9 @@ fn a_program_with_two_hundred_threads() {
         Hammering {
             program: &program,
             arguments: &["--threads", "200", "--signals"],
-            events: &[":work", ":work_switch"],
+            events: &[":work_switch"],
             reach,
-            rounds: rounds(4, 300),
+            rounds: rounds(2, 100),
             wanted: all,
         }
         .run();

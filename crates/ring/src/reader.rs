@@ -44,7 +44,13 @@ pub struct Reader {
     found: Vec<Found>,
     /// Packets whose control made no sense; they are left alone.
     damaged: u64,
+    /// The last look found something.
+    busy: bool,
 }
+
+/// Between two looks of a busy reader. In this time one CPU fills about 0.5 MB at
+/// 15 ns an event.
+pub const NAP: Duration = Duration::from_micros(250);
 
 impl Reader {
     /// A reader of session memory that the target has mapped at `base`.
@@ -58,6 +64,7 @@ impl Reader {
             buffer: vec![0; geometry.packet_size as usize],
             found: Vec::new(),
             damaged: 0,
+            busy: false,
         }
     }
 
@@ -197,6 +204,7 @@ impl Reader {
                 delivered += 1;
             }
         }
+        self.busy = delivered > 0;
         Ok(delivered)
     }
 
@@ -223,7 +231,15 @@ impl Reader {
     }
 
     /// Sleeps until a packet is closed, or for `limit`.
+    ///
+    /// Being woken costs the program a system call. So while packets keep coming the
+    /// reader naps for [`NAP`] and looks by itself; only when it finds nothing does
+    /// it ask to be woken.
     pub fn wait(&mut self, limit: Duration) {
+        if std::mem::take(&mut self.busy) {
+            std::thread::sleep(limit.min(NAP));
+            return;
+        }
         self.memory.announce_sleep();
         if self.has_closed_packets() {
             self.memory.store_u32(header::READER_WAITING, 0);

@@ -71,7 +71,9 @@ pub struct Detached {
 /// takes nanoseconds; the later rounds are for machines that are very busy.
 const MOMENTS: u32 = 60;
 /// How often the process is stopped again for what could not be unmapped.
-const ROUNDS: u32 = 12;
+/// The program runs in between: a thread in a signal handler that interrupted a detour
+/// needs a processor to come back, which with hundreds of busy threads takes its time.
+const ROUNDS: u32 = 16;
 
 /// Whether session memory at `base` is still mapped in the process: after exec it
 /// is not, and the addresses in the journal mean nothing any more.
@@ -110,7 +112,7 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
     gadgets::search(&process.maps()?, &remote);
     for round in 0..ROUNDS {
         if round > 0 {
-            std::thread::sleep(Duration::from_millis(1 << round.min(7)));
+            std::thread::sleep(Duration::from_millis(1 << round.min(9)));
         }
         let mut stopped = Stopped::all(pid)?;
         if !is_ours()? {

@@ -102,15 +102,14 @@ impl Armed {
     fn new(attached: Attached) -> Armed {
         let memory = &attached.memory;
         let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
-        let shared = memory.memory.clone();
         let count = Arc::new(Mutex::new(Count { reader, bytes: 0 }));
         let stop = Arc::new(AtomicBool::new(false));
         let (counting, stopping) = (count.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             while !stopping.load(Ordering::Relaxed) {
-                shared.announce_sleep();
-                lock(&counting).collect();
-                shared.sleep(Duration::from_millis(5));
+                let mut count = lock(&counting);
+                count.collect();
+                count.reader.wait(Duration::from_millis(5));
             }
         });
         Armed {
