@@ -180,11 +180,6 @@ fn entries(path: &Path) -> io::Result<Vec<OsString>> {
         .collect()
 }
 
-/// Whether nothing is in a directory, as in one whose removal was cut short.
-fn is_empty(path: &Path) -> bool {
-    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-}
-
 /// Whether a directory is a trace of this crate's making.
 fn is_trace(path: &Path) -> bool {
     json_path(path).is_file()
@@ -219,7 +214,7 @@ fn put_aside(path: &Path) -> Result<(), DirectoryError> {
     old_name.push(".old");
     let old = path.with_file_name(old_name);
     match fs::symlink_metadata(&old) {
-        Ok(found) if found.is_dir() && (is_trace(&old) || is_empty(&old)) => remove(&old)?,
+        Ok(found) if found.is_dir() && is_trace(&old) => remove(&old)?,
         Ok(_) => return Err(DirectoryError::OldNotATrace(old)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed("read", &old)(error)),
