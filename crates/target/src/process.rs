@@ -19,7 +19,7 @@ pub use error::{Permission, ProcessError};
 pub use stat::Stat;
 pub use status::{Seccomp, SignalSet, State, Status};
 
-use crate::maps::{Mapping, MapsError, parse_maps};
+use crate::maps::{Mapping, parse_maps};
 
 /// `e_ident[EI_CLASS]` of a 64-bit ELF file.
 const ELFCLASS64: u8 = 2;
@@ -236,15 +236,25 @@ impl Process {
 
     /// The memory map.
     ///
+    /// The kernel gives it piece by piece; in a program that maps and unmaps at that
+    /// moment two pieces may not fit together. Then it is read again.
+    ///
     /// # Errors
     ///
     /// Not permitted, no such process, or a line that cannot be understood.
     pub fn maps(&self) -> Result<Vec<Mapping>, ProcessError> {
-        let bytes = self.read("maps")?;
-        parse_maps(&bytes).map_err(|source: MapsError| ProcessError::Maps {
-            pid: self.pid,
-            source,
-        })
+        const ATTEMPTS: usize = 20;
+        let mut attempt = 1;
+        loop {
+            match parse_maps(&self.read("maps")?) {
+                Ok(maps) => return Ok(maps),
+                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Err(source) => {
+                    let pid = self.pid;
+                    return Err(ProcessError::Maps { pid, source });
+                }
+            }
+        }
     }
 
     /// The limit of the main stack in bytes; `None` if unlimited or unknown.

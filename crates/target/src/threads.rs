@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// How long a thread that was let run may take to be given a processor.
 const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
+/// How long a stop is waited for without sleeping.
+const SPIN: Duration = Duration::from_micros(30);
 /// How long the end of killed threads is waited for.
 const BURY_LIMIT: Duration = Duration::from_secs(1);
 
@@ -249,14 +251,16 @@ fn wait_limited(pid: i32, tid: i32) -> Result<Event, TargetError> {
             let state = thread_state(pid, tid);
             return Err(TargetError::Unstoppable { pid, tid, state });
         }
-        if waited < Duration::from_millis(1) {
+        // Not longer than a running thread takes: one that only waits for a processor
+        // may be waiting for ours.
+        if waited < SPIN {
             std::thread::yield_now();
         } else {
             // A first thread that has ended before the others reports nothing.
             if tid == pid && matches!(thread_state(pid, tid), 'Z' | 'X') {
                 return Ok(Event::Gone(0));
             }
-            std::thread::sleep(Duration::from_micros(100));
+            std::thread::sleep(Duration::from_micros(20));
         }
     }
 }
