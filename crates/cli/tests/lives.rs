@@ -197,7 +197,7 @@ fn a_process_that_ends_meanwhile() {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
     for (how, code, signal) in ends {
-        for after in (0..rounds(10, 200)).map(|n| n * 4_000) {
+        for after in (0..rounds(10, 100)).map(|n| n * 4_000) {
             let after = after.to_string();
             let arguments = ["--how", how, "--after-us", &after];
             let mut running = Running::start(&program, &arguments);
