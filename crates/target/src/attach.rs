@@ -267,12 +267,7 @@ fn prepare_and_write(
     let pid = process.pid() as i32;
     recover::clear_the_way(process)?;
     Agent::check_sandbox(process)?;
-    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
-        pid,
-        what: "open",
-        address: 0,
-        source,
-    })?;
+    let remote = RemoteMemory::open(pid)?;
     let identity = Identity {
         target: (process.pid(), process.start_time()),
         owner: recover::own_identity(),

@@ -102,12 +102,7 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
     // Somebody else (`capriole detach`) may be at the same work: between two of our
     // stops he can have finished it, and the program have mapped other things there.
     let is_ours = || Ok::<_, TargetError>(session_at(process, installed.base)? == Some(inode));
-    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
-        pid,
-        what: "open",
-        address: 0,
-        source,
-    })?;
+    let remote = RemoteMemory::open(pid)?;
     // Searched now, found again while threads stand still.
     gadgets::search(&process.maps()?, &remote);
     for round in 0..ROUNDS {

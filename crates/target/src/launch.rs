@@ -102,12 +102,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         }
     }
     let process = Process::open(pid as u32)?;
-    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
-        pid,
-        what: "open",
-        address: 0,
-        source,
-    })?;
+    let remote = RemoteMemory::open(pid)?;
     let (stop, state) = stopping_place(&process)?;
     ptrace::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
     loop {

@@ -4,6 +4,7 @@
 //! mappings (a private copy of the page is made), which is how instruction bytes
 //! and the arena, neither of which is ever writable in the target, are written.
 
+use crate::error::TargetError;
 use crate::gadgets::Gadgets;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -23,11 +24,17 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// What the kernel answers: not found, or not permitted.
-    pub fn open(pid: i32) -> io::Result<RemoteMemory> {
+    pub fn open(pid: i32) -> Result<RemoteMemory, TargetError> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(format!("/proc/{pid}/mem"))?;
+            .open(format!("/proc/{pid}/mem"))
+            .map_err(|source| TargetError::Memory {
+                pid,
+                what: "open",
+                address: 0,
+                source,
+            })?;
         Ok(RemoteMemory {
             file,
             gadgets: Cell::new(None),

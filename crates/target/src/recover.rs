@@ -76,12 +76,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     if sessions.is_empty() {
         return Ok(Vec::new());
     }
-    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
-        pid,
-        what: "open",
-        address: 0,
-        source,
-    })?;
+    let remote = RemoteMemory::open(pid)?;
     sessions
         .into_iter()
         .map(|m| read_session(pid, &remote, &maps, m))
@@ -265,12 +260,7 @@ pub fn send_home(
 /// Stops the process once for [`send_home`].
 fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
     let pid = process.pid() as i32;
-    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
-        pid,
-        what: "open",
-        address: 0,
-        source,
-    })?;
+    let remote = RemoteMemory::open(pid)?;
     send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
 }
 
@@ -327,12 +317,7 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
         return Ok(());
     }
     let pid = process.pid() as i32;
-    let remote = RemoteMemory::open(pid).map_err(|source| TargetError::Memory {
-        pid,
-        what: "open",
-        address: 0,
-        source,
-    })?;
+    let remote = RemoteMemory::open(pid)?;
     let agent = Agent::hire(process, &remote)?;
     for fd in leaked {
         agent.close(process, &remote, fd)?;

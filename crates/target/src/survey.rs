@@ -46,7 +46,7 @@ fn rseq_offset(stopped: &Stopped) -> Option<i32> {
 
 /// The thread id as the target itself sees it, which differs from ours if it lives
 /// in a PID namespace: the last number of the `NSpid` line.
-fn own_tid(pid: i32, tid: i32) -> Option<u32> {
+pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()

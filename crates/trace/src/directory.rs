@@ -82,8 +82,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Director
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Holds the lock until it is closed.
-    root: OwnedFd,
+    root: Locked,
     info: OwnedFd,
 }
 
@@ -109,13 +108,13 @@ impl Directory {
             Err(error) => return Err(failed("create", path)(error.into())),
         }
         let root = open_directory(CWD, path).map_err(failed("open", path))?;
-        if !lock(&root) {
+        let Some(root) = Locked::take(root) else {
             return Err(DirectoryError::Busy(path.to_path_buf()));
-        }
+        };
         let info_path = path.join(INFO);
-        rustix::fs::mkdirat(&root, INFO, Mode::RWXU)
+        rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU)
             .map_err(|error| failed("create", &info_path)(error.into()))?;
-        let info = open_directory(&root, Path::new(INFO)).map_err(failed("open", &info_path))?;
+        let info = open_directory(&root.0, Path::new(INFO)).map_err(failed("open", &info_path))?;
         Ok(Directory {
             path: path.to_path_buf(),
             root,
@@ -131,12 +130,12 @@ impl Directory {
     /// Makes a stream's file.
     pub(crate) fn create_stream(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.root, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+        Ok(rustix::fs::openat(&self.root.0, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
     /// Replaces `metadata` as a whole, or leaves the older one.
     pub(crate) fn replace_metadata(&self, text: &str) -> io::Result<()> {
-        replace(&self.root, METADATA, text.as_bytes())
+        replace(&self.root.0, METADATA, text.as_bytes())
     }
 
     /// Replaces the JSON file as a whole, or leaves the older one.
@@ -189,14 +188,30 @@ fn is_trace(path: &Path) -> bool {
 
 /// Whether a recording holds the lock of a directory.
 fn is_busy(path: &Path) -> bool {
-    open_directory(CWD, path).is_ok_and(|directory| !lock(&directory))
+    open_directory(CWD, path).is_ok_and(|directory| Locked::take(directory).is_none())
 }
 
-/// Takes the lock of a directory, until it is closed; false if another process has it. Where the
-/// file system knows no locks, everybody has it.
-fn lock(directory: &OwnedFd) -> bool {
-    let locked = rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive);
-    locked != Err(rustix::io::Errno::WOULDBLOCK)
+/// A directory with its lock, given back when this is dropped.
+///
+/// It is given back by name and not only by closing: a child that another thread of this
+/// process has just forked holds the open directory too, until it executes its program.
+#[derive(Debug)]
+struct Locked(OwnedFd);
+
+impl Locked {
+    /// Takes the lock; `None` if another recording has it. Where the file system knows no
+    /// locks, everybody has it.
+    fn take(directory: OwnedFd) -> Option<Locked> {
+        let locked = rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive);
+        (locked != Err(rustix::io::Errno::WOULDBLOCK)).then_some(Locked(directory))
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Fails only where there was no lock to take.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
 }
 
 /// Renames a trace to `NAME.old`.
@@ -266,4 +281,21 @@ fn remove(path: &Path) -> Result<(), DirectoryError> {
 /// Whether this is the file, or the temporary one that it is made from.
 fn is_ours(name: &str, file: &str) -> bool {
     OsStr::new(name) == file || name == format!(".{file}.tmp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the child that is about to execute another program has it.
+    #[test]
+    fn a_copy_of_the_open_directory_does_not_keep_the_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("trace");
+        let first = Directory::create(&path).unwrap();
+        let _copy = rustix::io::dup(&first.root.0).unwrap();
+        assert!(is_busy(&path));
+        drop(first);
+        assert!(!is_busy(&path));
+    }
 }

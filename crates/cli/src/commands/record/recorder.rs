@@ -6,6 +6,7 @@ use capriole_ring::{Packet, Reader};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
 use capriole_target::process::{Process, State};
+use capriole_target::survey::own_tid;
 use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, PacketMeta, Stop, Target, TraceInfo, TraceWriter, WriteError,
@@ -151,7 +152,7 @@ impl Recorder {
             }
             if let Ok(name) = self.process.thread_name(tid) {
                 // In a PID namespace the program's records have the inner number.
-                let inner = inner_tid(&self.process, tid).unwrap_or(tid);
+                let inner = own_tid(self.process.pid() as i32, tid as i32).unwrap_or(tid);
                 self.threads.insert(inner, name);
                 self.seen.insert(tid);
             }
@@ -317,15 +318,4 @@ impl Recorder {
             duration,
         })
     }
-}
-
-fn inner_tid(process: &Process, tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(process.proc_path(&format!("task/{tid}/status"))).ok()?;
-    status
-        .lines()
-        .find_map(|l| l.strip_prefix("NSpid:"))?
-        .split_whitespace()
-        .last()?
-        .parse()
-        .ok()
 }
