@@ -5,8 +5,10 @@
 //! plan cannot discover that it was wrong.
 //!
 //! - [`site`]: the ladder of tactics, and why one was refused
+//! - [`place`]: where jumps with fixed displacement bytes may lead
 //! - [`detour`]: the code that records an event and runs the displaced instructions
 #![forbid(unsafe_code)]
 
 pub mod detour;
+pub mod place;
 pub mod site;

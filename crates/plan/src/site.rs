@@ -15,6 +15,8 @@
 //! The last covered byte here is never run again and stays as it was.
 
 mod ladder;
+mod placed;
+mod prescribed;
 mod refusal;
 
 use std::fmt;
@@ -22,8 +24,10 @@ use std::fmt;
 use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets, live_at};
 use iced_x86::Instruction;
 
-use self::ladder::Ladder;
+use self::ladder::{Cover, Ladder};
+pub use self::placed::{Placed, Stub, StubTo, Write};
 pub use self::refusal::Refusal;
+use crate::place::Placer;
 
 /// The length of `jmp rel32`, in bytes.
 pub const JUMP: u64 = 5;
@@ -37,18 +41,42 @@ pub enum Tactic {
     OneInstruction,
     /// A jump over several instructions.
     Region,
+    /// A jump over one instruction of two to four bytes, which takes the rest of
+    /// its displacement from the instruction behind.
+    Punned,
+    /// The same over one byte: the whole displacement is given.
+    PunnedByte,
+    /// A jump that is short of room, beside a neighbouring instruction that makes
+    /// room by being run elsewhere as well, or in unused bytes nearby.
+    Evicted,
+    /// A jump over several instructions with a breakpoint at the start of each but
+    /// the first, for whoever may still come there.
+    Trapped,
     /// A breakpoint, whose handler goes to the detour.
     Int3,
 }
 
 impl Tactic {
     /// All tactics in the order in which they are tried.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 8] = [
         Self::Reserved,
         Self::OneInstruction,
         Self::Region,
+        Self::Punned,
+        Self::PunnedByte,
+        Self::Evicted,
+        Self::Trapped,
         Self::Int3,
     ];
+
+    /// Whether the jump's bytes, and so where it leads, are not free to choose.
+    #[must_use]
+    pub const fn is_prescribed(self) -> bool {
+        matches!(
+            self,
+            Self::Punned | Self::PunnedByte | Self::Evicted | Self::Trapped
+        )
+    }
 
     /// The name in output and files.
     #[must_use]
@@ -57,6 +85,10 @@ impl Tactic {
             Self::Reserved => "reserved",
             Self::OneInstruction => "jump",
             Self::Region => "region",
+            Self::Punned => "pun",
+            Self::PunnedByte => "pun-byte",
+            Self::Evicted => "evict",
+            Self::Trapped => "trapped",
             Self::Int3 => "int3",
         }
     }
@@ -130,6 +162,8 @@ pub struct Shape {
     pub at_entry: bool,
     /// The registers and flags that the detour must keep.
     pub live: Live,
+    /// For a [prescribed](Tactic::is_prescribed) tactic, what has to stand where.
+    pub placed: Option<Placed>,
     /// Why the tactics before this one were not used.
     pub refusals: Vec<(Tactic, Refusal)>,
 }
@@ -160,12 +194,31 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Chooses the first tactic that is safe at a site.
+/// Chooses the first tactic that is safe at a site, of those that work wherever
+/// the detour is.
 ///
 /// # Errors
 ///
 /// [`Refused`], with a reason for each tactic.
 pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
+    climb(input, None)
+}
+
+/// Chooses the first tactic that is safe at a site, also of the
+/// [prescribed](Tactic::is_prescribed) ones.
+///
+/// The placer then holds the bytes and the stubs of the shape, if it is of such a
+/// tactic. Bytes that it holds for the site itself have to be
+/// [given back](Placer::give_back) before.
+///
+/// # Errors
+///
+/// [`Refused`], with a reason for each tactic.
+pub fn choose_placed(input: &SiteInput<'_>, placer: &mut Placer) -> Result<Shape, Refused> {
+    climb(input, Some(placer))
+}
+
+fn climb(input: &SiteInput<'_>, mut placer: Option<&mut Placer>) -> Result<Shape, Refused> {
     let ladder = match Ladder::new(input) {
         Ok(ladder) => ladder,
         Err(refusal) => {
@@ -175,27 +228,41 @@ pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
     };
     let mut refusals = Vec::new();
     for tactic in Tactic::ALL {
-        let tried = match tactic {
-            Tactic::Reserved => ladder.reserved(),
-            Tactic::OneInstruction => ladder.one_instruction(),
-            Tactic::Region => ladder.region(),
-            Tactic::Int3 => ladder.int3(),
+        let tried = match (tactic, placer.as_deref_mut()) {
+            (Tactic::Reserved, _) => ladder.reserved(),
+            (Tactic::OneInstruction, _) => ladder.one_instruction(),
+            (Tactic::Region, _) => ladder.region(),
+            (Tactic::Int3, _) => ladder.int3(),
+            (_, None) => continue,
+            (Tactic::Punned, Some(placer)) => ladder.punned(placer),
+            (Tactic::PunnedByte, Some(placer)) => ladder.punned_byte(placer),
+            (Tactic::Evicted, Some(placer)) => ladder.evicted(placer),
+            (Tactic::Trapped, Some(placer)) => ladder.trapped(placer),
         };
         match tried {
-            Ok(cover) => {
-                return Ok(Shape {
-                    tactic,
-                    site: ladder.site,
-                    covered: cover.covered,
-                    resume: cover.resume,
-                    displaced: cover.displaced,
-                    at_entry: ladder.at_entry(),
-                    live: live_at(input.code, &input.flow.extent(), ladder.site),
-                    refusals,
-                });
-            }
+            Ok(cover) => return Ok(shape(&ladder, tactic, cover, refusals)),
             Err(refusal) => refusals.push((tactic, refusal)),
         }
     }
     Err(Refused { refusals })
+}
+
+fn shape(
+    ladder: &Ladder<'_>,
+    tactic: Tactic,
+    cover: Cover,
+    refusals: Vec<(Tactic, Refusal)>,
+) -> Shape {
+    let input = ladder.input;
+    Shape {
+        tactic,
+        site: ladder.site,
+        covered: cover.covered,
+        resume: cover.resume,
+        displaced: cover.displaced,
+        at_entry: ladder.at_entry(),
+        live: live_at(input.code, &input.flow.extent(), ladder.site),
+        placed: cover.placed,
+        refusals,
+    }
 }

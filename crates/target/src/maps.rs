@@ -6,11 +6,19 @@ mod parse;
 use std::ffi::OsString;
 use std::fs;
 
-pub use gap::{GapQuery, Layout, find_gaps};
+pub use gap::{GapQuery, Layout, find_gaps, free_stretches};
 pub use parse::{MapsError, parse_maps};
 
 /// Size of a page on x86-64, bytes.
 pub const PAGE_SIZE: u64 = 4096;
+
+/// Most mappings of a process, `vm.max_map_count`; the kernel's default if it cannot
+/// be read.
+#[must_use]
+pub fn max_map_count() -> usize {
+    let text = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(65530)
+}
 
 /// What may be done with the memory of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,18 +1,30 @@
 //! From resolved sites to plans: what the pure planner has to be given, gathered
 //! from the object and the process.
+//!
+//! Many sites are planned in two passes. First, on all processors, come the tactics
+//! whose jumps may lead anywhere, and which do not depend on other sites. Then, one
+//! by one, the few sites that are left get addresses for their stubs, and keep off
+//! the bytes of all others.
 
 use crate::attach::breakpoints_allowed;
+use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
+use crate::object::ObjectKind;
 use crate::process::Process;
 use crate::resolve::Site;
 use capriole_insn::{Extent, FunctionFlow, Hints};
-use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose};
+use capriole_plan::place::{Placer, Space};
+use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_placed};
+use std::collections::HashMap;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Plans sites of one process, or of files by themselves.
 #[derive(Debug)]
 pub struct Planner {
     breakpoints: Result<(), Refusal>,
     shadow_stack: bool,
+    /// Where stubs may be; nothing for a file, which is looked at as if alone.
+    space: Option<Space>,
 }
 
 /// A site's plan, or the reasons why it has none.
@@ -27,6 +39,14 @@ pub struct Plan {
     pub before: Vec<u8>,
 }
 
+/// Mappings of a process that are left to it in any case.
+const SPARE_MAPPINGS: usize = 4096;
+/// A program at a fixed address has its heap behind it, up to 32 MiB away
+/// (`arch_randomize_brk`), with room to grow.
+const HEAP_ROOM: u64 = (32 + 256) << 20;
+/// Functions that a processor plans before it asks for more.
+const PORTION: usize = 16;
+
 fn refused(refusal: Refusal) -> Refused {
     Refused {
         refusals: Tactic::ALL
@@ -34,6 +54,13 @@ fn refused(refusal: Refusal) -> Refused {
             .map(|tactic| (tactic, refusal))
             .collect(),
     }
+}
+
+fn outside(site: &Site) -> Refused {
+    refused(Refusal::OutsideFunction {
+        site: site.address,
+        function: site.extent,
+    })
 }
 
 /// Whether the process runs with a shadow stack (CET), from
@@ -46,12 +73,38 @@ fn has_shadow_stack(process: &Process) -> bool {
     })
 }
 
+/// Where stubs may be mapped in a process; nowhere if that cannot be found out.
+fn space_of(process: &Process) -> Space {
+    let maps = process.maps().unwrap_or_default();
+    if maps.is_empty() {
+        return Space::new(Vec::new(), 0);
+    }
+    let mappings = max_map_count().saturating_sub(maps.len() + SPARE_MAPPINGS) / 2;
+    Space::new(free_stretches(&maps, &Layout::of(process)), mappings)
+}
+
+/// Where stubs could be mapped if the object was loaded by itself.
+fn space_around(site: &Site) -> Space {
+    let range = site.object.range();
+    if site.object.file().kind() != ObjectKind::FixedProgram {
+        return Space::around(range);
+    }
+    let page = |address: u64| address.next_multiple_of(PAGE_SIZE);
+    let above = page(range.end.saturating_add(HEAP_ROOM));
+    let free = vec![
+        page(64 << 10)..range.start / PAGE_SIZE * PAGE_SIZE,
+        above..page(range.start.saturating_add(1 << 31)),
+    ];
+    Space::new(free, max_map_count() / 2)
+}
+
 impl Planner {
     /// For sites of a running process.
     pub fn of_process(process: &Process) -> Planner {
         Planner {
             breakpoints: breakpoints_allowed(process).map_err(Refusal::TrapUnusable),
             shadow_stack: has_shadow_stack(process),
+            space: Some(space_of(process)),
         }
     }
 
@@ -60,6 +113,7 @@ impl Planner {
         Planner {
             breakpoints: Ok(()),
             shadow_stack: false,
+            space: None,
         }
     }
 
@@ -72,35 +126,36 @@ impl Planner {
         self
     }
 
-    /// Plans one site.
+    fn placer(&self, site: &Site) -> Placer {
+        let space = self.space.clone();
+        Placer::new(space.unwrap_or_else(|| space_around(site)))
+    }
+
+    /// Plans one site by itself.
     ///
     /// # Errors
     /// The reasons, one for each tactic.
     pub fn plan(&self, site: &Site) -> Planned {
-        let outside = || {
-            refused(Refusal::OutsideFunction {
-                site: site.address,
-                function: site.extent,
-            })
-        };
-        let damaged = |_| refused(Refusal::TargetsUnknown("a table of the file is damaged"));
-        let object = site.object.code().map_err(damaged)?;
-        let code = object.code_at(site.address).ok_or_else(outside)?;
-        let targets = object.targets_at(site.address).ok_or_else(outside)?;
-        let read = |address, size| object.read(address, size);
-        let hints = Hints {
-            landing_pads: object.landing_pads_in(site.extent),
-            read: &read,
-        };
-        let flow =
-            FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside())?;
+        let flow = analyse(site)?;
+        let mut placer = self.placer(site);
+        self.plan_in(site, &flow, Some(&mut placer))
+    }
+
+    /// Plans a site of a function that has been analysed; without a placer, only by
+    /// the tactics that need none.
+    fn plan_in(&self, site: &Site, flow: &FunctionFlow, placer: Option<&mut Placer>) -> Planned {
+        let object = site.object.code().map_err(|_| damaged())?;
+        let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
+        let targets = object
+            .targets_at(site.address)
+            .ok_or_else(|| outside(site))?;
         let split_part = site.object.symbols().is_ok_and(|symbols| {
             let function = symbols.function_at(site.link_address);
             function.is_none_or(|f| symbols.is_split_off(f))
         });
-        let shape = choose(&SiteInput {
+        let input = SiteInput {
             code: &code,
-            flow: &flow,
+            flow,
             site: site.address,
             targets,
             padding_end: object.padding_end(site.extent),
@@ -109,49 +164,154 @@ impl Planner {
             int3: self.breakpoints,
             go: object.is_go(),
             split_part,
-        })?;
+        };
+        let shape = match placer {
+            None => choose(&input)?,
+            Some(placer) => choose_placed(&input, placer)?,
+        };
         // A breakpoint's shape covers one byte; more never hurts.
         let end = shape.covered.end.max(shape.covered.start + 1);
         let before = code
             .get(Extent::new(shape.covered.start, end))
-            .ok_or_else(outside)?
+            .ok_or_else(|| outside(site))?
             .to_vec();
         Ok(Plan { shape, before })
     }
 
-    /// Plans many sites, on all processors; in the order of the sites.
+    /// Plans many sites to be probed at the same time; in the order of the sites.
+    /// Sites at the same address get the same plan.
     pub fn plan_all(&self, sites: &[&Site]) -> Vec<Planned> {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        if sites.len() < 64 || workers == 1 {
-            return sites.iter().map(|site| self.plan(site)).collect();
-        }
+        let Some(first) = sites.first() else {
+            return Vec::new();
+        };
         // Objects are analysed once, on all processors by themselves.
         for site in sites {
             let _ = site.object.code();
         }
+        let functions = by_function(sites);
         let plans: Vec<OnceLock<Planned>> = sites.iter().map(|_| OnceLock::new()).collect();
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| {
-                    loop {
-                        let from = next.fetch_add(32, std::sync::atomic::Ordering::Relaxed);
-                        if from >= sites.len() {
-                            break;
-                        }
-                        let to = sites.len().min(from + 32);
-                        for (site, plan) in sites[from..to].iter().zip(&plans[from..to]) {
-                            plan.get_or_init(|| self.plan(site));
-                        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let from = next.fetch_add(PORTION, Ordering::Relaxed);
+                if from >= functions.len() {
+                    break;
+                }
+                for function in &functions[from..functions.len().min(from + PORTION)] {
+                    let flow = analyse(sites[function[0]]);
+                    for &index in function {
+                        let planned = |flow| self.plan_in(sites[index], flow, None);
+                        let plan = flow.as_ref().map_err(Clone::clone).and_then(planned);
+                        let _ = plans[index].set(plan);
                     }
-                });
+                }
             }
-        });
-        let planned = |p: OnceLock<Planned>| p.into_inner();
-        plans
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        match functions.len() > 2 * PORTION && workers > 1 {
+            false => work(),
+            true => std::thread::scope(|scope| {
+                for _ in 0..workers {
+                    scope.spawn(work);
+                }
+            }),
+        }
+        let never = || refused(Refusal::TargetsUnknown("planning was cut short"));
+        let mut plans: Vec<Planned> = plans
             .into_iter()
-            .zip(sites)
-            .map(|(p, site)| planned(p).unwrap_or_else(|| self.plan(site)))
-            .collect()
+            .map(|plan| plan.into_inner().unwrap_or_else(|| Err(never())))
+            .collect();
+        self.place_rest(sites, &functions, &mut plans, self.placer(first));
+        plans
     }
+
+    /// The second pass: sites that no free jump reaches.
+    fn place_rest(
+        &self,
+        sites: &[&Site],
+        functions: &[Vec<usize>],
+        plans: &mut [Planned],
+        mut placer: Placer,
+    ) {
+        // What the others change; and the instructions of those that are to come,
+        // so that none of them is made to give way.
+        for plan in plans.iter().filter(|plan| !wants_placing(plan)).flatten() {
+            let covered = plan.shape.covered;
+            placer.take(covered.start..covered.end);
+        }
+        let left = |index: &usize| wants_placing(&plans[*index]);
+        let rest: Vec<&Vec<usize>> = functions.iter().filter(|f| f.iter().any(left)).collect();
+        for &index in rest.iter().copied().flatten().filter(|index| left(index)) {
+            placer.want(own_bytes(sites[index], &plans[index]));
+        }
+        let mut placed: HashMap<u64, usize> = HashMap::new();
+        for function in rest {
+            let Ok(flow) = analyse(sites[function[0]]) else {
+                continue;
+            };
+            for &index in function {
+                if !wants_placing(&plans[index]) {
+                    continue;
+                }
+                let site = sites[index];
+                if let Some(same) = placed.get(&site.address) {
+                    plans[index] = plans[*same].clone();
+                    continue;
+                }
+                placer.give_back(own_bytes(site, &plans[index]));
+                plans[index] = self.plan_in(site, &flow, Some(&mut placer));
+                if let Ok(plan) = &plans[index] {
+                    let covered = plan.shape.covered;
+                    placer.take(covered.start..covered.end);
+                }
+                placed.insert(site.address, index);
+            }
+        }
+    }
+}
+
+/// Whether a site was not reached by a tactic of the first pass, and could be.
+fn wants_placing(plan: &Planned) -> bool {
+    match plan {
+        Ok(plan) => plan.shape.tactic == Tactic::Int3,
+        // Reasons that hold for the site itself hold for every tactic.
+        Err(refused) => refused
+            .refusals
+            .iter()
+            .any(|(_, refusal)| Some(refusal) != refused.refusals.first().map(|(_, first)| first)),
+    }
+}
+
+/// The bytes of the instruction at a site.
+fn own_bytes(site: &Site, plan: &Planned) -> std::ops::Range<u64> {
+    let displaced = plan.as_ref().ok().and_then(|p| p.shape.displaced.first());
+    match displaced {
+        Some(instruction) => instruction.ip()..instruction.next_ip(),
+        None => site.address..site.address + 1,
+    }
+}
+
+fn damaged() -> Refused {
+    refused(Refusal::TargetsUnknown("a table of the file is damaged"))
+}
+
+/// The control flow of the function around a site.
+fn analyse(site: &Site) -> Result<FunctionFlow, Refused> {
+    let object = site.object.code().map_err(|_| damaged())?;
+    let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
+    let read = |address, size| object.read(address, size);
+    let hints = Hints {
+        landing_pads: object.landing_pads_in(site.extent),
+        read: &read,
+    };
+    FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
+}
+
+/// The indices of sites, function by function, each in the order of addresses.
+fn by_function(sites: &[&Site]) -> Vec<Vec<usize>> {
+    let key = |index: &usize| (sites[*index].extent, sites[*index].address);
+    let mut order: Vec<usize> = (0..sites.len()).collect();
+    order.sort_by_key(key);
+    let same = |a: &usize, b: &usize| sites[*a].extent == sites[*b].extent;
+    order.chunk_by(same).map(<[usize]>::to_vec).collect()
 }

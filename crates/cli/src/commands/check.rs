@@ -118,6 +118,12 @@ fn describe(event: &Selected) -> String {
         Tactic::Reserved => "yes: nops that may be overwritten stand here",
         Tactic::OneInstruction => "yes: a jump over one instruction",
         Tactic::Region => "yes: a jump over several instructions",
+        Tactic::Punned => "yes: a jump that shares bytes with the next instruction",
+        Tactic::PunnedByte => "yes: a jump of which only the first byte is new",
+        Tactic::Evicted => "yes: a jump for which something nearby makes room",
+        Tactic::Trapped => {
+            "yes: a jump over several instructions, with breakpoints inside for who still comes there"
+        }
         Tactic::Int3 => "yes: a breakpoint, which costs about 100 times more than a jump",
     };
     let _ = writeln!(text, "  {:<8}  {what}", shape.tactic.as_str());

@@ -4,6 +4,7 @@ use crate::exit::Usage;
 use crate::selection::{self, Selected};
 use crate::units;
 use anyhow::bail;
+use capriole_plan::site::Tactic;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -124,7 +125,7 @@ fn summary(selected: &[Selected], as_json: bool, out: &mut impl Write) -> anyhow
             units::count(count)
         )
     };
-    for tactic in ["reserved", "jump", "region", "int3", "none"] {
+    for tactic in Tactic::ALL.map(Tactic::as_str).into_iter().chain(["none"]) {
         line(out, tactic, tactics.get(tactic).copied().unwrap_or(0))?;
     }
     if !reasons.is_empty() {

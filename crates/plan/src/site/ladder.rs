@@ -5,22 +5,35 @@ use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, Resolution};
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
-use super::{JUMP, Refusal, SiteInput};
+use super::{JUMP, Placed, Refusal, SiteInput};
 
 /// What one tactic covers.
 pub(super) struct Cover {
     pub(super) covered: Extent,
     pub(super) resume: u64,
     pub(super) displaced: Vec<Instruction>,
+    pub(super) placed: Option<Placed>,
+}
+
+impl Cover {
+    /// For a tactic whose jump may lead anywhere.
+    fn free(covered: Extent, resume: u64, displaced: Vec<Instruction>) -> Self {
+        Self {
+            covered,
+            resume,
+            displaced,
+            placed: None,
+        }
+    }
 }
 
 /// The tactics at one site.
 pub(super) struct Ladder<'a> {
-    input: &'a SiteInput<'a>,
+    pub(super) input: &'a SiteInput<'a>,
     /// Behind `endbr64`, if there is one.
     pub(super) site: u64,
     /// The instruction there.
-    first: Instruction,
+    pub(super) first: Instruction,
 }
 
 impl<'a> Ladder<'a> {
@@ -76,7 +89,7 @@ impl<'a> Ladder<'a> {
 
     /// Refuses if something may lead behind the first byte of `covered`, or if
     /// some of it must not change.
-    fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
+    pub(super) fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
         let inside = Extent::new(covered.start + 1, covered.end);
         let target = self
             .input
@@ -94,7 +107,7 @@ impl<'a> Ladder<'a> {
 
     /// Refuses if a thread could get between the covered instructions in a way
     /// that the set of targets does not show.
-    fn flow_is_known(&self) -> Result<(), Refusal> {
+    pub(super) fn flow_is_known(&self) -> Result<(), Refusal> {
         let (flow, targets) = (self.input.flow, self.input.targets);
         if self.input.go {
             return Err(Refusal::GoPreemption);
@@ -127,7 +140,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    fn displaceable(&self, instruction: &Instruction) -> Result<(), Refusal> {
+    pub(super) fn displaceable(&self, instruction: &Instruction) -> Result<(), Refusal> {
         relocatable(instruction)?;
         if self.input.shadow_stack && is_call(instruction) {
             return Err(Refusal::ShadowStack {
@@ -139,11 +152,7 @@ impl<'a> Ladder<'a> {
 
     pub(super) fn reserved(&self) -> Result<Cover, Refusal> {
         let function = self.input.flow.extent();
-        let nothing_displaced = |end| Cover {
-            covered: Extent::new(self.site, end),
-            resume: end,
-            displaced: Vec::new(),
-        };
+        let nothing_displaced = |end| Cover::free(Extent::new(self.site, end), end, Vec::new());
         if let Some(end) = self.xray_sled() {
             self.nothing_inside(Extent::new(self.site, end))?;
             return Ok(nothing_displaced(end));
@@ -194,11 +203,7 @@ impl<'a> Ladder<'a> {
         }
         self.displaceable(&self.first)?;
         self.nothing_inside(covered)?;
-        Ok(Cover {
-            covered,
-            resume: covered.end,
-            displaced: vec![self.first],
-        })
+        Ok(Cover::free(covered, covered.end, vec![self.first]))
     }
 
     pub(super) fn region(&self) -> Result<Cover, Refusal> {
@@ -223,12 +228,7 @@ impl<'a> Ladder<'a> {
                     at: instruction.ip(),
                 });
             }
-            goes_on = !matches!(
-                instruction.flow_control(),
-                FlowControl::Return
-                    | FlowControl::UnconditionalBranch
-                    | FlowControl::IndirectBranch
-            );
+            goes_on = !ends_flow(&instruction);
             displaced.push(instruction);
         }
         let resume = end;
@@ -237,11 +237,7 @@ impl<'a> Ladder<'a> {
         }
         let covered = Extent::new(self.site, end);
         self.nothing_inside(covered)?;
-        Ok(Cover {
-            covered,
-            resume,
-            displaced,
-        })
+        Ok(Cover::free(covered, resume, displaced))
     }
 
     /// The end of as much padding at `at` as the jump needs.
@@ -261,11 +257,8 @@ impl<'a> Ladder<'a> {
     pub(super) fn int3(&self) -> Result<Cover, Refusal> {
         self.input.int3?;
         self.displaceable(&self.first)?;
-        Ok(Cover {
-            covered: Extent::new(self.site, self.site + 1),
-            resume: self.first.next_ip(),
-            displaced: vec![self.first],
-        })
+        let covered = Extent::new(self.site, self.site + 1);
+        Ok(Cover::free(covered, self.first.next_ip(), vec![self.first]))
     }
 
     /// Whether the site is the function's start, or behind its `endbr64`.
@@ -295,7 +288,15 @@ impl<'a> Ladder<'a> {
     }
 }
 
-fn is_call(instruction: &Instruction) -> bool {
+/// Whether control never goes on behind the instruction.
+pub(super) fn ends_flow(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+    )
+}
+
+pub(super) fn is_call(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
         FlowControl::Call | FlowControl::IndirectCall

@@ -57,6 +57,27 @@ pub enum Refusal {
         /// Its length in bytes.
         bytes: u64,
     },
+    /// The tactic is for instructions of another length.
+    OtherLength {
+        /// The instruction's length in bytes.
+        bytes: u64,
+    },
+    /// The bytes behind the instruction lead the jump to addresses that are in
+    /// use or do not exist.
+    NoStubAddress,
+    /// Another probe changes some of the bytes, or relies on them.
+    BytesInUse {
+        /// The first such byte.
+        at: u64,
+    },
+    /// No instruction or unused bytes in reach of a short jump could make room.
+    NoNeighbour,
+    /// The bytes lie in two pages, and there is no order of writing them in which
+    /// the program could go on if the writer was killed in between.
+    PageBoundary {
+        /// The start of the second page.
+        at: u64,
+    },
     /// An instruction cannot be run elsewhere.
     NotRelocatable(RelocateError),
     /// Something jumps to, or points at, an address that the jump would cover.
@@ -156,6 +177,11 @@ impl Refusal {
             Self::NoReservedBytes => "no-reserved-bytes",
             Self::NopsTooShort { .. } => "nops-too-short",
             Self::ShortInstruction { .. } => "short-instruction",
+            Self::OtherLength { .. } => "other-length",
+            Self::NoStubAddress => "no-stub-address",
+            Self::BytesInUse { .. } => "bytes-in-use",
+            Self::NoNeighbour => "no-neighbour",
+            Self::PageBoundary { .. } => "page-boundary",
             Self::NotRelocatable(_) => "not-relocatable",
             Self::BranchTarget { .. } => "branch-target",
             Self::CallInside { .. } => "call-inside",
@@ -205,10 +231,37 @@ impl fmt::Display for Refusal {
             }
             Self::NoReservedBytes => f.write_str("no nops at the site"),
             Self::NopsTooShort { bytes } => {
-                write!(f, "only {bytes} bytes of nops at the site, 5 are needed")
+                let plural = if *bytes == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "only {bytes} byte{plural} of nops at the site, 5 are needed"
+                )
             }
             Self::ShortInstruction { bytes } => {
-                write!(f, "the instruction has {bytes} bytes, 5 are needed")
+                let plural = if *bytes == 1 { "" } else { "s" };
+                write!(f, "the instruction has {bytes} byte{plural}, 5 are needed")
+            }
+            Self::OtherLength { bytes } => {
+                let plural = if *bytes == 1 { "" } else { "s" };
+                write!(f, "the instruction has {bytes} byte{plural}")
+            }
+            Self::NoStubAddress => f.write_str(
+                "the bytes behind the instruction would lead the jump to addresses that are in use",
+            ),
+            Self::BytesInUse { at } => {
+                write!(
+                    f,
+                    "another probe changes the byte at {at:#x} or relies on it"
+                )
+            }
+            Self::NoNeighbour => {
+                f.write_str("no instruction or unused bytes nearby could make room for the jump")
+            }
+            Self::PageBoundary { at } => {
+                write!(
+                    f,
+                    "the bytes that would change lie on both sides of {at:#x}, in two pages"
+                )
             }
             Self::NotRelocatable(reason) => write!(f, "cannot be run elsewhere: {reason}"),
             Self::BranchTarget { at } => {

@@ -115,6 +115,17 @@ pub fn find_gaps(maps: &[Mapping], layout: &Layout, query: &GapQuery) -> Vec<u64
     candidates
 }
 
+/// The stretches in which small pieces may be mapped anywhere: whole pages,
+/// ascending, with 256 MiB left for the heap and the main stack to grow.
+#[must_use]
+pub fn free_stretches(maps: &[Mapping], layout: &Layout) -> Vec<Range<u64>> {
+    let (heap_room, stack_room) = ROOMS[1];
+    let busy = busy(maps, layout, heap_room, stack_room);
+    let lowest = layout.min_address.max(PAGE_SIZE);
+    let all = lowest.next_multiple_of(PAGE_SIZE)..ADDRESS_END;
+    free(&busy, &all).collect()
+}
+
 /// Every address that is in reach of all of `near`.
 fn window(layout: &Layout, query: &GapQuery) -> Range<u64> {
     let start = query.near.end.saturating_sub(query.reach);

@@ -1,0 +1,426 @@
+//! Where stubs may stand, and which bytes several probes share.
+//!
+//! A jump of which some displacement bytes are fixed can lead to few addresses
+//! only. [`Placer`] knows what is free around the code and hands out addresses
+//! for stubs, small jumps to the detours:
+//!
+//! ```text
+//!   site    e9 xx xx │ 8b 47 …          two bytes of the displacement are ours
+//!                      ──┬──            two are the next instruction's
+//!   target  site + 5 + 0x478b____       any of 64 KiB: a stub goes there
+//! ```
+//!
+//! It prefers pages that already hold a stub, as every page costs the program a
+//! mapping. Pages whose stubs do not overlap can share one page of memory; that
+//! is left to whoever maps them.
+//!
+//! It also knows which bytes of the program the probes placed so far change or
+//! rely on, so that each probe can be put in and taken out without the others.
+//!
+//! Punned jumps: Chamith et al., "Instruction Punning: Lightweight
+//! Instrumentation for x86-64", PLDI 2017. Eviction and page sharing: Duck, Gao,
+//! Roychoudhury, "Binary Rewriting without Control Flow Recovery", PLDI 2020.
+
+mod mask;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+pub use self::mask::Mask;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// How far a 32-bit displacement reaches.
+const REACH: u64 = 1 << 31;
+/// A stub nearer than this to its site is a `jmp rel32` to the detour, which is
+/// near its object; one farther away might not reach it and holds the address in
+/// full.
+const NEAR: u64 = 1 << 30;
+/// Bytes of a near stub: `jmp rel32`.
+pub const NEAR_STUB: u64 = 5;
+/// Bytes of a far stub: `notrack jmp *0(%rip)` and the address.
+pub const FAR_STUB: u64 = 15;
+/// Pages that already hold stubs and are looked at for one more.
+const LOOK: usize = 256;
+
+/// The addresses around an object at which stubs may be mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Free stretches, whole pages, ascending.
+    free: Vec<Range<u64>>,
+    /// How many pages may be mapped, each on its own.
+    mappings: usize,
+}
+
+impl Space {
+    /// The `free` stretches, whole pages, and the number of mappings that the
+    /// process can spare.
+    ///
+    /// Addresses are taken modulo 2^64: below an object at 0, as a file's that is
+    /// not loaded, are those up to 2^64.
+    #[must_use]
+    pub fn new(mut free: Vec<Range<u64>>, mappings: usize) -> Self {
+        free.retain(|range| range.start < range.end);
+        free.sort_unstable_by_key(|range| range.start);
+        Self { free, mappings }
+    }
+
+    /// All that an object can reach that is loaded where the kernel likes, as if
+    /// it were alone; for objects that are not loaded.
+    #[must_use]
+    pub fn around(near: Range<u64>) -> Self {
+        let start = near.start / PAGE * PAGE;
+        let end = near.end.next_multiple_of(PAGE);
+        let below = start.wrapping_sub(REACH);
+        let above = end..start.saturating_add(REACH);
+        let below = match below < start {
+            true => vec![below..start],
+            // The first page and the last are nobody's.
+            false => vec![PAGE..start, below..u64::MAX / PAGE * PAGE],
+        };
+        Self::new([below, vec![above]].concat(), usize::MAX)
+    }
+
+    /// Whether `[start, start + len)` is free.
+    fn is_free(&self, start: u64, len: u64) -> bool {
+        let at = self.free.partition_point(|range| range.end <= start);
+        self.free
+            .get(at)
+            .is_some_and(|range| range.start <= start && range.end - start >= len)
+    }
+}
+
+/// Room for a stub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Where.
+    pub(crate) address: u64,
+    /// How much: [`NEAR_STUB`] or [`FAR_STUB`].
+    pub(crate) size: u64,
+}
+
+impl Slot {
+    fn new(address: u64, from: u64) -> Self {
+        let size = match address.wrapping_sub(from).min(from.wrapping_sub(address)) < NEAR {
+            true => NEAR_STUB,
+            false => FAR_STUB,
+        };
+        Self { address, size }
+    }
+}
+
+/// What a probe does with a byte of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// It changes, or is never run again.
+    Taken,
+    /// It is part of the instruction at a site that is still to be placed.
+    Wanted,
+    /// It stays, and is part of a jump's displacement.
+    Pinned,
+}
+
+/// Hands out addresses of stubs and bytes of the program.
+#[derive(Clone, Debug)]
+pub struct Placer {
+    space: Space,
+    /// For each page with stubs, the bytes in use, as offsets in the page.
+    pages: BTreeMap<u64, Vec<Range<u16>>>,
+    claims: HashMap<u64, Claim>,
+}
+
+impl Placer {
+    /// For an empty space.
+    #[must_use]
+    pub fn new(space: Space) -> Self {
+        Self {
+            space,
+            pages: BTreeMap::new(),
+            claims: HashMap::new(),
+        }
+    }
+
+    /// Pages that hold stubs.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Notes bytes that a probe changes. Another one can then neither change
+    /// them nor rely on them.
+    pub fn take(&mut self, bytes: Range<u64>) {
+        self.claims.extend(bytes.map(|at| (at, Claim::Taken)));
+    }
+
+    /// Notes bytes of a site that is still to be placed: no other probe may make
+    /// them give way or rely on them.
+    pub fn want(&mut self, bytes: Range<u64>) {
+        for at in bytes {
+            self.claims.entry(at).or_insert(Claim::Wanted);
+        }
+    }
+
+    /// Takes that back, for the site itself.
+    pub fn give_back(&mut self, bytes: Range<u64>) {
+        for at in bytes {
+            if self.claims.get(&at) == Some(&Claim::Wanted) {
+                self.claims.remove(&at);
+            }
+        }
+    }
+
+    /// Notes bytes that have to stay as they are.
+    pub(crate) fn pin(&mut self, bytes: impl Iterator<Item = u64>) {
+        for at in bytes {
+            self.claims.entry(at).or_insert(Claim::Pinned);
+        }
+    }
+
+    /// Whether another probe changes one of these bytes or relies on it.
+    pub(crate) fn is_claimed(&self, bytes: Range<u64>) -> bool {
+        bytes.into_iter().any(|at| self.claims.contains_key(&at))
+    }
+
+    /// Whether another probe changes a byte, or may come to do so.
+    pub(crate) fn is_taken(&self, at: u64) -> bool {
+        matches!(self.claims.get(&at), Some(Claim::Taken | Claim::Wanted))
+    }
+
+    /// Takes a slot, which must come from [`candidates`](Self::candidates), with
+    /// nothing taken since.
+    pub(crate) fn reserve(&mut self, slot: Slot) {
+        for (page, bytes) in pieces(slot) {
+            let used = self.pages.entry(page).or_default();
+            let at = used.partition_point(|range| range.end <= bytes.start);
+            used.insert(at, bytes);
+        }
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn release(&mut self, slot: Slot) {
+        for (page, bytes) in pieces(slot) {
+            if let Some(used) = self.pages.get_mut(&page) {
+                used.retain(|range| *range != bytes);
+                if used.is_empty() {
+                    self.pages.remove(&page);
+                }
+            }
+        }
+    }
+
+    /// Whether a slot is free; if not, where to look next.
+    fn fits(&self, slot: Slot) -> Result<(), u64> {
+        let mut new_pages = 0;
+        for (page, bytes) in pieces(slot) {
+            let Some(used) = self.pages.get(&page) else {
+                new_pages += 1;
+                continue;
+            };
+            let at = used.partition_point(|range| range.end <= bytes.start);
+            if let Some(range) = used.get(at).filter(|range| range.start < bytes.end) {
+                return Err(page * PAGE + u64::from(range.end));
+            }
+        }
+        let allowed = self.pages.len() + new_pages <= self.space.mappings;
+        match allowed && self.space.is_free(slot.address, slot.size) {
+            true => Ok(()),
+            false => Err(slot.address.saturating_add(1)),
+        }
+    }
+
+    /// Addresses at which a stub can stand, for a jump that ends at `from` with
+    /// a displacement of the form `mask`: at most `limit`, those in pages that
+    /// are in use first, the others spread out.
+    pub(crate) fn candidates(&self, from: u64, mask: Mask, limit: usize) -> Vec<Slot> {
+        let mut found = Vec::new();
+        let window = mask.window();
+        // As signed displacements from `from`, both halves ascend with the address.
+        for half in [0..0x8000_0000u64, 0x8000_0000..0x1_0000_0000] {
+            let (low, high) = (half.start.max(window.start), half.end.min(window.end));
+            if low >= high {
+                continue;
+            }
+            let address = |displacement: u64| from.wrapping_add(displacement as u32 as i32 as u64);
+            let (first, last) = (address(low), address(high - 1));
+            if first > last {
+                continue; // around the end of the address space
+            }
+            for (page, _) in self.pages.range(first / PAGE..=last / PAGE).take(LOOK) {
+                let start = (page * PAGE).max(first);
+                let end = page * PAGE + PAGE - 1;
+                self.in_stretch(from, mask, start..end.min(last) + 1, 1, 2, &mut found);
+                if found.len() >= limit {
+                    break;
+                }
+            }
+            let at = self.space.free.partition_point(|range| range.end <= first);
+            // Small windows are searched byte by byte, large ones here and there,
+            // with a step that changes all bytes but the highest.
+            let step = match window.end - window.start {
+                0..=0x100 => 1,
+                0x101..=0x1_0000 => 0x137,
+                0x1_0001..=0x100_0000 => 0x1_3137,
+                _ => 0x35_3137,
+            };
+            for range in &self.space.free[at..] {
+                if range.start > last || found.len() >= limit {
+                    break;
+                }
+                let stretch = range.start.max(first)..range.end.min(last + 1);
+                self.in_stretch(from, mask, stretch, step, limit, &mut found);
+            }
+        }
+        found.truncate(limit);
+        found
+    }
+
+    /// Adds at most `limit` addresses in a stretch.
+    fn in_stretch(
+        &self,
+        from: u64,
+        mask: Mask,
+        stretch: Range<u64>,
+        step: u64,
+        limit: usize,
+        found: &mut Vec<Slot>,
+    ) {
+        let limit = found.len() + limit;
+        let mut at = stretch.start;
+        for _ in 0..4096 {
+            if at >= stretch.end || found.len() >= limit {
+                return;
+            }
+            let wanted = at.wrapping_sub(from) as u32;
+            let Some(displacement) = mask.next(wanted) else {
+                return;
+            };
+            let address = at.wrapping_add(u64::from(displacement - wanted));
+            if address >= stretch.end {
+                return;
+            }
+            let slot = Slot::new(address, from);
+            at = match self.fits(slot) {
+                Ok(()) => {
+                    if !found.contains(&slot) {
+                        found.push(slot);
+                    }
+                    address.saturating_add(step)
+                }
+                Err(next) => next.max(address.saturating_add(step)),
+            };
+        }
+    }
+}
+
+/// The pieces of a slot in each page.
+fn pieces(slot: Slot) -> impl Iterator<Item = (u64, Range<u16>)> {
+    let (start, len) = (slot.address, slot.size);
+    let split = (PAGE - start % PAGE).min(len);
+    [(start, split), (start.wrapping_add(split), len - split)]
+        .into_iter()
+        .filter(|(_, len)| *len > 0)
+        .map(|(at, len)| {
+            let offset = (at % PAGE) as u16;
+            (at / PAGE, offset..offset + len as u16)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn mask(bytes: [Option<u8>; 4]) -> Mask {
+        Mask::new(bytes)
+    }
+
+    #[test]
+    fn a_fixed_displacement_has_one_address_once() {
+        let mut placer = Placer::new(Space::around(0x7f00_0000_0000..0x7f00_0010_0000));
+        let fixed = mask([Some(0x5d), Some(0x41), Some(0x5c), Some(0x41)]);
+        let from = 0x7f00_0000_1005;
+        let found = placer.candidates(from, fixed, 10);
+        let address = from + 0x415c_415d;
+        let size = FAR_STUB; // more than 1 GiB away
+        assert_eq!(found, [Slot { address, size }]);
+        placer.reserve(found[0]);
+        assert_eq!(placer.pages(), 1);
+        assert!(placer.candidates(from, fixed, 10).is_empty());
+        assert!(placer.candidates(from + 4, fixed, 10).is_empty());
+        assert_eq!(placer.candidates(from + FAR_STUB, fixed, 10).len(), 1);
+        placer.release(found[0]);
+        assert_eq!(placer.candidates(from, fixed, 10), found);
+    }
+
+    #[test]
+    fn pages_in_use_come_first() {
+        let mut placer = Placer::new(Space::around(0x7f00_0000_0000..0x7f00_0010_0000));
+        let wide = mask([None, None, None, Some(0x12)]);
+        let first = placer.candidates(0x7f00_0000_1005, wide, 1)[0];
+        placer.reserve(first);
+        for site in 1..200 {
+            let found = placer.candidates(0x7f00_0000_1005 + site * 16, wide, 1)[0];
+            placer.reserve(found);
+        }
+        assert_eq!(placer.pages(), 1);
+    }
+
+    #[test]
+    fn nothing_is_handed_out_beyond_the_number_of_mappings() {
+        let free = vec![0x7f00_0010_0000..0x7f00_7000_0000];
+        let mut placer = Placer::new(Space::new(free, 1));
+        let at = |byte| mask([None, None, Some(byte), Some(0x12)]);
+        let first = placer.candidates(0x7f00_0000_1005, at(1), 1)[0];
+        placer.reserve(first);
+        assert!(placer.candidates(0x7f00_0000_1005, at(2), 1).is_empty());
+        assert!(!placer.candidates(0x7f00_0000_1005, at(1), 1).is_empty());
+    }
+
+    #[test]
+    fn an_object_at_zero_reaches_below_it() {
+        let placer = Placer::new(Space::around(0..0x10_0000));
+        let below = mask([None, None, None, Some(0xe9)]);
+        let found = placer.candidates(0x1005, below, 1)[0];
+        assert_eq!(found.address.wrapping_sub(0x1005) as u32 >> 24, 0xe9);
+        assert!(found.address > u64::MAX - REACH);
+    }
+
+    #[test]
+    fn a_program_at_a_low_address_reaches_only_what_is_above() {
+        let free = vec![0x1_0000..0x40_0000, 0x2000_0000..0x8000_0000];
+        let placer = Placer::new(Space::new(free, 100));
+        let high = |byte| mask([None, None, None, Some(byte)]);
+        assert!(placer.candidates(0x40_1005, high(0xe9), 1).is_empty());
+        assert!(!placer.candidates(0x40_1005, high(0x48), 1).is_empty());
+        assert!(placer.candidates(0x40_1005, high(0x0f), 1).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_match_their_mask_and_are_free(
+            bytes in proptest::array::uniform4(proptest::option::of(any::<u8>())),
+            from in 0x7f00_0000_0000u64..0x7f00_0010_0000,
+            taken in proptest::collection::vec(any::<proptest::sample::Index>(), 0..8),
+        ) {
+            let mut placer = Placer::new(Space::around(0x7f00_0000_0000..0x7f00_0010_0000));
+            let mask = Mask::new(bytes);
+            let mut used: Vec<Range<u64>> = Vec::new();
+            for index in taken {
+                let found = placer.candidates(from, mask, 20);
+                for Slot { address, size } in &found {
+                    let displacement = address.wrapping_sub(from) as i64;
+                    prop_assert!(i32::try_from(displacement).is_ok());
+                    let is = (displacement as u32).to_le_bytes();
+                    prop_assert!(is.iter().zip(&bytes).all(|(i, b)| b.is_none_or(|b| b == *i)));
+                    let end = address + size;
+                    prop_assert!(used.iter().all(|r| r.end <= *address || end <= r.start));
+                    prop_assert!(*address >= 0x7f00_0010_0000 || end <= 0x7f00_0000_0000);
+                }
+                if let Some(slot) = (!found.is_empty()).then(|| *index.get(&found)) {
+                    placer.reserve(slot);
+                    used.push(slot.address..slot.address + slot.size);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! Tactics whose jumps can lead only to certain addresses.
+//!
+//! ```text
+//! pun       48 8b 07 │ c3          mov (%rdi),%rax; ret
+//!           e9 xx xx │ c3          the displacement's last byte is the `ret`
+//!
+//! evict     5b │ 48 8b 45 f8       pop %rbx; mov -8(%rbp),%rax
+//!           5b │ e9 xx xx xx       first the neighbour, to a copy of itself,
+//!           e9 │ e9 xx xx xx       then the site: its displacement is xxxxxxe9
+//!
+//! evict     31 c0 │ …  48 c7 45 f8 00 00 00 00
+//!           31 c0 │ …  e9 yy e9 xx xx xx xx 00     two jumps in the neighbour,
+//!           eb +n │ …  e9 yy e9 xx xx xx xx 00     the second one for us
+//! ```
+//!
+//! Every changed instruction still begins where it began, with a jump: whatever
+//! leads there, known or not, finds it. No address inside an instruction can be
+//! in use, so threads need not be moved and no saved address matters.
+
+use std::ops::Range;
+
+use capriole_insn::decode::is_nop;
+use capriole_insn::{Code, Extent};
+use iced_x86::{FlowControl, Instruction, Mnemonic};
+
+use super::ladder::{Cover, Ladder, ends_flow, is_call};
+use super::{JUMP, Placed, Refusal, Stub, StubTo, Write};
+use crate::place::{Mask, Placer, Slot};
+
+/// `jmp rel32` and `jmp rel8`.
+const NEAR_JUMP: u8 = 0xe9;
+const SHORT_JUMP: u8 = 0xeb;
+const INT3: u8 = 0xcc;
+/// Prefixes without effect on a jump (Intel SDM vol. 2, 2.1.1 and 2.2.1): segment
+/// overrides, and REX, which has to stand before the opcode.
+const SEGMENTS: [u8; 4] = [0x2e, 0x3e, 0x26, 0x36];
+const REX: Range<u8> = 0x40..0x50;
+/// Addresses that are tried for the first of two jumps that share bytes.
+const TRIES: usize = 48;
+const PAGE: u64 = 4096;
+
+/// A jump to be written: prefixes, opcode, displacement.
+#[derive(Clone, Copy, Debug)]
+struct Jump {
+    at: u64,
+    prefixes: [u8; 3],
+    count: usize,
+}
+
+impl Jump {
+    fn plain(at: u64) -> Self {
+        Self::with(at, &[])
+    }
+
+    fn with(at: u64, prefixes: &[u8]) -> Self {
+        let mut jump = Self {
+            at,
+            prefixes: [0; 3],
+            count: prefixes.len(),
+        };
+        jump.prefixes[..prefixes.len()].copy_from_slice(prefixes);
+        jump
+    }
+
+    /// With every number of prefixes that leaves the opcode in the first `len`
+    /// bytes.
+    fn forms(at: u64, len: u64) -> impl Iterator<Item = Self> {
+        let prefixes: [&[u8]; 4] = [&[], &[0x48], &[0x2e, 0x48], &[0x2e, 0x2e, 0x48]];
+        (0..len.min(4)).map(move |count| Self::with(at, prefixes[count as usize]))
+    }
+
+    fn opcode(&self) -> u64 {
+        self.at + self.count as u64
+    }
+
+    fn displacement(&self) -> u64 {
+        self.opcode() + 1
+    }
+
+    fn end(&self) -> u64 {
+        self.opcode() + JUMP
+    }
+}
+
+/// The bytes around a site: which may change, and what they become.
+#[derive(Clone)]
+struct Cells<'a> {
+    code: &'a Code<'a>,
+    /// What may change.
+    own: Vec<Range<u64>>,
+    changed: Vec<(u64, u8)>,
+    /// Bytes that stay and are part of a displacement.
+    shared: Vec<u64>,
+}
+
+impl<'a> Cells<'a> {
+    fn new(code: &'a Code<'a>, own: Vec<Range<u64>>) -> Self {
+        Self {
+            code,
+            own,
+            changed: Vec::new(),
+            shared: Vec::new(),
+        }
+    }
+
+    fn changed(&self, at: u64) -> Option<u8> {
+        let found = self.changed.iter().find(|(address, _)| *address == at);
+        found.map(|(_, byte)| *byte)
+    }
+
+    fn is_own(&self, at: u64) -> bool {
+        self.own.iter().any(|range| range.contains(&at))
+    }
+
+    /// Makes a byte what it has to be; false if it is something else and stays.
+    fn set(&mut self, at: u64, byte: u8) -> bool {
+        match self.changed(at) {
+            Some(is) => return is == byte,
+            None if self.is_own(at) => self.changed.push((at, byte)),
+            None => {
+                if self.code.byte(at) != Some(byte) {
+                    return false;
+                }
+                self.shared.push(at);
+            }
+        }
+        true
+    }
+
+    fn set_opcode(&mut self, jump: &Jump) -> bool {
+        let prefixes = (jump.at..).zip(jump.prefixes).take(jump.count);
+        for (at, byte) in prefixes {
+            if !self.set(at, byte) {
+                return false;
+            }
+        }
+        self.set(jump.opcode(), NEAR_JUMP)
+    }
+
+    fn set_target(&mut self, jump: &Jump, target: u64) -> bool {
+        let displacement = target.wrapping_sub(jump.end()) as u32;
+        let bytes = displacement.to_le_bytes();
+        (jump.displacement()..)
+            .zip(bytes)
+            .all(|(at, byte)| self.set(at, byte))
+    }
+
+    /// The form of a jump's displacement, or the byte that another probe changes.
+    fn mask(&self, jump: &Jump, placer: &Placer) -> Result<Mask, Refusal> {
+        let mut bytes = [None; 4];
+        for (at, byte) in (jump.displacement()..).zip(&mut bytes) {
+            *byte = match self.changed(at) {
+                Some(is) => Some(is),
+                None if self.is_own(at) => None,
+                None if placer.is_taken(at) => return Err(Refusal::BytesInUse { at }),
+                None => Some(self.code.byte(at).ok_or(Refusal::NoStubAddress)?),
+            };
+        }
+        Ok(Mask::new(bytes))
+    }
+
+    /// Leads a jump to a stub.
+    fn lead(&mut self, jump: &Jump, placer: &Placer) -> Result<Slot, Refusal> {
+        if !self.set_opcode(jump) {
+            return Err(Refusal::NoStubAddress);
+        }
+        let mask = self.mask(jump, placer)?;
+        let found = placer.candidates(jump.end(), mask, 1);
+        let slot = *found.first().ok_or(Refusal::NoStubAddress)?;
+        match self.set_target(jump, slot.address) {
+            true => Ok(slot),
+            false => Err(Refusal::NoStubAddress),
+        }
+    }
+
+    /// Leads two jumps that may share bytes to two stubs.
+    fn lead_both(&mut self, jumps: [&Jump; 2], placer: &mut Placer) -> Result<[Slot; 2], Refusal> {
+        if !jumps.iter().all(|jump| self.set_opcode(jump)) {
+            return Err(Refusal::NoStubAddress);
+        }
+        let mask = self.mask(jumps[0], placer)?;
+        for first in placer.candidates(jumps[0].end(), mask, TRIES) {
+            let mut tried = self.clone();
+            if !tried.set_target(jumps[0], first.address) {
+                continue;
+            }
+            placer.reserve(first);
+            let second = tried.lead(jumps[1], placer);
+            placer.release(first);
+            if let Ok(second) = second {
+                *self = tried;
+                return Ok([first, second]);
+            }
+        }
+        Err(Refusal::NoStubAddress)
+    }
+
+    /// What changes of one instruction.
+    fn write(&self, own: Range<u64>) -> Option<Write> {
+        let inside = || self.changed.iter().filter(|(at, _)| own.contains(at));
+        let start = inside().map(|(at, _)| *at).min()?;
+        let end = inside().map(|(at, _)| *at).max()? + 1;
+        let before = self.code.get(Extent::new(start, end))?.to_vec();
+        let after = (start..end)
+            .zip(&before)
+            .map(|(at, is)| self.changed(at).unwrap_or(*is))
+            .collect();
+        Some(Write {
+            address: start,
+            before,
+            after,
+        })
+    }
+
+    /// Puts it together, and has the placer hold it.
+    fn place(
+        self,
+        placer: &mut Placer,
+        order: &[Range<u64>],
+        stubs: &[(Slot, StubTo)],
+        evicted: Option<Instruction>,
+        traps: Vec<u64>,
+    ) -> Result<Placed, Refusal> {
+        let writes = order.iter().filter_map(|own| self.write(own.clone()));
+        let writes: Vec<Write> = writes.collect();
+        // All that has to be there before, as stretches of the original bytes.
+        let mut relied: Vec<u64> = self.own.iter().cloned().flatten().collect();
+        relied.extend(&self.shared);
+        relied.sort_unstable();
+        relied.dedup();
+        let mut relies_on: Vec<(u64, Vec<u8>)> = Vec::new();
+        for at in relied {
+            let byte = self.code.byte(at).ok_or(Refusal::NoStubAddress)?;
+            match relies_on.last_mut() {
+                Some((start, bytes)) if *start + bytes.len() as u64 == at => bytes.push(byte),
+                _ => relies_on.push((at, vec![byte])),
+            }
+        }
+        for own in &self.own {
+            placer.take(own.clone());
+        }
+        placer.pin(self.shared.iter().copied());
+        stubs.iter().for_each(|(slot, _)| placer.reserve(*slot));
+        let stubs = stubs
+            .iter()
+            .map(|(slot, to)| Stub {
+                address: slot.address,
+                size: slot.size,
+                to: *to,
+            })
+            .collect();
+        Ok(Placed {
+            writes,
+            relies_on,
+            stubs,
+            evicted,
+            traps,
+        })
+    }
+}
+
+fn bytes_of(instruction: &Instruction) -> Range<u64> {
+    instruction.ip()..instruction.next_ip()
+}
+
+impl Ladder<'_> {
+    fn cells(&self, own: Vec<Range<u64>>) -> Cells<'_> {
+        Cells::new(self.input.code, own)
+    }
+
+    /// Refuses if the instruction cannot be replaced by a jump as long as itself.
+    fn replaceable(&self, instruction: &Instruction, placer: &Placer) -> Result<(), Refusal> {
+        self.displaceable(instruction)?;
+        let bytes = bytes_of(instruction);
+        self.nothing_inside(Extent::new(bytes.start, bytes.end))?;
+        match bytes.clone().find(|at| placer.is_claimed(*at..*at + 1)) {
+            Some(at) => Err(Refusal::BytesInUse { at }),
+            None => Ok(()),
+        }
+    }
+
+    /// The site's instruction alone is displaced.
+    fn alone(&self, placed: Placed) -> Cover {
+        let bytes = bytes_of(&self.first);
+        Cover {
+            covered: Extent::new(bytes.start, bytes.end),
+            resume: bytes.end,
+            displaced: vec![self.first],
+            placed: Some(placed),
+        }
+    }
+
+    pub(super) fn punned(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let bytes = self.first.len() as u64;
+        if !(2..JUMP).contains(&bytes) {
+            return Err(Refusal::OtherLength { bytes });
+        }
+        self.pun(placer)
+    }
+
+    pub(super) fn punned_byte(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let bytes = self.first.len() as u64;
+        if bytes != 1 {
+            return Err(Refusal::OtherLength { bytes });
+        }
+        self.pun(placer)
+    }
+
+    fn pun(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        self.replaceable(&self.first, placer)?;
+        let own = bytes_of(&self.first);
+        let mut refusal = Refusal::NoStubAddress;
+        for jump in Jump::forms(self.site, own.end - own.start) {
+            let mut cells = self.cells(vec![own.clone()]);
+            match cells.lead(&jump, placer) {
+                Ok(stub) => {
+                    let stubs = [(stub, StubTo::Detour)];
+                    let placed = cells.place(placer, &[own], &stubs, None, Vec::new())?;
+                    return Ok(self.alone(placed));
+                }
+                Err(why) => refusal = why,
+            }
+        }
+        Err(refusal)
+    }
+
+    pub(super) fn evicted(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let bytes = self.first.len() as u64;
+        if bytes >= JUMP {
+            return Err(Refusal::OtherLength { bytes });
+        }
+        self.replaceable(&self.first, placer)?;
+        if let Ok(cover) = self.evict_successor(placer) {
+            return Ok(cover);
+        }
+        if let Ok(cover) = self.use_a_hole(placer) {
+            return Ok(cover);
+        }
+        self.evict_nearby(placer)
+    }
+
+    /// An instruction of the function that may be made to give way: one that is
+    /// known to be one, that nobody else uses, and that is not the site.
+    fn neighbour(&self, at: u64, placer: &Placer) -> Result<Instruction, Refusal> {
+        let flow = self.input.flow;
+        let is_known = flow.is_boundary(at)
+            && at != self.site
+            && (flow.is_straight_from_start(at) || flow.is_reached(at) && flow.overlap().is_none());
+        let function = flow.extent();
+        let found = self.input.code.instruction_at(at, function.end);
+        let instruction = found.filter(|_| is_known).ok_or(Refusal::NoNeighbour)?;
+        let is_ours_to_change = !matches!(
+            instruction.mnemonic(),
+            Mnemonic::Int3 | Mnemonic::Endbr64 | Mnemonic::INVALID
+        );
+        if !is_ours_to_change {
+            return Err(Refusal::NoNeighbour);
+        }
+        self.replaceable(&instruction, placer)?;
+        Ok(instruction)
+    }
+
+    /// The instruction behind makes room: its first bytes, which the site's
+    /// displacement shares, become those of a jump to a copy of it.
+    fn evict_successor(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let own = bytes_of(&self.first);
+        let successor = self.neighbour(own.end, placer)?;
+        let room = bytes_of(&successor);
+        for second in successor_forms(&successor) {
+            for first in Jump::forms(self.site, own.end - own.start) {
+                let mut cells = self.cells(vec![own.clone(), room.clone()]);
+                let Ok([away, stub]) = cells.lead_both([&second, &first], placer) else {
+                    continue;
+                };
+                let stubs = [(away, StubTo::Evicted), (stub, StubTo::Detour)];
+                let order = [room, own];
+                let placed = cells.place(placer, &order, &stubs, Some(successor), Vec::new())?;
+                let mut cover = self.alone(placed);
+                let runs_on = matches!(
+                    self.first.flow_control(),
+                    FlowControl::Next | FlowControl::ConditionalBranch
+                );
+                if runs_on {
+                    // Saves the way over the successor's own jump.
+                    cover.displaced.push(successor);
+                    cover.resume = successor.next_ip();
+                }
+                return Ok(cover);
+            }
+        }
+        Err(Refusal::NoNeighbour)
+    }
+
+    /// Where a short jump from the site can lead.
+    fn short_reach(&self) -> Range<u64> {
+        let end = self.site + 2;
+        if self.first.len() > 1 {
+            return end.saturating_sub(128)..end + 128;
+        }
+        match self.input.code.byte(self.site + 1) {
+            Some(byte) => {
+                let target = end.wrapping_add(byte as i8 as u64);
+                target..target + 1
+            }
+            None => 0..0,
+        }
+    }
+
+    /// The site becomes a short jump to `landing`, where a jump goes on.
+    fn with_landing(
+        &self,
+        cells: &mut Cells<'_>,
+        landing: u64,
+        placer: &Placer,
+    ) -> Result<(), Refusal> {
+        let displacement = landing.wrapping_sub(self.site + 2) as u8;
+        let taken = |at: u64| placer.is_taken(at) && !cells.is_own(at);
+        if taken(self.site + 1) {
+            return Err(Refusal::BytesInUse { at: self.site + 1 });
+        }
+        match cells.set(self.site, SHORT_JUMP) && cells.set(self.site + 1, displacement) {
+            true => Ok(()),
+            false => Err(Refusal::NoNeighbour),
+        }
+    }
+
+    /// Bytes in reach that nobody runs: behind the function, or between its
+    /// blocks.
+    fn holes(&self) -> Vec<Range<u64>> {
+        let (flow, code) = (self.input.flow, self.input.code);
+        let function = flow.extent();
+        let reach = self.short_reach();
+        let mut holes = Vec::new();
+        let limit = self.input.padding_end.max(function.end);
+        let last = flow
+            .boundaries()
+            .filter(|at| *at < function.end)
+            .last()
+            .and_then(|at| code.instruction_at(at, function.end));
+        if last.is_some_and(|last| ends_flow(&last)) && limit > function.end {
+            holes.push(function.end..limit);
+        }
+        if self.flow_is_known().is_ok() {
+            let mut before: Option<Instruction> = None;
+            let from = reach.start.saturating_sub(32).max(function.start);
+            for at in flow.boundaries().skip_while(|at| *at < from) {
+                if at >= reach.end {
+                    break;
+                }
+                let Some(instruction) = code.instruction_at(at, function.end) else {
+                    break;
+                };
+                if is_nop(&instruction) && !flow.is_reached(at) {
+                    match holes.last_mut() {
+                        Some(hole) if hole.end == at => hole.end = instruction.next_ip(),
+                        _ if before.is_some_and(|b| ends_flow(&b)) => {
+                            holes.push(bytes_of(&instruction));
+                        }
+                        _ => {}
+                    }
+                }
+                before = Some(instruction);
+            }
+        }
+        let unused = |hole: &Range<u64>| {
+            let extent = Extent::new(hole.start, hole.end);
+            self.input.targets.any_in(extent).is_none()
+                && flow.any_jump_into(extent).is_none()
+                && !self.input.forbidden.iter().any(|f| f.overlaps(&extent))
+        };
+        holes.retain(unused);
+        holes
+    }
+
+    fn use_a_hole(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let own = bytes_of(&self.first);
+        let reach = self.short_reach();
+        for hole in self.holes() {
+            for landing in hole.start.max(reach.start)..hole.end.min(reach.end) {
+                let jump = Jump::plain(landing);
+                let room = landing..hole.end.min(jump.end());
+                if placer.is_claimed(room.clone()) {
+                    continue;
+                }
+                let mut cells = self.cells(vec![own.clone(), room.clone()]);
+                if self.with_landing(&mut cells, landing, placer).is_err() {
+                    continue;
+                }
+                let Ok(stub) = cells.lead(&jump, placer) else {
+                    continue;
+                };
+                let stubs = [(stub, StubTo::Detour)];
+                let placed = cells.place(placer, &[room, own], &stubs, None, Vec::new())?;
+                return Ok(self.alone(placed));
+            }
+        }
+        Err(Refusal::NoNeighbour)
+    }
+
+    /// An instruction in reach of a short jump gives way to two jumps, one to a
+    /// copy of it and one behind its first byte for the site.
+    fn evict_nearby(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let own = bytes_of(&self.first);
+        let reach = self.short_reach();
+        let from = reach.start.saturating_sub(16);
+        let near = self.input.flow.boundaries();
+        let near = near.skip_while(|at| *at < from);
+        for at in near.take_while(|at| *at < reach.end) {
+            let Ok(victim) = self.neighbour(at, placer) else {
+                continue;
+            };
+            let room = bytes_of(&victim);
+            for landing in (room.start + 1).max(reach.start)..room.end.min(reach.end) {
+                let mut cells = self.cells(vec![own.clone(), room.clone()]);
+                if self.with_landing(&mut cells, landing, placer).is_err() {
+                    continue;
+                }
+                let (ours, away) = (Jump::plain(landing), Jump::plain(room.start));
+                let Ok([stub, copy]) = cells.lead_both([&ours, &away], placer) else {
+                    continue;
+                };
+                let stubs = [(stub, StubTo::Detour), (copy, StubTo::Evicted)];
+                let order = [room, own];
+                let placed = cells.place(placer, &order, &stubs, Some(victim), Vec::new())?;
+                return Ok(self.alone(placed));
+            }
+        }
+        Err(Refusal::NoNeighbour)
+    }
+
+    /// A jump over several instructions, of which each but the first begins with a
+    /// breakpoint.
+    pub(super) fn trapped(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+        self.input.int3?;
+        let function = self.input.flow.extent();
+        let end = self.site + JUMP;
+        if self.site / PAGE != (end - 1) / PAGE {
+            // Written in two pieces, an instruction in between would be half one
+            // and half the other.
+            let at = (end - 1) / PAGE * PAGE;
+            return Err(Refusal::PageBoundary { at });
+        }
+        let mut displaced: Vec<Instruction> = Vec::new();
+        let mut at = self.site;
+        while at < end {
+            let instruction = match at == self.site {
+                true => self.first,
+                false => {
+                    let found = self.input.code.instruction_at(at, function.end);
+                    found
+                        .filter(|_| self.input.flow.is_boundary(at))
+                        .ok_or(Refusal::EndsTooSoon { at })?
+                }
+            };
+            if instruction.mnemonic() == Mnemonic::Int3 {
+                return Err(Refusal::BreakpointPresent { at });
+            }
+            self.replaceable(&instruction, placer)?;
+            if is_call(&instruction) && instruction.next_ip() < end {
+                return Err(Refusal::CallInside { at });
+            }
+            displaced.push(instruction);
+            at = instruction.next_ip();
+        }
+        let covered = Extent::new(self.site, at);
+        let own = self.site..end;
+        let mut cells = self.cells(vec![own.clone()]);
+        let traps: Vec<u64> = displaced[1..].iter().map(Instruction::ip).collect();
+        let jump = Jump::plain(self.site);
+        if !traps.iter().all(|at| cells.set(*at, INT3)) {
+            return Err(Refusal::NoStubAddress);
+        }
+        let stub = cells.lead(&jump, placer)?;
+        placer.take(covered.start..covered.end);
+        let stubs = [(stub, StubTo::Detour)];
+        let placed = cells.place(placer, &[own], &stubs, None, traps)?;
+        Ok(Cover {
+            covered,
+            resume: covered.end,
+            displaced,
+            placed: Some(placed),
+        })
+    }
+}
+
+/// The jumps that can stand at the start of a neighbour: what the first bytes are
+/// decides where the site's own jump can lead.
+fn successor_forms(successor: &Instruction) -> Vec<Jump> {
+    let (at, len) = (successor.ip(), successor.len());
+    let mut forms = vec![Jump::plain(at)];
+    if len >= 2 {
+        let prefixes = SEGMENTS.into_iter().chain(REX);
+        forms.extend(prefixes.map(|prefix| Jump::with(at, &[prefix])));
+    }
+    if len >= 3 {
+        let firsts = SEGMENTS.into_iter();
+        forms.extend(firsts.map(|first| Jump::with(at, &[first, 0x48])));
+    }
+    forms
+}
