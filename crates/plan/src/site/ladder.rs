@@ -207,7 +207,13 @@ impl<'a> Ladder<'a> {
     }
 
     pub(super) fn region(&self) -> Result<Cover, Refusal> {
-        self.flow_is_known()?;
+        // Behind one instruction that never goes on, at the end of the function,
+        // there is nothing to come to.
+        let is_last =
+            ends_flow(&self.first) && self.first.next_ip() == self.input.flow.extent().end;
+        if !is_last {
+            self.flow_is_known()?;
+        }
         let function = self.input.flow.extent();
         let mut displaced = Vec::new();
         let mut end = self.site;

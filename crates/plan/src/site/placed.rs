@@ -15,9 +15,9 @@ pub struct Placed {
     pub relies_on: Vec<(u64, Vec<u8>)>,
     /// Jumps that have to be mapped before.
     pub stubs: Vec<Stub>,
-    /// The neighbour whose bytes change too: a copy of it that goes on behind it
-    /// is what [`StubTo::Evicted`] leads to.
-    pub evicted: Option<Instruction>,
+    /// The neighbours whose bytes change too: a copy of each, which goes on behind
+    /// it, is what [`StubTo::Evicted`] leads to.
+    pub evicted: Vec<Instruction>,
     /// Covered instructions whose first byte becomes a breakpoint: whoever runs
     /// into it goes on at their copies in the detour.
     pub traps: Vec<u64>,
@@ -50,8 +50,8 @@ pub struct Stub {
 pub enum StubTo {
     /// To the detour.
     Detour,
-    /// To the copy of the evicted neighbour.
-    Evicted,
+    /// To the copy of an evicted neighbour, by its index.
+    Evicted(usize),
 }
 
 impl Stub {

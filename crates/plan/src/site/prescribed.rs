@@ -37,6 +37,10 @@ const SEGMENTS: [u8; 4] = [0x2e, 0x3e, 0x26, 0x36];
 const REX: Range<u8> = 0x40..0x50;
 /// Addresses that are tried for the first of two jumps that share bytes.
 const TRIES: usize = 48;
+/// Neighbours in a row that are made to give way for one site.
+const CHAIN: usize = 3;
+/// Addresses that are tried in all for a chain of jumps.
+const CHAIN_TRIES: usize = 2000;
 const PAGE: u64 = 4096;
 
 /// A jump to be written: prefixes, opcode, displacement.
@@ -218,7 +222,7 @@ impl<'a> Cells<'a> {
         placer: &mut Placer,
         order: &[Range<u64>],
         stubs: &[(Slot, StubTo)],
-        evicted: Option<Instruction>,
+        evicted: Vec<Instruction>,
         traps: Vec<u64>,
     ) -> Result<Placed, Refusal> {
         let writes = order.iter().filter_map(|own| self.write(own.clone()));
@@ -315,7 +319,7 @@ impl Ladder<'_> {
             match cells.lead(&jump, placer) {
                 Ok(stub) => {
                     let stubs = [(stub, StubTo::Detour)];
-                    let placed = cells.place(placer, &[own], &stubs, None, Vec::new())?;
+                    let placed = cells.place(placer, &[own], &stubs, Vec::new(), Vec::new())?;
                     return Ok(self.alone(placed));
                 }
                 Err(why) => refusal = why,
@@ -330,13 +334,21 @@ impl Ladder<'_> {
             return Err(Refusal::OtherLength { bytes });
         }
         self.replaceable(&self.first, placer)?;
-        if let Ok(cover) = self.evict_successor(placer) {
+        if let Ok(cover) = self.evict_successors(1, placer) {
             return Ok(cover);
         }
         if let Ok(cover) = self.use_a_hole(placer) {
             return Ok(cover);
         }
-        self.evict_nearby(placer)
+        if let Ok(cover) = self.evict_nearby(placer) {
+            return Ok(cover);
+        }
+        for count in 2..=CHAIN {
+            if let Ok(cover) = self.evict_successors(count, placer) {
+                return Ok(cover);
+            }
+        }
+        Err(Refusal::NoNeighbour)
     }
 
     /// An instruction of the function that may be made to give way: one that is
@@ -360,35 +372,63 @@ impl Ladder<'_> {
         Ok(instruction)
     }
 
-    /// The instruction behind makes room: its first bytes, which the site's
-    /// displacement shares, become those of a jump to a copy of it.
-    fn evict_successor(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
-        let own = bytes_of(&self.first);
-        let successor = self.neighbour(own.end, placer)?;
-        let room = bytes_of(&successor);
-        for second in successor_forms(&successor) {
-            for first in Jump::forms(self.site, own.end - own.start) {
-                let mut cells = self.cells(vec![own.clone(), room.clone()]);
-                let Ok([away, stub]) = cells.lead_both([&second, &first], placer) else {
-                    continue;
-                };
-                let stubs = [(away, StubTo::Evicted), (stub, StubTo::Detour)];
-                let order = [room, own];
-                let placed = cells.place(placer, &order, &stubs, Some(successor), Vec::new())?;
-                let mut cover = self.alone(placed);
-                let runs_on = matches!(
-                    self.first.flow_control(),
-                    FlowControl::Next | FlowControl::ConditionalBranch
-                );
-                if runs_on {
-                    // Saves the way over the successor's own jump.
-                    cover.displaced.push(successor);
-                    cover.resume = successor.next_ip();
-                }
-                return Ok(cover);
-            }
+    /// The bytes that may change where `instruction` stands: its own, and unused
+    /// ones behind it if it never goes on.
+    fn room(&self, instruction: &Instruction, placer: &Placer) -> Range<u64> {
+        let mut room = bytes_of(instruction);
+        let function = self.input.flow.extent();
+        let unused = ends_flow(instruction) && room.end == function.end;
+        let padding = Extent::new(room.end, self.input.padding_end);
+        if unused && !padding.is_empty() && self.is_unused(padding) {
+            let free = (padding.start..padding.end).take(JUMP as usize + 2);
+            room.end += free
+                .take_while(|at| !placer.is_claimed(*at..at + 1))
+                .count() as u64;
         }
-        Err(Refusal::NoNeighbour)
+        room
+    }
+
+    /// The instructions behind make room: their first bytes, which displacements
+    /// share, become those of jumps to copies of them.
+    fn evict_successors(&self, count: usize, placer: &mut Placer) -> Result<Cover, Refusal> {
+        let mut own = vec![bytes_of(&self.first)];
+        let mut neighbours = Vec::new();
+        let mut at = self.first.next_ip();
+        for _ in 0..count {
+            let successor = self.neighbour(at, placer)?;
+            own.push(self.room(&successor, placer));
+            at = successor.next_ip();
+            neighbours.push(successor);
+        }
+        let mut forms = vec![Jump::forms(self.site, self.first.len() as u64).collect()];
+        forms.extend(own[1..].iter().map(successor_forms));
+        let mut tries = CHAIN_TRIES;
+        let cells = self.cells(own.clone());
+        let (cells, slots) =
+            chain(&cells, &forms, placer, &mut tries).ok_or(Refusal::NoNeighbour)?;
+        let to = |index: usize| match index.checked_sub(1) {
+            None => StubTo::Detour,
+            Some(neighbour) => StubTo::Evicted(neighbour),
+        };
+        let stubs: Vec<(Slot, StubTo)> = slots
+            .into_iter()
+            .enumerate()
+            .map(|(index, slot)| (slot, to(index)))
+            .collect();
+        let order: Vec<Range<u64>> = own.into_iter().rev().collect();
+        let placed = cells.place(placer, &order, &stubs, neighbours.clone(), Vec::new())?;
+        let mut cover = self.alone(placed);
+        // Saves the way over the successors' own jumps.
+        let mut last = self.first;
+        for successor in neighbours {
+            if !runs_on(&last) {
+                break;
+            }
+            cover.displaced.push(successor);
+            cover.resume = successor.next_ip();
+            last = successor;
+        }
+        Ok(cover)
     }
 
     /// Where a short jump from the site can lead.
@@ -462,14 +502,15 @@ impl Ladder<'_> {
                 before = Some(instruction);
             }
         }
-        let unused = |hole: &Range<u64>| {
-            let extent = Extent::new(hole.start, hole.end);
-            self.input.targets.any_in(extent).is_none()
-                && flow.any_jump_into(extent).is_none()
-                && !self.input.forbidden.iter().any(|f| f.overlaps(&extent))
-        };
-        holes.retain(unused);
+        holes.retain(|hole| self.is_unused(Extent::new(hole.start, hole.end)));
         holes
+    }
+
+    /// Whether nothing is known to lead to some padding.
+    fn is_unused(&self, padding: Extent) -> bool {
+        self.input.targets.any_in(padding).is_none()
+            && self.input.flow.any_jump_into(padding).is_none()
+            && !self.input.forbidden.iter().any(|f| f.overlaps(&padding))
     }
 
     fn use_a_hole(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
@@ -490,7 +531,7 @@ impl Ladder<'_> {
                     continue;
                 };
                 let stubs = [(stub, StubTo::Detour)];
-                let placed = cells.place(placer, &[room, own], &stubs, None, Vec::new())?;
+                let placed = cells.place(placer, &[room, own], &stubs, Vec::new(), Vec::new())?;
                 return Ok(self.alone(placed));
             }
         }
@@ -519,9 +560,9 @@ impl Ladder<'_> {
                 let Ok([stub, copy]) = cells.lead_both([&ours, &away], placer) else {
                     continue;
                 };
-                let stubs = [(stub, StubTo::Detour), (copy, StubTo::Evicted)];
+                let stubs = [(stub, StubTo::Detour), (copy, StubTo::Evicted(0))];
                 let order = [room, own];
-                let placed = cells.place(placer, &order, &stubs, Some(victim), Vec::new())?;
+                let placed = cells.place(placer, &order, &stubs, vec![victim], Vec::new())?;
                 return Ok(self.alone(placed));
             }
         }
@@ -573,7 +614,7 @@ impl Ladder<'_> {
         let stub = cells.lead(&jump, placer)?;
         placer.take(covered.start..covered.end);
         let stubs = [(stub, StubTo::Detour)];
-        let placed = cells.place(placer, &[own], &stubs, None, traps)?;
+        let placed = cells.place(placer, &[own], &stubs, Vec::new(), traps)?;
         Ok(Cover {
             covered,
             resume: covered.end,
@@ -583,10 +624,70 @@ impl Ladder<'_> {
     }
 }
 
+/// Whether control goes on behind the instruction, and not by a return.
+fn runs_on(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Next | FlowControl::ConditionalBranch
+    )
+}
+
+/// Leads a jump at each of several places in a row to a stub. `forms` are the jumps
+/// that can stand at each; a later one decides bytes of those before it.
+fn chain<'a>(
+    cells: &Cells<'a>,
+    forms: &[Vec<Jump>],
+    placer: &mut Placer,
+    tries: &mut usize,
+) -> Option<(Cells<'a>, Vec<Slot>)> {
+    let (last, before) = forms.split_last()?;
+    for jump in last {
+        let mut cells = cells.clone();
+        if !cells.set_opcode(jump) {
+            continue;
+        }
+        let Ok(mask) = cells.mask(jump, placer) else {
+            continue;
+        };
+        // The site's own jump must still lead somewhere.
+        let leads = |first: &Jump| {
+            cells
+                .mask(first, placer)
+                .is_ok_and(|mask| !placer.candidates(first.end(), mask, 1).is_empty())
+        };
+        if !before.first().is_none_or(|first| first.iter().any(leads)) {
+            continue;
+        }
+        let limit = match before.len() {
+            0 => 1,
+            1 => TRIES,
+            _ => 8,
+        };
+        for slot in placer.candidates(jump.end(), mask, limit) {
+            *tries = tries.checked_sub(1)?;
+            let mut tried = cells.clone();
+            if !tried.set_target(jump, slot.address) {
+                continue;
+            }
+            if before.is_empty() {
+                return Some((tried, vec![slot]));
+            }
+            placer.reserve(slot);
+            let found = chain(&tried, before, placer, tries);
+            placer.release(slot);
+            if let Some((cells, mut slots)) = found {
+                slots.push(slot);
+                return Some((cells, slots));
+            }
+        }
+    }
+    None
+}
+
 /// The jumps that can stand at the start of a neighbour: what the first bytes are
 /// decides where the site's own jump can lead.
-fn successor_forms(successor: &Instruction) -> Vec<Jump> {
-    let (at, len) = (successor.ip(), successor.len());
+fn successor_forms(room: &Range<u64>) -> Vec<Jump> {
+    let (at, len) = (room.start, room.end - room.start);
     let mut forms = vec![Jump::plain(at)];
     if len >= 2 {
         let prefixes = SEGMENTS.into_iter().chain(REX);
