@@ -31,6 +31,18 @@ __asm__(".text\n"
 	".globl counted_behind\n.type counted_behind, @function\n"
 	"counted_behind: mov %edi, %eax\n ret\n.size counted_behind, .-counted_behind\n");
 
+/*
+ * Code elsewhere jumps into the middle of the first instruction: only a breakpoint at
+ * its first byte leaves that alone. Its second byte is clc.
+ */
+int counted_stubborn(int same);
+__asm__(".text\n"
+	".globl counted_stubborn\n.type counted_stubborn, @function\n"
+	"counted_stubborn: mov %edi, %eax\n ret\n.size counted_stubborn, .-counted_stubborn\n"
+	".type counted_overlap, @function\n"
+	"counted_overlap: test %edi, %edi\n jmp counted_stubborn + 1\n"
+	".size counted_overlap, .-counted_overlap\n");
+
 static int calls = 100, threads = 1;
 static uint64_t made[MAX_THREADS], early;
 
@@ -49,6 +61,8 @@ static void *run(void *argument)
 		if (counted_work(thread, i, check) != (mix(thread + 5) ^ (uint64_t)i) + check)
 			BAD("call %d of thread %llu went wrong", i, (unsigned long long)thread);
 		counted_short();
+		if (counted_stubborn(i) != i)
+			BAD("call %d of the stubborn function went wrong", i);
 	}
 	return NULL;
 }

@@ -189,6 +189,7 @@ pub fn probes(selected: &[Selected]) -> Probes {
                 records: Vec::new(),
                 near: event.site.object.range(),
                 before: plan.before.clone(),
+                stand_in: plan.breakpoint,
             };
             (probe, Vec::new())
         });

@@ -500,6 +500,25 @@ fn compile_locked(
     finish(request, address, bytes, address, &frame)
 }
 
+/// The copy of one instruction, to stand at `address`, which goes on behind the
+/// original.
+///
+/// # Errors
+/// The instruction, or the way back, does not work from there.
+pub fn copy_out(instruction: &Instruction, address: u64) -> Result<Vec<u8>, CompileError> {
+    let relocated = relocate(std::slice::from_ref(instruction), address)?;
+    let mut bytes = relocated.bytes;
+    if relocated.falls_through {
+        let end = address + bytes.len() as u64 + 5;
+        let displacement = instruction.next_ip().wrapping_sub(end) as i64;
+        let displacement = i32::try_from(displacement)
+            .map_err(|_| CompileError::Encode("the way back is out of reach".to_owned()))?;
+        bytes.push(0xe9);
+        bytes.extend(displacement.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
 /// Appends the copies of the displaced instructions and the way back.
 fn finish(
     request: &Request<'_>,

@@ -71,14 +71,15 @@ impl Space {
     pub fn around(near: Range<u64>) -> Self {
         let start = near.start / PAGE * PAGE;
         let end = near.end.next_multiple_of(PAGE);
-        let below = start.wrapping_sub(REACH);
         let above = end..start.saturating_add(REACH);
-        let below = match below < start {
-            true => vec![below..start],
+        let lowest = start.wrapping_sub(REACH);
+        let mut free = vec![above];
+        match lowest < start {
+            true => free.push(lowest..start),
             // The first page and the last are nobody's.
-            false => vec![PAGE..start, below..u64::MAX / PAGE * PAGE],
-        };
-        Self::new([below, vec![above]].concat(), usize::MAX)
+            false => free.extend([PAGE..start, lowest..u64::MAX / PAGE * PAGE]),
+        }
+        Self::new(free, usize::MAX)
     }
 
     /// Whether `[start, start + len)` is free.
@@ -367,7 +368,7 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_beyond_the_number_of_mappings() {
-        let free = vec![0x7f00_0010_0000..0x7f00_7000_0000];
+        let free = [0x7f00_0010_0000..0x7f00_7000_0000].to_vec();
         let mut placer = Placer::new(Space::new(free, 1));
         let at = |byte| mask([None, None, Some(byte), Some(0x12)]);
         let first = placer.candidates(0x7f00_0000_1005, at(1), 1)[0];

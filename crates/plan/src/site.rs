@@ -184,7 +184,12 @@ impl fmt::Display for Refused {
         {
             return first.fmt(f);
         }
-        for (i, (tactic, refusal)) in self.refusals.iter().enumerate() {
+        // What cannot run elsewhere at all says the most.
+        if let Some((Tactic::Int3, refusal @ Refusal::NotRelocatable(_))) = self.refusals.last() {
+            return refusal.fmt(f);
+        }
+        let telling = |(_, refusal): &&(Tactic, Refusal)| !refusal.is_about_length();
+        for (i, (tactic, refusal)) in self.refusals.iter().filter(telling).enumerate() {
             let separator = if i == 0 { "" } else { "; " };
             write!(f, "{separator}{tactic}: {refusal}")?;
         }

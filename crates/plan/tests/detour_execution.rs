@@ -187,7 +187,7 @@ impl Session {
             rseq_offset: rseq,
             tid_offset: None,
             no_wake: false,
-            traps: (0, 0),
+            traps: 0,
             old_trap: (0, 0),
         };
         // The kernel reads the last descriptor when it preempts us: not while the

@@ -11,6 +11,8 @@
 	.long	capriole_restorer
 	.long	capriole_config
 	.long	capriole_install_cs
+	.long	capriole_batch
+	.long	capriole_batch_home
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
@@ -27,6 +29,11 @@ capriole_install_cs:
 	.quad	.Linstall_start
 	.quad	.Linstall_commit - .Linstall_start
 	.quad	.Linstall_abort
+
+	/* struct timespec */
+	.balign	8
+capriole_patience:
+	.quad	3, 0
 
 	.text
 
@@ -119,6 +126,36 @@ capriole_restorer:
 	mov	$15, %rax
 	syscall
 	ud2
+
+/* Not called by detours: the tracer leads a thread here to make one system call for
+ * each row of a table, { arguments 0, 1 and 5, wanted result }, up to the first that
+ * gives another result. rbx: first row, rbp: behind the last, r12: number of the call,
+ * r14, r15, r8: arguments 2, 3 and 4, r13: where to note the row it came to.
+ * Then it waits to be fetched; if nobody comes within seconds, the tracer is dead, and
+ * the stack leads home. */
+	.balign	16
+capriole_batch:
+	cmp	%rbp, %rbx
+	jae	.Lbatch_done
+	mov	(%rbx), %rdi
+	mov	8(%rbx), %rsi
+	mov	16(%rbx), %r9
+	mov	%r14, %rdx
+	mov	%r15, %r10
+	mov	%r12, %rax
+	syscall
+	cmp	24(%rbx), %rax
+	jne	.Lbatch_done
+	add	$32, %rbx
+	jmp	capriole_batch
+.Lbatch_done:
+	mov	%rbx, (%r13)
+	lea	capriole_patience(%rip), %rdi
+	xor	%esi, %esi
+	mov	$35, %eax			/* nanosleep */
+	syscall
+capriole_batch_home:
+	ret
 
 	.section .tail, "ax", @progbits
 	.balign	64

@@ -31,8 +31,8 @@ pub struct Config {
     pub tid_offset: Option<i32>,
     /// The target's seccomp filter may forbid `futex`.
     pub no_wake: bool,
-    /// Address and number of the sorted (site, detour) pairs for breakpoint probes.
-    pub traps: (u64, u64),
+    /// Address of the [table](trap_table) of breakpoints.
+    pub traps: u64,
     /// The program's own SIGTRAP handler (0 default, 1 ignored) and its flags.
     pub old_trap: (u64, u64),
 }
@@ -50,6 +50,34 @@ pub struct Entries {
     pub trap: u64,
     /// `rt_sigreturn`, as the restorer of the handler.
     pub restorer: u64,
+    /// Where a thread is led to make many system calls, see `entry.S`.
+    pub batch: u64,
+    /// Where such a thread waits, and a `ret` leads home.
+    pub batch_home: u64,
+    /// Where the address of the table of breakpoints stands.
+    pub traps: u64,
+    /// Where the program's own SIGTRAP handler and its flags stand.
+    pub old_trap: u64,
+}
+
+/// Byte offsets in the configuration.
+const TRAPS: usize = 56;
+const OLD_TRAP: usize = 72;
+
+/// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
+/// in the target at a multiple of 16.
+pub fn trap_table(traps: &[(u64, u64)]) -> Vec<u8> {
+    let mut sorted = traps.to_vec();
+    sorted.sort_unstable();
+    let mut bytes = Vec::with_capacity(16 + 16 * sorted.len());
+    for word in [sorted.len() as u64, 0] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for (site, detour) in sorted {
+        bytes.extend(site.to_le_bytes());
+        bytes.extend(detour.to_le_bytes());
+    }
+    bytes
 }
 
 fn head(index: usize) -> u32 {
@@ -71,6 +99,10 @@ pub fn entries(base: u64) -> Entries {
         locked: at(3),
         trap: at(4),
         restorer: at(5),
+        batch: at(8),
+        batch_home: at(9),
+        traps: base + u64::from(head(6)) + TRAPS as u64,
+        old_trap: base + u64::from(head(6)) + OLD_TRAP as u64,
     }
 }
 
@@ -89,10 +121,9 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (8, address(g.streams())),
         (16, address(g.controls())),
         (24, address(g.packets_offset())),
-        (56, config.traps.0),
-        (64, config.traps.1),
-        (72, config.old_trap.0),
-        (80, config.old_trap.1),
+        (TRAPS, config.traps),
+        (OLD_TRAP, config.old_trap.0),
+        (OLD_TRAP + 8, config.old_trap.1),
         (88, address(g.heads())),
     ] {
         put(at + offset, &value.to_le_bytes());
@@ -188,7 +219,8 @@ mod tests {
     /// the blob, no system call but at the few places that are meant to make one.
     #[test]
     fn the_blob_touches_general_registers_only() {
-        let start = head(7) as usize + 32;
+        // The code begins behind the last piece of data, `capriole_patience`.
+        let start = head(7) as usize + 32 + 16;
         let mut decoder = Decoder::new(64, &BLOB[start..], DecoderOptions::NONE);
         decoder.set_ip(start as u64);
         let mut info = InstructionInfoFactory::new();
@@ -217,8 +249,9 @@ mod tests {
                 assert_ne!(instruction.op0_register(), Register::None);
             }
         }
-        // futex, the restorer, and the four of a foreign SIGTRAP's default.
-        assert_eq!(syscalls, 6);
+        // futex, the restorer, the four of a foreign SIGTRAP's default, and the two of
+        // the code that only the tracer leads to.
+        assert_eq!(syscalls, 8);
     }
 
     #[test]
@@ -230,7 +263,7 @@ mod tests {
             rseq_offset: Some(-160),
             tid_offset: Some(0x2d0),
             no_wake: false,
-            traps: (0x5000, 3),
+            traps: 0x5000,
             old_trap: (1, 2),
         };
         let blob = place(0x10_0000, &config);

@@ -231,9 +231,11 @@ void capriole_locked_record(const u64 *event)
 void capriole_trap(int signal, void *info, void *context)
 {
 	if (SIGINFO_CODE(info) == SI_KERNEL) {
-		const struct trap *traps = (const struct trap *)capriole_config.traps;
+		/* Read once: another table may take its place meanwhile. */
+		const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.traps);
+		const struct trap *traps = table->trap;
 		u64 site = UCONTEXT_RIP(context) - 1;
-		u64 low = 0, high = READ(*(u64 *)&capriole_config.trap_count);
+		u64 low = 0, high = table->count;
 		while (low < high) {
 			u64 middle = low + (high - low) / 2;
 			if (traps[middle].site == site) {

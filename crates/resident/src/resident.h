@@ -66,8 +66,8 @@ struct config {
 	u32 flags;       /* 44: FLAG_... */
 	s32 rseq_offset; /* 48: of struct rseq from the thread pointer */
 	s32 tid_offset;  /* 52: of the thread id from the thread pointer */
-	u64 traps;       /* 56: address of struct trap[trap_count], sorted by site */
-	u64 trap_count;  /* 64 */
+	u64 traps;       /* 56: address of a struct traps; the tracer may replace it by another */
+	u64 pad;         /* 64 */
 	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
 	u64 old_flags;   /* 80 */
 	u64 heads;       /* 88: address of the heads: for each stream, the current control */
@@ -80,6 +80,13 @@ struct config {
 struct trap {
 	u64 site;
 	u64 detour;
+};
+
+/* Sorted by site. Never changed once the handler can see it. */
+struct traps {
+	u64 count;
+	u64 pad;
+	struct trap trap[];
 };
 
 #endif

@@ -82,6 +82,10 @@ pub mod header {
     pub const TRAP_HANDLER: usize = 120;
     /// u64: byte offset of the journal.
     pub const JOURNAL_OFFSET: usize = 128;
+    /// u64: inode of the memory that stubs are mapped from; 0: there are none.
+    pub const STUBS_INODE: usize = 136;
+    /// u64: the row that a batch of system calls in the target came to; 0: not yet.
+    pub const BATCH: usize = 144;
     /// u32, a futex, on a line of its own: 1 while the reader sleeps and wants
     /// to be woken when a packet is closed.
     pub const READER_WAITING: usize = 192;
@@ -170,6 +174,9 @@ pub mod journal {
     pub const ADDRESS: usize = 0;
     /// u8: how many bytes change, 1..=[`MAX_BYTES`].
     pub const LEN: usize = 8;
+    /// u8: when it is written, among those of one site; they are taken back in the
+    /// opposite order.
+    pub const PHASE: usize = 9;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.

@@ -27,6 +27,7 @@ use crate::stacks;
 use crate::steps::step;
 use crate::threads::Stopped;
 use capriole_ring::layout::{State, header};
+use std::ops::Range;
 use std::time::Duration;
 
 /// The SIGTRAP action that was replaced.
@@ -47,10 +48,28 @@ pub struct Installed {
     pub size: u64,
     /// Memory for detours.
     pub arenas: Vec<Arena>,
+    /// Where stubs are mapped, ascending.
+    pub stubs: Vec<Range<u64>>,
     /// The sites.
     pub changes: Vec<Change>,
     /// The replaced SIGTRAP action, if one was.
     pub trap: Option<TrapState>,
+}
+
+impl Installed {
+    /// Whether an address lies in generated code.
+    fn holds(&self, address: u64) -> bool {
+        let at = self.stubs.partition_point(|range| range.end <= address);
+        self.stubs
+            .get(at)
+            .is_some_and(|range| range.start <= address)
+            || self.arenas.iter().any(|arena| arena.contains(address))
+    }
+
+    /// The phases of changes there are, from 0.
+    fn phases(&self) -> std::ops::RangeInclusive<u8> {
+        0..=self.changes.iter().map(|c| c.phase).max().unwrap_or(0)
+    }
 }
 
 /// What a detach did.
@@ -180,32 +199,36 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
-    for change in &installed.changes {
-        match batch.inspect(change) {
-            Found::Before => {}
-            Found::Foreign => report.foreign += 1,
-            Found::After | Found::Between => {
-                batch.revert(change)?;
-                report.restored += 1;
+    // A site before the neighbour that made room for it.
+    for phase in installed.phases().rev() {
+        for change in installed.changes.iter().filter(|c| c.phase == phase) {
+            match batch.inspect(change) {
+                Found::Before => {}
+                Found::Foreign => report.foreign += 1,
+                Found::After | Found::Between => {
+                    batch.revert(change)?;
+                    report.restored += 1;
+                }
             }
         }
+        batch.write()?;
     }
-    batch.write()?;
     step("all bytes restored");
     Ok(())
 }
 
-/// Whether the program counter is behind a breakpoint of ours.
+/// Whether the program counter may be behind a breakpoint of ours: one that stood at
+/// the start of a change, for good or for a while, or inside one.
 fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
-    let site = rip.wrapping_sub(1);
-    installed
-        .changes
-        .iter()
-        .any(|c| c.address == site && (c.after[0] == INT3 || c.crosses_pages()))
+    let at = rip.wrapping_sub(1);
+    installed.changes.iter().any(|change| {
+        let offset = at.wrapping_sub(change.address) as usize;
+        offset == 0 || offset < change.len && change.after[offset] == INT3
+    })
 }
 
 /// Whether a SIGTRAP waits for a thread that does not block it.
-fn sigtrap_pending(pid: i32, tid: i32) -> bool {
+pub(crate) fn sigtrap_pending(pid: i32, tid: i32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else {
         return false;
     };
@@ -225,7 +248,7 @@ fn leave(
 ) -> Result<bool, TargetError> {
     let _ = remote;
     let pid = stopped.pid;
-    let in_arena = |rip: u64| installed.arenas.iter().any(|a| a.contains(rip));
+    let in_arena = |rip: u64| installed.holds(rip);
     let mut index = 0;
     let mut moments = 0;
     while index < stopped.threads().len() {
@@ -249,6 +272,15 @@ fn leave(
             }
         }
         if in_arena(thread.registers.rip) {
+            // One that a dead tracer has left waiting goes home at once.
+            let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
+            if installed
+                .arenas
+                .iter()
+                .any(|a| home(a) == thread.registers.rip)
+            {
+                stopped.move_to(index, thread.registers.rip)?;
+            }
             if moments >= MOMENTS {
                 return Ok(false);
             }
@@ -271,7 +303,7 @@ fn unreferenced(
     process: &Process,
     installed: &Installed,
 ) -> Result<bool, TargetError> {
-    let in_arena = |word: u64| installed.arenas.iter().any(|a| a.contains(word));
+    let in_arena = |word: u64| installed.holds(word);
     let mut referenced = false;
     let restorer = |word: u64| {
         installed.trap.is_some()
@@ -347,6 +379,7 @@ fn unmap(
         remote,
         installed.base,
         installed.size,
+        &installed.stubs,
         &installed.arenas,
     )?;
     agent.dismiss();

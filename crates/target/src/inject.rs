@@ -205,6 +205,8 @@ pub struct Injector<'a> {
     mask: u64,
     syscall: u64,
     stack: u64,
+    /// The stack pointer with which a `ret` leads home.
+    home: u64,
     hijacked: bool,
 }
 
@@ -229,6 +231,7 @@ impl<'a> Injector<'a> {
             mask,
             syscall: gadgets.syscall,
             stack: thread.registers.rsp,
+            home: thread.registers.rsp,
             hijacked: false,
         };
         if place == FramePlace::Nowhere {
@@ -254,6 +257,7 @@ impl<'a> Injector<'a> {
             .write(at, &frame)
             .map_err(|_| TargetError::NoStack { tid })?;
         injector.stack = at;
+        injector.home = at + gadgets.chain.map_or(0, |(s, _)| s.pops as u64 * 8);
         injector.syscall = gadgets.chain.map_or(gadgets.syscall, |(s, _)| s.address);
         step("signal frame written");
         Ok(injector)
@@ -302,6 +306,55 @@ impl<'a> Injector<'a> {
             error @ -4095..=-1 => Err(Errno::from_raw_os_error(-error as i32)),
             _ => Ok(result),
         })
+    }
+
+    /// Leads the thread to `code` with these registers, until `is_done`. The code must
+    /// wait there to be fetched, and find its way home by a `ret` if nobody does.
+    ///
+    /// # Errors
+    /// The thread vanished or ran into a fault, or ptrace failed.
+    pub fn run(
+        &mut self,
+        code: u64,
+        set: impl FnOnce(&mut Registers),
+        is_done: impl Fn() -> bool,
+    ) -> Result<(), TargetError> {
+        let tid = self.tid;
+        let pid = self.stopped.pid;
+        let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
+        let mut r = self.original;
+        set(&mut r);
+        r.orig_rax = u64::MAX;
+        r.rip = code;
+        r.rsp = self.home;
+        ptrace::set_registers(tid, &r).map_err(fail("set the registers of"))?;
+        step("registers set for many calls");
+        if !self.hijacked {
+            self.hijacked = true;
+            ptrace::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
+            step("signals blocked");
+        }
+        ptrace::cont(tid, 0).map_err(fail("resume"))?;
+        step("many calls under way");
+        let mut waited = 0;
+        while !is_done() {
+            match ptrace::wait(tid, false).map_err(fail("wait for"))? {
+                None => {}
+                Some(Event::Gone(_)) => return Err(TargetError::Vanished { pid }),
+                Some(Event::Signal(_)) => return Err(TargetError::NoSyscall { pid }),
+                Some(_) => ptrace::cont(tid, 0).map_err(fail("resume"))?,
+            }
+            if waited < 200 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+            waited += 1;
+        }
+        ptrace::interrupt(tid).map_err(fail("interrupt"))?;
+        self.until(Event::Interrupted, false)?;
+        step("many calls made");
+        Ok(())
     }
 
     /// An address with 48 free bytes below the frame.

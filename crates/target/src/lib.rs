@@ -29,6 +29,7 @@ pub mod resolve;
 pub mod session;
 pub mod stacks;
 pub mod steps;
+pub mod stubs;
 pub mod survey;
 pub mod symbols;
 pub mod threads;

@@ -46,6 +46,9 @@ pub struct Change {
     pub after: [u8; MAX_BYTES],
     /// Address of the detour.
     pub detour: u64,
+    /// Among the changes of one site, which are made one after the other: lower ones
+    /// first. They are taken back in the opposite order.
+    pub phase: u8,
 }
 
 /// What stands at a site.
@@ -186,11 +189,25 @@ impl<'a> Batch<'a> {
         change.judge(&now[..change.len])
     }
 
+    /// Whether these bytes stand there now.
+    pub fn holds(&mut self, address: u64, bytes: &[u8]) -> bool {
+        (address..).zip(bytes).all(|(at, byte)| {
+            let page = self.page(at / PAGE_SIZE);
+            page.bytes.get((at % PAGE_SIZE) as usize) == Some(byte)
+        })
+    }
+
     /// Puts a probe in, or with [`write`](Self::write). The journal entry must have
     /// been written, the detour and (if the change crosses pages) the trap handler
     /// must be in place.
     pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.after[..change.len])
+    }
+
+    /// Puts a breakpoint at the first byte, or with [`write`](Self::write), which leads
+    /// to the detour as well.
+    pub fn stand_in(&mut self, change: &Change) -> Result<(), TargetError> {
+        self.replace_some(change, &[INT3])
     }
 
     /// Puts the program's own bytes back, or with [`write`](Self::write).
@@ -199,10 +216,14 @@ impl<'a> Batch<'a> {
     }
 
     fn replace(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
-        let across = change.crosses_pages();
-        if across {
+        if change.crosses_pages() {
             change.write_across(self.pid, self.memory, bytes)?;
         }
+        self.replace_some(change, bytes)
+    }
+
+    fn replace_some(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
+        let across = change.crosses_pages() && bytes.len() > 1;
         for (offset, byte) in bytes.iter().enumerate() {
             let address = change.address + offset as u64;
             let at = (address % PAGE_SIZE) as usize;
@@ -256,6 +277,7 @@ mod tests {
             before: [0; MAX_BYTES],
             after: [0; MAX_BYTES],
             detour: 0,
+            phase: 0,
         };
         assert!(!change(0x1000, 5).crosses_pages());
         assert!(!change(0x1ffb, 5).crosses_pages());

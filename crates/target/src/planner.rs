@@ -37,6 +37,8 @@ pub struct Plan {
     pub shape: Shape,
     /// The bytes of `shape.covered`.
     pub before: Vec<u8>,
+    /// Whether a breakpoint may be put at the site.
+    pub breakpoint: bool,
 }
 
 /// Mappings of a process that are left to it in any case.
@@ -44,6 +46,14 @@ const SPARE_MAPPINGS: usize = 4096;
 /// A program at a fixed address has its heap behind it, up to 32 MiB away
 /// (`arch_randomize_brk`), with room to grow.
 const HEAP_ROOM: u64 = (32 + 256) << 20;
+/// Starts of the names of C libraries and dynamic loaders.
+const C_LIBRARIES: [&str; 5] = [
+    "libc.so",
+    "ld-linux",
+    "libpthread.so",
+    "libc.musl",
+    "ld-musl",
+];
 /// Functions that a processor plans before it asks for more.
 const PORTION: usize = 16;
 
@@ -126,6 +136,21 @@ impl Planner {
         self
     }
 
+    /// Whether breakpoints may be used in the object of a site, or why not.
+    ///
+    /// The kernel kills a program that runs into a breakpoint while SIGTRAP is blocked,
+    /// and C libraries block all signals while they make a thread, raise a signal or
+    /// abort, in functions of their own.
+    fn breakpoints_in(&self, site: &Site) -> Result<(), Refusal> {
+        let name = site.object.file().soname().unwrap_or_default();
+        match C_LIBRARIES.iter().any(|library| name.starts_with(library)) {
+            true => self.breakpoints.and(Err(Refusal::TrapUnusable(
+                "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program",
+            ))),
+            false => self.breakpoints,
+        }
+    }
+
     fn placer(&self, site: &Site) -> Placer {
         let space = self.space.clone();
         Placer::new(space.unwrap_or_else(|| space_around(site)))
@@ -161,7 +186,7 @@ impl Planner {
             padding_end: object.padding_end(site.extent),
             forbidden: object.forbidden(),
             shadow_stack: self.shadow_stack,
-            int3: self.breakpoints,
+            int3: self.breakpoints_in(site),
             go: object.is_go(),
             split_part,
         };
@@ -175,7 +200,11 @@ impl Planner {
             .get(Extent::new(shape.covered.start, end))
             .ok_or_else(|| outside(site))?
             .to_vec();
-        Ok(Plan { shape, before })
+        Ok(Plan {
+            shape,
+            before,
+            breakpoint: input.int3.is_ok(),
+        })
     }
 
     /// Plans many sites to be probed at the same time; in the order of the sites.

@@ -6,11 +6,12 @@ use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::patch::Change;
 use crate::process::Process;
-use crate::session::{Agent, Arena, MEMFD_NAME};
+use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
 use crate::threads::Stopped;
 use crate::{gadgets, inject};
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, State, header, journal};
+use std::ops::Range;
 use std::time::Duration;
 
 /// A session that was found mapped in a process.
@@ -107,6 +108,7 @@ fn read_session(
         base,
         size,
         arenas: Vec::new(),
+        stubs: Vec::new(),
         changes: Vec::new(),
         trap: None,
     };
@@ -138,6 +140,8 @@ fn read_session(
             installed.arenas.push(arena);
         }
     }
+
+    installed.stubs = stubs_in(maps, h.u64(header::STUBS_INODE));
 
     let count = h.u32(header::JOURNAL_LEN) as usize;
     let offset = h.u64(header::JOURNAL_OFFSET);
@@ -174,6 +178,23 @@ fn read_session(
         state,
         inode: mapping.inode,
     })
+}
+
+/// Where the stubs of a session are mapped, by the inode of their memory; adjacent
+/// mappings as one.
+pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
+    let name = format!("/memfd:{STUBS_NAME}");
+    let is_stub = |m: &&Mapping| {
+        inode != 0 && m.inode == inode && m.path.as_encoded_bytes() == name.as_bytes()
+    };
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for mapping in maps.iter().filter(is_stub) {
+        match ranges.last_mut() {
+            Some(last) if last.end == mapping.start => last.end = mapping.end,
+            _ => ranges.push(mapping.start..mapping.end),
+        }
+    }
+    ranges
 }
 
 /// Whether an arena of ours is mapped there: never unmap anything else. One that
@@ -219,6 +240,7 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
             .try_into()
             .ok()?,
         detour: word(journal::DETOUR)?,
+        phase: entry[journal::PHASE],
     })
 }
 
@@ -305,12 +327,13 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
     let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
         return Ok(());
     };
-    let name = format!("/memfd:{MEMFD_NAME} (deleted)");
+    let names = [MEMFD_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
     let leaked: Vec<u64> = entries
         .filter_map(|e| {
             let e = e.ok()?;
             let target = std::fs::read_link(e.path()).ok()?;
-            (target.as_os_str() == name.as_str()).then(|| e.file_name().to_str()?.parse().ok())?
+            let is_ours = names.iter().any(|name| target.as_os_str() == name.as_str());
+            is_ours.then(|| e.file_name().to_str()?.parse().ok())?
         })
         .collect();
     if leaked.is_empty() || process.pid() == std::process::id() {

@@ -3,11 +3,12 @@
 use crate::error::TargetError;
 use crate::gadgets::{self, Gadgets};
 use crate::inject::{FramePlace, Injector, frame_size};
-use crate::maps::{GapQuery, Layout, Mapping, find_gaps};
+use crate::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
 use crate::memory::RemoteMemory;
 use crate::process::{Process, Seccomp};
 use crate::ptrace;
 use crate::steps::step;
+use crate::stubs::{Row, Stubs};
 use crate::threads::Stopped;
 use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, MAX_ARENAS, SCRATCH, SCRATCH_SIZE, header};
@@ -20,6 +21,8 @@ use std::sync::Arc;
 
 /// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
 pub const MEMFD_NAME: &str = "capriole";
+/// Name of the memory that stubs are mapped from.
+pub const STUBS_NAME: &str = "capriole-stubs";
 
 /// Session memory, mapped here and in the target.
 #[derive(Debug)]
@@ -48,6 +51,21 @@ impl Arena {
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.start + self.len).contains(&address)
     }
+}
+
+/// The resident's code for many system calls, and room for their arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Address of the code.
+    pub code: u64,
+    /// Address of the room, 32 bytes for each call. The target can read it.
+    pub table: u64,
+}
+
+/// A system call and its arguments 2, 3 and 4, which are the same each time.
+struct Repeated {
+    number: i64,
+    arguments: [u64; 3],
 }
 
 /// A thread of the target that can make system calls for us.
@@ -133,6 +151,11 @@ impl Agent {
         Err(TargetError::NoThread { pid })
     }
 
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.stopped.pid
+    }
+
     /// Lets the thread go on; tells how long it stood.
     pub fn dismiss(self) -> std::time::Duration {
         self.stopped.resume()
@@ -177,13 +200,15 @@ impl Agent {
         move |errno| TargetError::Refused { pid, what, errno }
     }
 
-    /// Makes session memory in the target and maps it on both sides.
+    /// Makes session memory in the target and maps it on both sides; in the target at
+    /// `hint`, if there is room, else (or if it is 0) where the kernel likes.
     pub fn create_memory(
         &self,
         process: &Process,
         remote: &RemoteMemory,
         geometry: Geometry,
         identity: &Identity,
+        hint: u64,
     ) -> Result<SessionMemory, TargetError> {
         let pid = self.stopped.pid;
         let mut place = self.stack(process)?;
@@ -231,7 +256,7 @@ impl Agent {
                 let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
                 let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
                 let base = i
-                    .call(libc::SYS_mmap, [0, size as u64, prot, flags, fd, 0])?
+                    .call(libc::SYS_mmap, [hint, size as u64, prot, flags, fd, 0])?
                     .map_err(self.refused("map shared memory"))?;
                 step("session memory mapped");
                 Ok((file, base))
@@ -277,7 +302,8 @@ impl Agent {
     }
 
     /// Maps an arena of `len` bytes from where, and to where, all of `near` is in
-    /// reach of a jump, and notes it in the session's header.
+    /// reach of a jump, and notes it in the session's header. The addresses in `avoid`
+    /// (ascending) are left free, with a page around them.
     pub fn create_arena(
         &self,
         process: &Process,
@@ -285,6 +311,7 @@ impl Agent {
         session: &SessionMemory,
         near: Range<u64>,
         len: u64,
+        avoid: &[u64],
     ) -> Result<Arena, TargetError> {
         let pid = self.stopped.pid;
         let layout = Layout::of(process);
@@ -301,8 +328,12 @@ impl Agent {
         let slot = header::ARENAS + count as usize * 16;
         // The map may be out of date at once: other threads are running.
         for _ in 0..ATTEMPTS {
-            let candidates =
+            let mut candidates =
                 find_gaps(&process.maps()?, &layout, &GapQuery::new(len, near.clone()));
+            candidates.retain(|at| {
+                let next = avoid.partition_point(|stub| stub + PAGE_SIZE <= *at);
+                avoid.get(next).is_none_or(|stub| *stub >= at + len)
+            });
             if candidates.is_empty() {
                 return Err(no_space());
             }
@@ -347,17 +378,8 @@ impl Agent {
         new: Option<[u64; 4]>,
     ) -> Result<[u64; 4], TargetError> {
         let pid = self.stopped.pid;
-        let (at_new, at_old) = {
-            let end = base + (SCRATCH + SCRATCH_SIZE) as u64;
-            (end - 64, end - 32)
-        };
-        let place = match self.scratch(base) {
-            FramePlace::Scratch { start, len } => FramePlace::Scratch {
-                start,
-                len: len - 64,
-            },
-            other => other,
-        };
+        let (place, at_new) = self.scratch_and_more(base);
+        let at_old = at_new + 32;
         let fail = |what, address| {
             move |source| TargetError::Memory {
                 pid,
@@ -392,18 +414,167 @@ impl Agent {
         Ok([word(0), word(1), word(2), word(3)])
     }
 
-    /// Unmaps arenas, then session memory. No thread may be in an arena.
+    /// Scratch memory for a frame, and 64 bytes behind it for something else.
+    fn scratch_and_more(&self, base: u64) -> (FramePlace, u64) {
+        let more = base + (SCRATCH + SCRATCH_SIZE) as u64 - 64;
+        match self.scratch(base) {
+            FramePlace::Scratch { start, len } => {
+                let len = len - 64;
+                (FramePlace::Scratch { start, len }, more)
+            }
+            other => (other, more),
+        }
+    }
+
+    /// Maps stubs where they have to be. Returns the rows for which there is no room:
+    /// the program has mapped something else there meanwhile.
+    pub fn map_stubs(
+        &self,
+        remote: &RemoteMemory,
+        session: &SessionMemory,
+        stubs: &Stubs,
+        batch: Option<Batch>,
+    ) -> Result<Vec<Row>, TargetError> {
+        let pid = self.stopped.pid;
+        let fail = |what, address| {
+            move |source| TargetError::Memory {
+                pid,
+                what,
+                address,
+                source,
+            }
+        };
+        let (place, name) = self.scratch_and_more(session.base);
+        let text = [STUBS_NAME.as_bytes(), b"\0"].concat();
+        remote.write(name, &text).map_err(fail("write", name))?;
+        self.with(remote, place, |i| {
+            const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said
+            let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            let mut create = |flags| i.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+            let fd = match create(flags | MFD_EXEC)? {
+                Err(Errno::INVAL) => create(flags)?,
+                result => result,
+            };
+            let fd = fd.map_err(self.refused("create memory for stubs"))?;
+            step("memory for stubs created");
+            let filled = fill(pid, fd as i32, &stubs.bytes).map(|inode| {
+                session.memory.store(header::STUBS_INODE, inode);
+            });
+            let rows = stubs.rows.iter();
+            let wanted = rows.map(|row| [row.address, row.len, row.offset, row.address]);
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+            let call = Repeated {
+                number: libc::SYS_mmap,
+                arguments: [(libc::PROT_READ | libc::PROT_EXEC) as u64, flags as u64, fd],
+            };
+            let failed = match filled {
+                Ok(()) => self.repeat(
+                    i,
+                    remote,
+                    session,
+                    &call,
+                    &wanted.collect::<Vec<_>>(),
+                    batch,
+                ),
+                Err(error) => Err(error),
+            };
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            step("stubs mapped");
+            let rows = failed?.into_iter().map(|index| stubs.rows[index]);
+            Ok(rows.collect())
+        })
+    }
+
+    /// Makes one system call many times; returns the rows that did not give what was
+    /// wanted.
+    fn repeat(
+        &self,
+        i: &mut Injector<'_>,
+        remote: &RemoteMemory,
+        session: &SessionMemory,
+        call: &Repeated,
+        rows: &[[u64; 4]],
+        batch: Option<Batch>,
+    ) -> Result<Vec<usize>, TargetError> {
+        let pid = self.stopped.pid;
+        let [c, d, e] = call.arguments;
+        let mut failed = Vec::new();
+        let batch = batch.filter(|_| rows.len() > 2 && self.gadgets.chain.is_some());
+        let Some(batch) = batch else {
+            for (index, [a, b, f, wanted]) in rows.iter().enumerate() {
+                let result = i.call(call.number, [*a, *b, c, d, e, *f])?;
+                if result != Ok(*wanted) {
+                    failed.push(index);
+                }
+            }
+            return Ok(failed);
+        };
+        let bytes: Vec<u8> = rows
+            .iter()
+            .flatten()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        let address = batch.table;
+        remote
+            .write(address, &bytes)
+            .map_err(|source| TargetError::Memory {
+                pid,
+                what: "write",
+                address,
+                source,
+            })?;
+        let (mut next, size) = (0, 32);
+        while next < rows.len() {
+            session.memory.store(header::BATCH, 0);
+            let end = address + rows.len() as u64 * size;
+            i.run(
+                batch.code,
+                |r| {
+                    r.rbx = address + next as u64 * size;
+                    r.rbp = end;
+                    r.r12 = call.number as u64;
+                    r.r13 = session.base + header::BATCH as u64;
+                    [r.r14, r.r15, r.r8] = [c, d, e];
+                },
+                || session.memory.load(header::BATCH) != 0,
+            )?;
+            let came_to = session.memory.load(header::BATCH);
+            if came_to == end {
+                break;
+            }
+            // The memory is the program's too: trust nothing in it.
+            let index = came_to.wrapping_sub(address) / size;
+            if index < next as u64 || index >= rows.len() as u64 {
+                return Err(TargetError::Damaged {
+                    pid,
+                    what: "a batch of system calls went astray",
+                });
+            }
+            failed.push(index as usize);
+            next = index as usize + 1;
+        }
+        Ok(failed)
+    }
+
+    /// Unmaps stubs, then arenas, then session memory. No thread may be in any of them.
     pub fn unmap(
         &self,
         process: &Process,
         remote: &RemoteMemory,
         base: u64,
         size: u64,
+        stubs: &[Range<u64>],
         arenas: &[Arena],
     ) -> Result<(), TargetError> {
         // The frame must not lie in what is being unmapped.
         let place = self.stack(process)?;
         self.with(remote, place, |i| {
+            for range in stubs {
+                let len = range.end - range.start;
+                i.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap stubs"))?;
+            }
+            step("stubs unmapped");
             for arena in arenas {
                 i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
                     .map_err(self.refused("unmap code"))?;
@@ -430,6 +601,21 @@ impl Agent {
         .map(|_| ())
         .map_err(self.refused("close a descriptor"))
     }
+}
+
+/// Fills the target's memfd; returns its inode.
+fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
+    use std::os::unix::fs::FileExt;
+    let fail = |errno| TargetError::Share { pid, errno };
+    let file = std::fs::File::from(open_descriptor(pid, fd).map_err(fail)?);
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    let written = file.write_all_at(bytes, 0);
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    written.map_err(errno).map_err(fail)?;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
+    let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
+    step("stubs written");
+    Ok(inode)
 }
 
 /// Gets our own descriptor of the target's memfd and gives it its size for good.

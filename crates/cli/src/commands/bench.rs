@@ -175,6 +175,7 @@ impl Ours {
             }],
             near: site.object.range(),
             before: plan.before,
+            stand_in: plan.breakpoint,
         };
         let cpus = machine::possible_cpus();
         let attached = attach(&process, &[probe], |journal| {
@@ -191,7 +192,7 @@ impl Ours {
 
 /// The same site reached by a breakpoint.
 fn as_breakpoint(plan: Plan) -> Plan {
-    let Plan { shape, before } = plan;
+    let shape = plan.shape;
     let first = shape.displaced.first().copied();
     let start = shape.covered.start;
     let resume = first.map_or(shape.resume, |i| i.next_ip());
@@ -201,9 +202,10 @@ fn as_breakpoint(plan: Plan) -> Plan {
             covered: capriole_insn::Extent::new(start, start + 1),
             resume,
             displaced: first.into_iter().collect(),
+            placed: None,
             ..shape
         },
-        before,
+        ..plan
     }
 }
 

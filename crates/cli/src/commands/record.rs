@@ -111,6 +111,8 @@ struct Prepared {
     selected: Vec<Selected>,
     /// For each event, why it is not recorded after all.
     dropped: Vec<Option<String>>,
+    /// For each event, its probe.
+    probe_of: Vec<Option<usize>>,
     attached: Attached,
     recorder: Recorder,
 }
@@ -175,9 +177,11 @@ fn prepare(
             .into());
         }
     };
-    for ((_, events), outcome) in plan.probes.iter().zip(&attached.outcomes) {
-        if let Err(error) = outcome {
-            for index in events {
+    let mut probe_of = vec![None; selected.len()];
+    for (number, (_, events)) in plan.probes.iter().enumerate() {
+        for index in events {
+            probe_of[*index] = Some(number);
+            if let Err(error) = &attached.outcomes[number] {
                 dropped[*index] = Some(error.to_string());
             }
         }
@@ -197,6 +201,7 @@ fn prepare(
     Ok(Prepared {
         selected,
         dropped,
+        probe_of,
         attached,
         recorder,
     })
@@ -206,7 +211,8 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
     let Prepared {
         selected,
         dropped,
-        attached,
+        probe_of,
+        mut attached,
         mut recorder,
     } = prepared;
     let probed = dropped.iter().filter(|d| d.is_none()).count();
@@ -231,7 +237,7 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
             Some(launched.child)
         }
     };
-    let ended = recorder.run(&attached, arguments.duration);
+    let ended = recorder.run(&mut attached, arguments.duration);
     let detached = match attached.detach() {
         // It ended while it was being left: nothing is left to take out.
         Err(_) if is_over(&attached.process) => Ok(Detached::default()),
@@ -262,12 +268,13 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
         let sites: Vec<Value> = selected
             .iter()
             .zip(&dropped)
-            .map(|(event, dropped)| {
+            .zip(&probe_of)
+            .map(|((event, dropped), probe)| {
                 let mut site = event.json();
-                site["state"] = match dropped {
-                    None if event.tactic() == "int3" => json!("breakpoint"),
-                    None => json!("optimised"),
-                    Some(_) => json!("not probed"),
+                let outcome = probe.and_then(|number| attached.outcomes[number].as_ref().ok());
+                site["state"] = match (dropped, outcome) {
+                    (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
+                    _ => json!("not probed"),
                 };
                 if let Some(reason) = dropped {
                     site["reason"] = json!(reason);

@@ -16,7 +16,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::Process;
 use capriole_target::recover::is_session;
-use capriole_target::resolve::resolve;
+use capriole_target::resolve::{Site, resolve};
 use iced_x86::{Decoder, DecoderOptions, Register};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -166,25 +166,29 @@ impl Probes {
             probes: Vec::new(),
             names: Vec::new(),
         };
-        for text in events {
-            let spec = EventSpec::parse(text).expect("an event");
-            for site in resolve(&objects, &spec).expect("functions") {
-                let plan = planner.plan(&site).expect("a plan");
-                let mut probe = Probe {
-                    shape: plan.shape,
-                    records: vec![Record {
-                        event: result.probes.len() as u32,
-                        fields: vec![Register::RDI, Register::RSI],
-                    }],
-                    near: site.object.range(),
-                    before: plan.before,
-                };
-                if reach == Reach::Breakpoint {
-                    by_breakpoint(&mut probe);
-                }
-                result.probes.push(probe);
-                result.names.push(site.symbol.clone().unwrap_or_default());
+        let specs = events
+            .iter()
+            .map(|text| EventSpec::parse(text).expect("an event"));
+        let sites = specs.flat_map(|spec| resolve(&objects, &spec).expect("functions"));
+        let sites: Vec<Site> = sites.collect();
+        let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
+        for (site, plan) in sites.iter().zip(plans) {
+            let plan = plan.expect("a plan");
+            let mut probe = Probe {
+                shape: plan.shape,
+                records: vec![Record {
+                    event: result.probes.len() as u32,
+                    fields: vec![Register::RDI, Register::RSI],
+                }],
+                near: site.object.range(),
+                before: plan.before,
+                stand_in: plan.breakpoint,
+            };
+            if reach == Reach::Breakpoint {
+                by_breakpoint(&mut probe);
             }
+            result.probes.push(probe);
+            result.names.push(site.symbol.clone().unwrap_or_default());
         }
         result
     }
@@ -223,6 +227,7 @@ fn by_breakpoint(probe: &mut Probe) {
     let mut decoder = Decoder::with_ip(64, &probe.before, start, DecoderOptions::NONE);
     let first = decoder.decode();
     probe.shape.tactic = Tactic::Int3;
+    probe.shape.placed = None;
     probe.shape.displaced = vec![first];
     probe.shape.resume = first.next_ip();
     probe.shape.covered.end = start + 1;

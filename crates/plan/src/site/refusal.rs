@@ -163,6 +163,17 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether it only says that the tactic is for other instructions.
+    pub(super) const fn is_about_length(&self) -> bool {
+        matches!(
+            self,
+            Self::NoReservedBytes
+                | Self::NopsTooShort { .. }
+                | Self::ShortInstruction { .. }
+                | Self::OtherLength { .. }
+        )
+    }
+
     /// A word for the kind of reason, the same in every version: the key under
     /// which refusals are counted and written as JSON.
     #[must_use]

@@ -91,6 +91,10 @@ enum Which {
     New,
 }
 
+/// When sites that were occupied are tried again for the first time; then after twice
+/// as long each time, up to the longest.
+const FIRST_ROUND: Duration = Duration::from_millis(5);
+const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// Between two looks at whether something else than a packet has happened.
 const TICK: Duration = Duration::from_millis(20);
 /// Between two sync points of the clock.
@@ -189,7 +193,11 @@ impl Recorder {
     }
 
     /// Records until something ends it.
-    pub fn run(&mut self, attached: &Attached, limit: Option<Duration>) -> anyhow::Result<Ended> {
+    pub fn run(
+        &mut self,
+        attached: &mut Attached,
+        limit: Option<Duration>,
+    ) -> anyhow::Result<Ended> {
         let memory = &attached.memory;
         self.reader = Some(Reader::new(
             memory.memory.clone(),
@@ -203,7 +211,11 @@ impl Recorder {
         result
     }
 
-    fn record(&mut self, attached: &Attached, limit: Option<Duration>) -> anyhow::Result<Ended> {
+    fn record(
+        &mut self,
+        attached: &mut Attached,
+        limit: Option<Duration>,
+    ) -> anyhow::Result<Ended> {
         let pid = Pid::from_raw(self.process.pid() as i32).context("no process")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         let process = self.process.clone();
@@ -221,8 +233,17 @@ impl Recorder {
         let mut second = started;
         let mut tick = started;
         self.look_at_threads(Which::All);
+        let mut round = FIRST_ROUND;
+        let mut next_round = started + round;
         loop {
             self.collect(false)?;
+            if attached.has_waiting() && Instant::now() >= next_round {
+                round = (round * 2).min(LONGEST_ROUND);
+                // A process that is just ending, or a thread that does not stop: what is
+                // there goes on working.
+                let _ = attached.optimise();
+                next_round = Instant::now() + round;
+            }
             if signals::requests() > 0 {
                 return Ok(Ended::Requested);
             }
@@ -259,8 +280,12 @@ impl Recorder {
                     Ok(_) => {}
                 }
             }
+            let mut wait = left.map_or(TICK, |left| left.min(TICK));
+            if attached.has_waiting() {
+                wait = wait.min(next_round.saturating_duration_since(Instant::now()));
+            }
             if let Some(reader) = &mut self.reader {
-                reader.wait(left.map_or(TICK, |left| left.min(TICK)));
+                reader.wait(wait);
             }
         }
     }

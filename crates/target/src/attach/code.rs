@@ -1,0 +1,463 @@
+//! The code of a session: arenas with the resident and the detours, the stubs, the
+//! table of breakpoints.
+
+use super::{Probe, SiteError};
+use crate::error::TargetError;
+use crate::memory::RemoteMemory;
+use crate::patch::{Change, INT3};
+use crate::session::{Agent, Arena, SessionMemory};
+use crate::steps::step;
+use crate::stubs::{Row, Stubs};
+use crate::survey::Survey;
+use capriole_plan::detour::{ALIGNMENT, Detour, Request, Runtime, compile, copy_out};
+use capriole_plan::site::{Placed, StubTo, Tactic};
+use capriole_resident as resident;
+use capriole_ring::layout::{header, journal};
+use std::ops::Range;
+
+/// Sites whose object lies within 1 GiB share an arena.
+const CLUSTER: u64 = 1 << 30;
+/// Room for one record's code, one site's rest and one neighbour's copy, bytes; more
+/// than ever needed.
+const RECORD_ROOM: u64 = 384;
+const SITE_ROOM: u64 = 256;
+const COPY_ROOM: u64 = 64;
+/// An entry of the table of breakpoints, and a row for a batch of system calls.
+const ENTRY: u64 = 16;
+const ROW: u64 = 32;
+const PAGE: u64 = 4096;
+
+/// Probes whose objects can share an arena.
+pub(super) struct Cluster {
+    /// The objects.
+    pub near: Range<u64>,
+    /// Bytes that the arena needs.
+    pub size: u64,
+    probes: Vec<usize>,
+}
+
+/// Groups probes; at least one group.
+pub(super) fn clusters(probes: &[Probe]) -> Vec<Cluster> {
+    let mut order: Vec<usize> = (0..probes.len()).collect();
+    order.sort_by_key(|i| (probes[*i].near.start, probes[*i].shape.covered.start));
+    let mut clusters: Vec<Cluster> = Vec::new();
+    for index in order {
+        let near = probes[index].near.clone();
+        match clusters.last_mut() {
+            Some(c) if near.end.saturating_sub(c.near.start) <= CLUSTER => {
+                c.near.end = c.near.end.max(near.end);
+                c.probes.push(index);
+            }
+            _ => clusters.push(Cluster {
+                near,
+                size: 0,
+                probes: vec![index],
+            }),
+        }
+    }
+    for cluster in &mut clusters {
+        let detours: u64 = cluster.probes.iter().map(|i| room(&probes[*i])).sum();
+        cluster.size = resident::size() as u64 + 2 * ALIGNMENT + detours;
+    }
+    if let Some(first) = clusters.first_mut() {
+        first.size += tables_room(probes);
+    }
+    for cluster in &mut clusters {
+        cluster.size = cluster.size.next_multiple_of(PAGE);
+    }
+    clusters
+}
+
+fn placed(probe: &Probe) -> impl Iterator<Item = &Placed> {
+    probe.shape.placed.iter()
+}
+
+fn room(probe: &Probe) -> u64 {
+    let copies: usize = placed(probe).map(|p| p.evicted.len()).sum();
+    SITE_ROOM + RECORD_ROOM * probe.records.len() as u64 + COPY_ROOM * copies as u64
+}
+
+/// Room for two tables of breakpoints (a second one with stand-ins may replace the
+/// first) and for the rows by which stubs are mapped.
+fn tables_room(probes: &[Probe]) -> u64 {
+    let entries = |p: &Probe| {
+        1 + placed(p)
+            .map(|p| p.writes.len() + p.traps.len())
+            .sum::<usize>()
+    };
+    let stubs = |p: &Probe| placed(p).map(|p| p.stubs.len()).sum::<usize>();
+    let entries: usize = probes.iter().map(entries).sum();
+    let stubs: usize = probes.iter().map(stubs).sum();
+    2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64 + ENTRY
+}
+
+/// What was made for one probe.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    /// In the order in which they have to be written.
+    pub changes: Vec<Change>,
+    pub detour: Detour,
+    stubs: Vec<(u64, Vec<u8>)>,
+    /// Breakpoints inside, and where they lead.
+    traps: Vec<(u64, u64)>,
+}
+
+/// The code of one arena: the resident, the detours.
+#[derive(Debug)]
+struct Image {
+    arena: Arena,
+    bytes: Vec<u8>,
+    config: resident::Config,
+}
+
+/// All code of a session.
+#[derive(Debug)]
+pub(super) struct Code {
+    images: Vec<Image>,
+    /// For each probe.
+    pub made: Vec<Result<Made, SiteError>>,
+    /// Where free room begins in the first arena.
+    free: u64,
+}
+
+/// Breakpoints and where they lead.
+#[derive(Debug, Default)]
+pub(super) struct Traps(Vec<(u64, u64)>);
+
+impl Traps {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, site: u64, leads_to: u64) {
+        self.0.push((site, leads_to));
+    }
+
+    /// Has the resident, which stands in the first arena with its table of
+    /// breakpoints, handle SIGTRAP.
+    pub(super) fn install(
+        &self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        memory: &SessionMemory,
+        code: &Code,
+    ) -> Result<(), TargetError> {
+        let old = agent.trap_action(remote, memory.base, None)?;
+        code.write_old_trap(agent.pid(), remote, (old[0], old[1]))?;
+        let entries = code.entries();
+        // The journal of the signal action, before the action.
+        let m = &memory.memory;
+        for (i, word) in old.iter().enumerate() {
+            m.store(header::TRAP_OLD + i * 8, *word);
+        }
+        m.store(header::TRAP_HANDLER, entries.trap);
+        m.store_u32(header::TRAP_INSTALLED, 1);
+        step("trap journal written");
+        // The program's own choice of stack and mask stays; SA_RESETHAND would take
+        // our handler away with the first hit. But SIGTRAP is never blocked while a
+        // handler runs: a breakpoint in what the program's own handler calls would
+        // end the program, and whoever looks would find SIGTRAP blocked.
+        let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
+        const SA_RESTORER: u64 = 0x0400_0000;
+        let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
+        let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
+        agent.trap_action(
+            remote,
+            memory.base,
+            Some([entries.trap, flags, entries.restorer, mask]),
+        )?;
+        step("trap handler installed");
+        Ok(())
+    }
+}
+
+fn jump(from: u64, to: u64) -> [u8; 5] {
+    let displacement = to.wrapping_sub(from + 5) as u32;
+    let mut bytes = [0xe9, 0, 0, 0, 0];
+    bytes[1..].copy_from_slice(&displacement.to_le_bytes());
+    bytes
+}
+
+fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> Change {
+    let mut change = Change {
+        address,
+        len: after.len(),
+        before: [0; journal::MAX_BYTES],
+        after: [0; journal::MAX_BYTES],
+        detour,
+        phase,
+    };
+    change.before[..after.len()].copy_from_slice(&before[..after.len()]);
+    change.after[..after.len()].copy_from_slice(after);
+    change
+}
+
+/// Compiles one probe's detour, and what else it needs, behind `bytes`, which stand at
+/// `start`.
+fn make(
+    probe: &Probe,
+    runtime: &Runtime,
+    start: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<Made, SiteError> {
+    let shape = &probe.shape;
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), INT3);
+    let request = Request {
+        records: &probe.records,
+        displaced: &shape.displaced,
+        resume: shape.resume,
+        red_zone: !shape.at_entry,
+        live: shape.live,
+    };
+    let detour = compile(&request, runtime, start + bytes.len() as u64)?;
+    bytes.extend_from_slice(&detour.bytes);
+    let address = shape.covered.start;
+    let Some(placed) = &shape.placed else {
+        let change = match shape.tactic {
+            Tactic::Int3 => change(address, &probe.before, &[INT3], detour.entry, 0),
+            _ => {
+                let jump = jump(address, detour.entry);
+                change(address, &probe.before, &jump, detour.entry, 0)
+            }
+        };
+        return Ok(Made {
+            changes: vec![change],
+            detour,
+            stubs: Vec::new(),
+            traps: Vec::new(),
+        });
+    };
+    let mut copies = Vec::new();
+    for instruction in &placed.evicted {
+        let at = start + bytes.len() as u64;
+        bytes.extend(copy_out(instruction, at)?);
+        copies.push((instruction.ip(), at));
+    }
+    let copy_of = |at: u64| {
+        copies
+            .iter()
+            .find(|(old, _)| *old == at)
+            .map(|(_, new)| *new)
+    };
+    let changes = placed.writes.iter().zip(0u8..).map(|(write, phase)| {
+        let leads_to = copy_of(write.address).unwrap_or(detour.entry);
+        change(write.address, &write.before, &write.after, leads_to, phase)
+    });
+    let changes = changes.collect();
+    let mut stubs = Vec::new();
+    for stub in &placed.stubs {
+        let target = match stub.to {
+            StubTo::Detour => detour.entry,
+            StubTo::Evicted(index) => copies[index].1,
+        };
+        let bytes = stub.bytes(target).ok_or(SiteError::StubOutOfReach)?;
+        stubs.push((stub.address, bytes));
+    }
+    let copy = |at: &u64| detour.copies.iter().find(|(old, _)| old == at);
+    let traps = placed.traps.iter().filter_map(copy).copied().collect();
+    Ok(Made {
+        changes,
+        detour,
+        stubs,
+        traps,
+    })
+}
+
+impl Made {
+    /// Breakpoints at the starts of changes and inside them, and where they lead.
+    pub(super) fn traps(&self) -> impl Iterator<Item = (u64, u64)> {
+        let sites = self.changes.iter().map(|c| (c.address, c.detour));
+        sites.chain(self.traps.iter().copied())
+    }
+
+    /// Whether a breakpoint stands somewhere, be it for a moment.
+    pub(super) fn needs_trap(&self) -> bool {
+        let changes = &self.changes;
+        !self.traps.is_empty()
+            || changes
+                .iter()
+                .any(|c| c.len == 1 && c.after[0] == INT3 || c.crosses_pages())
+    }
+
+    fn is_in(&self, rows: &[Row]) -> bool {
+        let taken = |at: u64| {
+            let holds = |row: &Row| (row.address..row.address + row.len).contains(&at);
+            rows.iter().any(holds)
+        };
+        let mut stubs = self.stubs.iter();
+        stubs.any(|(at, bytes)| taken(*at) || taken(at + bytes.len() as u64 - 1))
+    }
+}
+
+impl Code {
+    /// Compiles the detours of all probes.
+    pub(super) fn compile(
+        probes: &[Probe],
+        clusters: &[Cluster],
+        arenas: &[Arena],
+        memory: &SessionMemory,
+        survey: &Survey,
+        filtered: bool,
+    ) -> Code {
+        let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
+        let mut images = Vec::new();
+        for (cluster, arena) in clusters.iter().zip(arenas) {
+            let entries = resident::entries(arena.start);
+            let runtime = Runtime {
+                heads: memory.base + memory.geometry.heads() as u64,
+                rseq_offset: survey.rseq_offset,
+                tid_offset: survey.tid_offset,
+                switch: entries.switch,
+                locked: entries.locked,
+            };
+            let config = resident::Config {
+                session: memory.base,
+                geometry: memory.geometry,
+                rseq_offset: survey.rseq_offset,
+                tid_offset: survey.tid_offset,
+                no_wake: filtered,
+                traps: 0,
+                old_trap: (0, 0),
+            };
+            // Breakpoints between detours: a jump gone wrong must not run on.
+            let mut bytes = vec![INT3; resident::size()];
+            for &index in &cluster.probes {
+                let result = make(&probes[index], &runtime, arena.start, &mut bytes);
+                made[index] = Some(result);
+            }
+            assert!(
+                bytes.len() as u64 <= arena.len,
+                "the arena was sized for its detours"
+            );
+            images.push(Image {
+                arena: *arena,
+                bytes,
+                config,
+            });
+        }
+        let made = made
+            .into_iter()
+            .map(|m| m.unwrap_or(Err(SiteError::Occupied)));
+        Code {
+            made: made.collect(),
+            images,
+            free: 0,
+        }
+    }
+
+    /// The breakpoints there will be; probes that need one that is not allowed are
+    /// given up.
+    pub(super) fn traps(&mut self, probes: &[Probe], allowed: Result<(), &'static str>) -> Traps {
+        let mut traps = Traps::default();
+        for (made, probe) in self.made.iter_mut().zip(probes) {
+            let Ok(ready) = made else { continue };
+            if !ready.needs_trap() {
+                continue;
+            }
+            if let Err(reason) = allowed {
+                *made = Err(match probe.shape.tactic {
+                    Tactic::Int3 | Tactic::Trapped => SiteError::Breakpoint(reason),
+                    _ => SiteError::PageBoundary(reason),
+                });
+                continue;
+            }
+            traps.0.extend(ready.traps());
+        }
+        traps
+    }
+
+    /// The resident's entries in the first arena.
+    pub(super) fn entries(&self) -> resident::Entries {
+        resident::entries(self.images[0].arena.start)
+    }
+
+    /// Where a table can be written in the first arena.
+    pub(super) fn table_room(&self) -> u64 {
+        self.free
+    }
+
+    /// Writes the arenas, with the table of breakpoints in the first.
+    pub(super) fn write(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        traps: &Traps,
+    ) -> Result<(), TargetError> {
+        let Some(first) = self.images.first_mut() else {
+            return Ok(());
+        };
+        let align = |bytes: &mut Vec<u8>| {
+            bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
+        };
+        align(&mut first.bytes);
+        let at = first.arena.start + first.bytes.len() as u64;
+        first.config.traps = at;
+        first.bytes.extend(resident::trap_table(&traps.0));
+        self.free = first.arena.start + first.bytes.len() as u64;
+        for image in &mut self.images {
+            let blob = resident::place(image.arena.start, &image.config);
+            image.bytes[..blob.len()].copy_from_slice(&blob);
+            write(pid, remote, image.arena.start, &image.bytes)?;
+            step("arena written");
+            // It is there now; a copy of it is of no use.
+            image.bytes = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Puts another table of breakpoints in the place of the first, of which it holds
+    /// all entries.
+    pub(super) fn replace_traps(
+        &self,
+        pid: i32,
+        remote: &RemoteMemory,
+        traps: &Traps,
+    ) -> Result<(), TargetError> {
+        write(pid, remote, self.free, &resident::trap_table(&traps.0))?;
+        step("second table of breakpoints written");
+        write(pid, remote, self.entries().traps, &self.free.to_le_bytes())?;
+        step("second table of breakpoints in place");
+        Ok(())
+    }
+
+    /// Tells the resident what was done with SIGTRAP before.
+    fn write_old_trap(
+        &self,
+        pid: i32,
+        remote: &RemoteMemory,
+        old: (u64, u64),
+    ) -> Result<(), TargetError> {
+        let bytes = [old.0.to_le_bytes(), old.1.to_le_bytes()].concat();
+        write(pid, remote, self.entries().old_trap, &bytes)
+    }
+
+    /// All stubs, to be mapped.
+    pub(super) fn stubs(&self) -> Stubs {
+        let made = self.made.iter().flatten();
+        let stubs: Vec<(u64, Vec<u8>)> = made.flat_map(|m| m.stubs.iter().cloned()).collect();
+        Stubs::of(&stubs)
+    }
+
+    /// Gives up the probes with stubs in rows that could not be mapped.
+    pub(super) fn refuse_stubs(&mut self, rows: &[Row]) {
+        if rows.is_empty() {
+            return;
+        }
+        for made in &mut self.made {
+            if made.as_ref().is_ok_and(|m| m.is_in(rows)) {
+                *made = Err(SiteError::StubTaken);
+            }
+        }
+    }
+}
+
+fn write(pid: i32, remote: &RemoteMemory, address: u64, bytes: &[u8]) -> Result<(), TargetError> {
+    remote
+        .write(address, bytes)
+        .map_err(|source| TargetError::Memory {
+            pid,
+            what: "write",
+            address,
+            source,
+        })
+}

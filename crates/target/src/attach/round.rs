@@ -1,0 +1,352 @@
+//! Writing the sites, in as many rounds as it takes.
+//!
+//! ```text
+//! before     55 48 89 e5 41 57      somebody stands, or will return, at the 48
+//! stand-in   cc 48 89 e5 41 57      the breakpoint leads to the same detour
+//! jump       e9 xx xx xx xx 57      once nobody is inside any more
+//! ```
+
+use super::code::{Code, Made, Traps};
+use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
+use crate::detach::{Installed, sigtrap_pending};
+use crate::error::TargetError;
+use crate::maps::Mapping;
+use crate::memory::RemoteMemory;
+use crate::patch::{Batch, Change, Found};
+use crate::recover;
+use crate::session::{Agent, SessionMemory};
+use crate::stacks;
+use crate::steps::step;
+use crate::threads::Stopped;
+use capriole_plan::site::{Shape, Tactic};
+use capriole_ring::layout::{header, journal};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// What to do with a site whose bytes are occupied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Occupied {
+    /// Leave it as it is.
+    Wait,
+    /// Put a breakpoint at its first byte.
+    StandIn,
+}
+
+/// What has to be known of a probe while it is being written.
+#[derive(Debug)]
+struct Entry {
+    shape: Shape,
+    stand_in: bool,
+    made: Result<Made, SiteError>,
+    state: SiteState,
+}
+
+/// The probes of an attach.
+#[derive(Debug)]
+pub(super) struct Round {
+    entries: Vec<Entry>,
+    /// The sites that are still to be written.
+    waiting: Vec<usize>,
+    code: Code,
+    /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
+    traps_refused: bool,
+}
+
+/// Where no thread and no saved address may be when a site is written: behind the
+/// first byte of what consists of several instructions. Inside a single instruction
+/// nobody can be; and at a trapped boundary anybody may.
+fn inside(shape: &Shape) -> Option<Range<u64>> {
+    match shape.tactic {
+        Tactic::Region | Tactic::Reserved | Tactic::Trapped => {
+            Some(shape.covered.start + 1..shape.covered.end)
+        }
+        _ => None,
+    }
+}
+
+impl Round {
+    pub(super) fn new(probes: &[Probe], mut code: Code) -> Round {
+        let made = std::mem::take(&mut code.made);
+        let entries: Vec<Entry> = made
+            .into_iter()
+            .zip(probes)
+            .map(|(made, probe)| Entry {
+                shape: probe.shape.clone(),
+                stand_in: probe.stand_in,
+                made,
+                state: SiteState::Waiting,
+            })
+            .collect();
+        let waiting = (0..entries.len()).filter(|i| entries[*i].made.is_ok());
+        Round {
+            waiting: waiting.collect(),
+            entries,
+            code,
+            traps_refused: false,
+        }
+    }
+
+    /// Whether a breakpoint could stand in for a jump now.
+    pub(super) fn wants_stand_ins(&self) -> bool {
+        !self.traps_refused
+            && self.waiting.iter().any(|index| {
+                let entry = &self.entries[*index];
+                entry.stand_in && entry.state == SiteState::Waiting
+            })
+    }
+
+    pub(super) fn outcomes(&self) -> Vec<Result<Site, SiteError>> {
+        let outcome = |entry: &Entry| {
+            let made = entry.made.as_ref().map_err(Clone::clone)?;
+            Ok(Site {
+                address: entry.shape.covered.start,
+                detour: made.detour.entry,
+                detour_size: made.detour.bytes.len(),
+                tactic: entry.shape.tactic,
+                state: entry.state,
+            })
+        };
+        self.entries.iter().map(outcome).collect()
+    }
+
+    /// Sites whose bytes are not what they should be are given up.
+    fn verify(&mut self, batch: &mut Batch<'_>) {
+        let entries = &mut self.entries;
+        self.waiting.retain(|index| {
+            let entry = &mut entries[*index];
+            let Ok(made) = &entry.made else { return false };
+            let stands_in = entry.state == SiteState::StandIn;
+            let expected = match stands_in {
+                true => Found::Between,
+                false => Found::Before,
+            };
+            let mut relied = entry.shape.placed.iter().flat_map(|p| &p.relies_on);
+            let is_as_expected = made.changes.iter().all(|c| batch.inspect(c) == expected)
+                && relied.all(|(at, bytes)| batch.holds(*at, bytes));
+            // What stands in is in the journal, and leads to its detour.
+            if !is_as_expected && !stands_in {
+                entry.made = Err(SiteError::Modified);
+            }
+            is_as_expected
+        });
+    }
+
+    /// The sites inside of which somebody is, and threads that can be moved from there
+    /// to the copies: (index of the thread, address, site).
+    fn occupied(
+        &self,
+        stopped: &Stopped,
+        remote: &RemoteMemory,
+        maps: &[Mapping],
+    ) -> (BTreeSet<usize>, Vec<(usize, u64, usize)>) {
+        let entries = &self.entries;
+        let ranges = self
+            .waiting
+            .iter()
+            .filter_map(|index| Some((inside(&entries[*index].shape)?, *index)));
+        let mut ranges: Vec<(Range<u64>, usize)> = ranges.collect();
+        ranges.sort_by_key(|(range, _)| range.start);
+        let find = |address: u64| -> Option<usize> {
+            let at = ranges.partition_point(|(range, _)| range.end <= address);
+            ranges
+                .get(at)
+                .filter(|(range, _)| range.contains(&address))
+                .map(|(_, index)| *index)
+        };
+        let mut occupied = BTreeSet::new();
+        if !ranges.is_empty() {
+            // Any word counts: a return address, the program counter of a signal
+            // frame, or a preempted goroutine's, or chance.
+            stacks::scan(stopped, remote, maps, |word| {
+                if let Some(index) = find(word.value)
+                    && entries[index].shape.tactic != Tactic::Trapped
+                {
+                    occupied.insert(index);
+                }
+            });
+        }
+        let mut moves = Vec::new();
+        for (at, thread) in stopped.threads().iter().enumerate() {
+            let rip = thread.registers.rip;
+            let Some(index) = find(rip) else { continue };
+            let entry = &entries[index];
+            let Ok(made) = &entry.made else { continue };
+            // It may have run into the breakpoint that stands in here: the handler
+            // wants to find it where it was.
+            let stands_in = entry.state == SiteState::StandIn;
+            let about_to_trap = stands_in
+                && rip == entry.shape.covered.start + 1
+                && (thread.signal == libc::SIGTRAP || sigtrap_pending(stopped.pid, thread.tid));
+            let copy = made.detour.copies.iter().find(|(old, _)| *old == rip);
+            let copy = copy.map(|(_, new)| *new);
+            let reserved = (entry.shape.tactic == Tactic::Reserved).then_some(entry.shape.resume);
+            match copy.or(reserved) {
+                Some(new) if !about_to_trap => moves.push((at, new, index)),
+                _ => {
+                    occupied.insert(index);
+                }
+            }
+        }
+        (occupied, moves)
+    }
+
+    /// Writes, with the process standing still, what is waiting.
+    fn write(
+        &mut self,
+        stopped: &mut Stopped,
+        remote: &RemoteMemory,
+        maps: &[Mapping],
+        memory: &SessionMemory,
+        installed: &mut Installed,
+        policy: Occupied,
+    ) -> Result<(), TargetError> {
+        let pid = stopped.pid;
+        let mut batch = Batch::new(pid, remote);
+        self.verify(&mut batch);
+        let (occupied, moves) = self.occupied(stopped, remote, maps);
+        let (ready, later): (Vec<usize>, Vec<usize>) = self
+            .waiting
+            .iter()
+            .partition(|index| !occupied.contains(index));
+        let stand_ins: Vec<usize> = later
+            .iter()
+            .copied()
+            .filter(|index| {
+                let entry = &self.entries[*index];
+                policy == Occupied::StandIn && entry.stand_in && entry.state == SiteState::Waiting
+            })
+            .collect();
+        for index in ready.iter().chain(&stand_ins) {
+            let entry = &self.entries[*index];
+            let Ok(made) = &entry.made else { continue };
+            if entry.state == SiteState::Waiting {
+                for change in &made.changes {
+                    write_journal(memory, installed.changes.len(), change);
+                    installed.changes.push(*change);
+                }
+            }
+        }
+        step("journal written");
+        // Threads first: a copy in a detour behaves like the original whether or not
+        // the jump is there yet, but the middle of a written jump is nothing.
+        for (at, new, index) in moves {
+            if !occupied.contains(&index) {
+                stopped.move_to(at, new)?;
+                step("thread moved");
+            }
+        }
+        let changes = |index: &usize| {
+            let made = self.entries[*index].made.as_ref();
+            made.map_or(&[][..], |made| &made.changes)
+        };
+        let last = ready.iter().flat_map(changes).map(|c| c.phase).max();
+        for phase in 0..=last.unwrap_or(0) {
+            let all = ready.iter().flat_map(changes);
+            for change in all.filter(|c| c.phase == phase) {
+                batch.apply(change)?;
+            }
+            batch.write()?;
+            step("sites of a phase written");
+        }
+        for change in stand_ins.iter().flat_map(changes) {
+            batch.stand_in(change)?;
+        }
+        batch.write()?;
+        step("all sites written");
+        for index in ready {
+            self.entries[index].state = SiteState::Final;
+        }
+        for index in stand_ins {
+            self.entries[index].state = SiteState::StandIn;
+        }
+        self.waiting = later;
+        Ok(())
+    }
+
+    /// All breakpoints there are, and those that may have to stand in.
+    fn traps(&self) -> Traps {
+        let mut traps = Traps::default();
+        for entry in &self.entries {
+            let Ok(made) = &entry.made else { continue };
+            if entry.state == SiteState::Waiting && entry.stand_in {
+                let address = entry.shape.covered.start;
+                traps.add(address, made.detour.entry);
+            }
+            if made.needs_trap() {
+                made.traps().for_each(|(at, to)| traps.add(at, to));
+            }
+        }
+        traps
+    }
+}
+
+fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
+    let at = memory.geometry.journal_offset() + index * journal::SIZE;
+    let m = &memory.memory;
+    m.store(at + journal::ADDRESS, change.address);
+    m.write(at + journal::LEN, &[change.len as u8, change.phase]);
+    m.write(at + journal::BEFORE, &change.before);
+    m.write(at + journal::AFTER, &change.after);
+    m.store(at + journal::DETOUR, change.detour);
+    // The count last: an entry that is counted is whole.
+    m.store_u32(header::JOURNAL_LEN, index as u32 + 1);
+}
+
+impl Attached {
+    /// Stops the process and writes what is waiting.
+    pub(super) fn write(&mut self, policy: Occupied) -> Result<(), TargetError> {
+        let pid = self.process.pid() as i32;
+        let remote = RemoteMemory::open(pid)?;
+        let mut stopped = Stopped::all(pid)?;
+        let maps = self.process.maps()?;
+        self.round.write(
+            &mut stopped,
+            &remote,
+            &maps,
+            &self.memory,
+            &mut self.installed,
+            policy,
+        )?;
+        self.standstill.all += stopped.resume();
+        Ok(())
+    }
+
+    /// Puts breakpoints at sites that are occupied, which lead to the same detours.
+    pub(super) fn stand_in(&mut self) -> Result<(), TargetError> {
+        let pid = self.process.pid() as i32;
+        if breakpoints_allowed(&self.process).is_err() {
+            self.round.traps_refused = true;
+            return Ok(());
+        }
+        let remote = RemoteMemory::open(pid)?;
+        let traps = self.round.traps();
+        self.round.code.replace_traps(pid, &remote, &traps)?;
+        if self.installed.trap.is_none() {
+            let agent = Agent::hire(&self.process, &remote)?;
+            traps.install(&agent, &remote, &self.memory, &self.round.code)?;
+            self.standstill.one += agent.dismiss();
+            self.installed.trap = recover::trap_state(&self.memory.memory);
+        }
+        self.write(Occupied::StandIn)
+    }
+
+    /// Whether some sites are not yet what their tactic says, since somebody was
+    /// inside the bytes that change.
+    pub fn has_waiting(&self) -> bool {
+        !self.round.waiting.is_empty()
+    }
+
+    /// Stops the process once more and switches sites to their jumps that nobody is
+    /// inside of any more. Tells how many are left. [`outcomes`](Self::outcomes) is
+    /// brought up to date.
+    ///
+    /// # Errors
+    /// As in attaching; what is there stays as it is.
+    pub fn optimise(&mut self) -> Result<usize, TargetError> {
+        if self.has_waiting() && self.is_mapped() && !self.is_restored() {
+            self.write(Occupied::Wait)?;
+            self.outcomes = self.round.outcomes();
+        }
+        Ok(self.round.waiting.len())
+    }
+}
