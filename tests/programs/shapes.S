@@ -20,6 +20,8 @@
 	call shape_endbr
 	call shape_short
 	call shape_loop
+	call shape_table
+	call shape_stubborn
 	dec %ebx
 	jnz 1b
 	mov $60, %eax
@@ -70,5 +72,28 @@ shape_behind:
 	jnz 1b
 	ret
 	.size shape_loop, . - shape_loop
+
+	# Goes on through a table.
+	function shape_table
+	and $3, %edi
+	jmp *table(,%rdi,8)
+1:	mov $1, %eax
+	ret
+2:	mov $2, %eax
+	ret
+	.size shape_table, . - shape_table
+
+	# Others jump into the middle of its first instruction.
+	function shape_stubborn
+	mov %edi, %eax
+	ret
+	.size shape_stubborn, . - shape_stubborn
+	function shape_overlap
+	jmp shape_stubborn + 1
+	.size shape_overlap, . - shape_overlap
+
+	.section .rodata
+	.balign 8
+table:	.quad 1b, 2b, 1b, 2b
 
 	.section .note.GNU-stack, "", @progbits

@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn nothing_is_handed_out_beyond_the_number_of_mappings() {
-        let free = [0x7f00_0010_0000..0x7f00_7000_0000].to_vec();
+        let free = std::iter::once(0x7f00_0010_0000..0x7f00_7000_0000).collect();
         let mut placer = Placer::new(Space::new(free, 1));
         let at = |byte| mask([None, None, Some(byte), Some(0x12)]);
         let first = placer.candidates(0x7f00_0000_1005, at(1), 1)[0];

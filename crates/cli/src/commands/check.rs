@@ -1,10 +1,10 @@
 //! `capriole check`: one site, looked at closely.
 
 use crate::selection::{self, Selected};
-use capriole_plan::site::Tactic;
+use capriole_plan::site::{Placed, StubTo, Tactic, Write};
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
-use serde_json::json;
-use std::fmt::Write;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,6 +50,18 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                         .collect();
                     site["site"] = json!(format!("{:#x}", plan.shape.site));
                     site["before"] = json!(hex(&plan.before));
+                    if let Some(placed) = &plan.shape.placed {
+                        let writes = placed.writes.iter().map(|w| {
+                            json!({
+                                "address": format!("{:#x}", w.address),
+                                "before": hex(&w.before),
+                                "after": hex(&w.after),
+                            })
+                        });
+                        let stubs = placed.stubs.iter().map(|s| format!("{:#x}", s.address));
+                        site["writes"] = writes.collect();
+                        site["stubs"] = stubs.map(Value::from).collect();
+                    }
                     site["resume"] = json!(format!("{:#x}", plan.shape.resume));
                     site["live_registers"] = json!(live);
                     site["live_flags"] = json!(plan.shape.live.flags);
@@ -134,15 +146,20 @@ fn describe(event: &Selected) -> String {
             shape.site
         );
     }
-    let after: String = match shape.tactic {
-        Tactic::Int3 => "cc".into(),
-        _ => {
-            let rest = plan.before.get(5..).map(hex).unwrap_or_default();
-            format!("e9 .. .. .. .. {rest}").trim_end().to_owned()
+    match &shape.placed {
+        None => {
+            let after: String = match shape.tactic {
+                Tactic::Int3 => "cc".into(),
+                _ => {
+                    let rest = plan.before.get(5..).map(hex).unwrap_or_default();
+                    format!("e9 .. .. .. .. {rest}").trim_end().to_owned()
+                }
+            };
+            let _ = writeln!(text, "  before    {}", hex(&plan.before));
+            let _ = writeln!(text, "  after     {after}");
         }
-    };
-    let _ = writeln!(text, "  before    {}", hex(&plan.before));
-    let _ = writeln!(text, "  after     {after}");
+        Some(placed) => describe_placed(placed, &mut text),
+    }
     if shape.displaced.is_empty() {
         let _ = writeln!(text, "  displaced nothing");
     }
@@ -183,6 +200,38 @@ fn describe(event: &Selected) -> String {
         }
     );
     text
+}
+
+/// What stands where, of a jump whose bytes are given.
+fn describe_placed(placed: &Placed, text: &mut String) {
+    let changes = |at: u64| {
+        let holds = |w: &&Write| (w.address..w.address + w.after.len() as u64).contains(&at);
+        placed.writes.iter().find(holds)
+    };
+    for (start, bytes) in &placed.relies_on {
+        let after: Vec<u8> = (*start..)
+            .zip(bytes)
+            .map(|(at, byte)| changes(at).map_or(*byte, |w| w.after[(at - w.address) as usize]))
+            .collect();
+        let _ = writeln!(text, "  before    {start:#x}: {}", hex(bytes));
+        let _ = writeln!(text, "  after     {start:#x}: {}", hex(&after));
+    }
+    for stub in &placed.stubs {
+        let to = match stub.to {
+            StubTo::Detour => "the detour".to_owned(),
+            StubTo::Evicted(index) => {
+                let evicted = &placed.evicted[index];
+                format!("a copy of {:#x}: {}", evicted.ip(), assembly(evicted))
+            }
+        };
+        let _ = writeln!(text, "  stub      {:#x}, to {to}", stub.address);
+    }
+    for at in &placed.traps {
+        let _ = writeln!(
+            text,
+            "  trap      {at:#x}, to the copy of what stands there"
+        );
+    }
 }
 
 /// The instruction at which the program goes on.
