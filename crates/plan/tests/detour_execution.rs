@@ -23,6 +23,7 @@ const GEOMETRY: Geometry = Geometry {
     packet_size: 4096,
     packets: 64,
     journal: 1,
+    counters: 0,
 };
 /// Where the detour under test stands; the resident stands at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
