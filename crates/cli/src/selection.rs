@@ -186,13 +186,13 @@ pub fn probes(selected: &[Selected]) -> Probes {
         let entry = by_address.entry(plan.shape.site).or_insert_with(|| {
             let probe = Probe {
                 shape: plan.shape.clone(),
-                records: Vec::new(),
+                work: Vec::new(),
                 near: event.site.object.range(),
                 before: plan.before.clone(),
             };
             (probe, Vec::new())
         });
-        entry.0.records.push(record);
+        entry.0.work.push(record.into());
         entry.1.push(index);
     }
     let mut result = Probes {

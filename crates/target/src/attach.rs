@@ -28,7 +28,9 @@ use crate::steps::step;
 use crate::survey::Survey;
 use crate::threads::Stopped;
 use crate::{recover, stacks};
-use capriole_plan::detour::{ALIGNMENT, CompileError, Detour, Record, Request, Runtime, compile};
+use capriole_plan::detour::{
+    CompileError, Compiler, Counters, Detour, Request, Runtime, Work, room,
+};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{Geometry, State, header, journal};
@@ -42,8 +44,8 @@ use thiserror::Error;
 pub struct Probe {
     /// How it is reached.
     pub shape: Shape,
-    /// What it records.
-    pub records: Vec<Record>,
+    /// What it does.
+    pub work: Vec<Work>,
     /// The mapped extent of its object, run time.
     pub near: Range<u64>,
     /// The bytes of `shape.covered` that the plan was made for.
@@ -114,9 +116,6 @@ pub struct Site {
 const CLUSTER: u64 = 1 << 30;
 /// How often the program is stopped again for sites that are occupied.
 const ROUNDS: usize = 10;
-/// Room for one record's code and one site's rest, bytes; more than ever needed.
-const RECORD_ROOM: u64 = 384;
-const SITE_ROOM: u64 = 256;
 const PAGE: u64 = 4096;
 
 /// How often a thread that blocks SIGTRAP is looked at before that counts.
@@ -186,9 +185,9 @@ fn clusters(probes: &[Probe]) -> Vec<Cluster> {
 }
 
 fn arena_size(probes: &[Probe], cluster: &Cluster) -> u64 {
-    let room = |i: &usize| SITE_ROOM + 16 + RECORD_ROOM * probes[*i].records.len() as u64;
+    let room = |i: &usize| 16 + room(&probes[*i].work);
     let detours: u64 = cluster.probes.iter().map(room).sum();
-    (resident::size() as u64 + 2 * ALIGNMENT + detours).next_multiple_of(PAGE)
+    (resident::size() as u64 + detours).next_multiple_of(PAGE)
 }
 
 /// The code of one arena: the resident, the table of breakpoints, the detours.
@@ -435,6 +434,11 @@ fn compile_cluster(
     let entries = resident::entries(arena.start);
     let runtime = Runtime {
         heads: memory.base + memory.geometry.heads() as u64,
+        counters: Counters {
+            address: memory.base + memory.geometry.counters_offset() as u64,
+            stride: memory.geometry.counter_stride() as u32,
+            cpus: memory.geometry.cpus,
+        },
         rseq_offset: survey.rseq_offset,
         tid_offset: survey.tid_offset,
         switch: entries.switch,
@@ -450,25 +454,22 @@ fn compile_cluster(
         old_trap: (0, 0),
     };
     // Breakpoints between detours: a jump gone wrong must not run on.
-    let mut bytes = vec![INT3; resident::size()];
+    let mut compiler = Compiler::new(runtime, arena.start, vec![INT3; resident::size()]);
     for &index in &cluster.probes {
         let probe = &probes[index];
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), INT3);
         let request = Request {
-            records: &probe.records,
+            work: &probe.work,
             displaced: &probe.shape.displaced,
             resume: probe.shape.resume,
             red_zone: !probe.shape.at_entry,
             live: probe.shape.live,
         };
-        match compile(&request, &runtime, arena.start + bytes.len() as u64) {
-            Ok(detour) => {
-                bytes.extend_from_slice(&detour.bytes);
-                changes[index] = Some((change_for(probe, &detour), detour));
-            }
+        match compiler.compile(&request) {
+            Ok(detour) => changes[index] = Some((change_for(probe, &detour), detour)),
             Err(error) => outcomes[index] = Some(error.into()),
         }
     }
+    let bytes = compiler.into_image();
     assert!(
         bytes.len() as u64 <= arena.len,
         "the arena was sized for its detours"
@@ -666,7 +667,7 @@ fn write_round(
         sites[index] = Some(Site {
             address: change.address,
             detour: detour.entry,
-            detour_size: detour.bytes.len(),
+            detour_size: detour.size,
             tactic: probes[index].shape.tactic,
         });
     }

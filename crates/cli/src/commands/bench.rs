@@ -169,10 +169,13 @@ impl Ours {
         };
         let probe = Probe {
             shape: plan.shape,
-            records: vec![Record {
-                event: 1,
-                fields: vec![Register::RDI, Register::RSI],
-            }],
+            work: vec![
+                Record {
+                    event: 1,
+                    fields: vec![Register::RDI, Register::RSI],
+                }
+                .into(),
+            ],
             near: site.object.range(),
             before: plan.before,
         };
