@@ -6,3 +6,4 @@ pub mod detach;
 pub mod list;
 pub mod record;
 pub mod report;
+pub mod stat;

@@ -44,7 +44,7 @@ pub fn message(error: &anyhow::Error) -> String {
 }
 
 /// Whether whoever read our output (`head`, a pager) has had enough.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
             .downcast_ref::<std::io::Error>()

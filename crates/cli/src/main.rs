@@ -3,6 +3,7 @@
 mod commands;
 mod exit;
 mod machine;
+mod probing;
 mod selection;
 mod signals;
 mod units;
@@ -22,6 +23,7 @@ struct Cli {
 enum Command {
     Record(commands::record::Arguments),
     Report(commands::report::Arguments),
+    Stat(commands::stat::Arguments),
     List(commands::list::Arguments),
     Check(commands::check::Arguments),
     Detach(commands::detach::Arguments),
@@ -34,6 +36,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Record(arguments) => commands::record::run(arguments),
+        Command::Stat(arguments) => commands::stat::run(arguments),
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::List(arguments) => commands::list::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),

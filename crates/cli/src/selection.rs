@@ -3,7 +3,7 @@
 use crate::units;
 use anyhow::{Context, bail};
 use capriole_event::{EventSpec, FetchArg, Place};
-use capriole_plan::detour::Record;
+use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
 use capriole_target::object::Objects;
@@ -76,6 +76,14 @@ impl Selected {
             "tactic": self.tactic(),
             "refusals": refusals,
         })
+    }
+
+    /// What its probe records.
+    pub fn record(&self) -> Record {
+        Record {
+            event: self.id,
+            fields: self.fields.iter().map(|f| f.1).collect(),
+        }
     }
 
     /// The event for the trace.
@@ -174,26 +182,22 @@ pub struct Probes {
     pub overlapping: Vec<(usize, usize)>,
 }
 
-/// The probes for what can be probed.
-pub fn probes(selected: &[Selected]) -> Probes {
+/// The probes for what can be probed; `work` tells what an event's probe does.
+pub fn probes(selected: &[Selected], work: impl Fn(&Selected) -> Work) -> Probes {
     let mut by_address: BTreeMap<u64, (Probe, Vec<usize>)> = BTreeMap::new();
     for (index, event) in selected.iter().enumerate() {
         let Ok(plan) = &event.plan else { continue };
-        let record = Record {
-            event: event.id,
-            fields: event.fields.iter().map(|f| f.1).collect(),
-        };
         let entry = by_address.entry(plan.shape.site).or_insert_with(|| {
             let probe = Probe {
                 shape: plan.shape.clone(),
-                records: Vec::new(),
+                work: Vec::new(),
                 near: event.site.object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,
             };
             (probe, Vec::new())
         });
-        entry.0.records.push(record);
+        entry.0.work.push(work(event));
         entry.1.push(index);
     }
     let mut result = Probes {

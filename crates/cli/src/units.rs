@@ -61,6 +61,12 @@ pub fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
+/// A rate: whole numbers, or tenths where it is low.
+pub fn rate(per_second: f64) -> String {
+    let places = usize::from(per_second < 100.0);
+    format!("{per_second:.places$}")
+}
+
 /// Bytes as `39.5 MB`.
 pub fn bytes(number: u64) -> String {
     match number {
@@ -113,6 +119,7 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(counted(1, "probe", "probes"), "1 probe");
         assert_eq!(counted(1000, "probe", "probes"), "1,000 probes");
+        assert_eq!((rate(99.96), rate(1234.5)), ("100.0".into(), "1234".into()));
         assert_eq!(bytes(1_500_000), "1.5 MB");
         assert_eq!(time(Duration::from_micros(830)), "830.0 us");
     }

@@ -480,6 +480,7 @@ fn help() {
     Commands:
       record  Record every call of functions of a running program, or of one that is started
       report  Show a recorded trace
+      stat    Count the calls of functions of a running program, or of one that is started
       list    List functions, and the tactic by which each would be reached
       check   Show how a site would be probed: tactics, reasons, bytes
       detach  Take every probe out of a process, also those of a recorder that was killed
@@ -507,6 +508,23 @@ fn help() {
           --no-breakpoints      Never use breakpoints; functions that need one are left out
           --json                Print what was recorded where as JSON, when it is over
       -h, --help                Print help
+    ");
+    insta::assert_snapshot!(help(&["stat", "--help"]), @r"
+    Count the calls of functions of a running program, or of one that is started
+
+    Usage: capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)
+
+    Arguments:
+      [PROGRAM]...  The program to start, and its arguments
+
+    Options:
+      -e, --event <EVENT>    What to count: `LIB:FUNCTION`, patterns allowed; an empty LIB is the main program
+      -p, --pid <PID>        The running process
+          --duration <TIME>  Stop counting after this time, such as 500ms, 2s, 1m
+          --interval <TIME>  Also print, each time this time is over, what was called in it
+          --no-breakpoints   Never use breakpoints; functions that need one are left out
+          --json             Print JSON
+      -h, --help             Print help
     ");
     insta::assert_snapshot!(help(&["report", "--help"]), @r"
     Show a recorded trace

@@ -196,44 +196,43 @@ pub fn relocate(
     instructions: &[Instruction],
     new_address: u64,
 ) -> Result<Relocated, RelocateError> {
-    // Lengths do not depend on targets: place everything first.
     let mut offsets = Vec::with_capacity(instructions.len());
-    let mut size = 0;
+    let mut bytes = Vec::with_capacity(16 * instructions.len());
+    let mut branches = Vec::new();
     for (i, instruction) in instructions.iter().enumerate() {
         kind_is_relocatable(instruction)?;
-        if is_call(instruction) && i + 1 != instructions.len() {
-            return Err(RelocateError::CallInside {
-                at: instruction.ip(),
-            });
-        }
-        offsets.push((instruction.ip(), size));
-        size += copied_length(instruction)?;
-    }
-    let target_of = |instruction: &Instruction| {
-        let target = instruction.near_branch_target();
-        offsets
-            .iter()
-            .skip(1)
-            .find(|(address, _)| *address == target)
-            .map_or(target, |(_, offset)| {
-                new_address.wrapping_add(*offset as u64)
-            })
-    };
-    let mut bytes = Vec::with_capacity(size);
-    for (instruction, &(_, offset)) in instructions.iter().zip(&offsets) {
-        debug_assert_eq!(bytes.len(), offset);
+        let offset = bytes.len();
+        offsets.push((instruction.ip(), offset));
         let here = new_address.wrapping_add(offset as u64);
         match instruction.flow_control() {
+            // Its target may be a copy that has no place yet.
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                copy_branch(&mut bytes, instruction, here, target_of(instruction))?;
+                bytes.resize(offset + copied_length(instruction)?, 0);
+                branches.push((instruction, offset));
             }
             FlowControl::Call | FlowControl::IndirectCall => {
+                if i + 1 != instructions.len() {
+                    let at = instruction.ip();
+                    return Err(RelocateError::CallInside { at });
+                }
                 copy_call(&mut bytes, instruction, here)?;
             }
             _ => bytes.extend(encode(instruction, here)?),
         }
     }
-    debug_assert_eq!(bytes.len(), size);
+    let target_of = |instruction: &Instruction| {
+        let target = instruction.near_branch_target();
+        let copy = offsets.iter().skip(1).find(|(old, _)| *old == target);
+        copy.map_or(target, |(_, offset)| {
+            new_address.wrapping_add(*offset as u64)
+        })
+    };
+    for (instruction, offset) in branches {
+        let here = new_address.wrapping_add(offset as u64);
+        let mut branch = Vec::with_capacity(16);
+        copy_branch(&mut branch, instruction, here, target_of(instruction))?;
+        bytes[offset..offset + branch.len()].copy_from_slice(&branch);
+    }
     let falls_through = instructions.last().is_none_or(|last| {
         !matches!(
             last.flow_control(),
@@ -249,13 +248,6 @@ pub fn relocate(
         offsets,
         falls_through,
     })
-}
-
-fn is_call(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.flow_control(),
-        FlowControl::Call | FlowControl::IndirectCall
-    )
 }
 
 /// `push 8-byte constant(%rip)`: ff 35 rel32.

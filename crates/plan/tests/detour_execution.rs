@@ -1,17 +1,20 @@
 //! Detours are run, in a child process, from random registers and flags: what is
-//! live must come out as it went in, and the record must hold what went in.
+//! live must come out as it went in, the record must hold what went in, and every run
+//! must have been counted once.
 
 #[path = "../../insn/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
 
 use capriole_insn::liveness::{Live, RegSet};
-use capriole_plan::detour::{ALIGNMENT, Detour, Record, Request, Runtime, compile};
+use capriole_plan::detour::{Compiler, Counters, Detour, Record, Request, Runtime, Work, room};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, control};
 use capriole_ring::memory::Identity;
 use capriole_ring::{Memory, Reader};
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,9 +26,12 @@ const GEOMETRY: Geometry = Geometry {
     packet_size: 4096,
     packets: 64,
     journal: 1,
+    counters: 100,
 };
 /// Where the detour under test stands; the resident stands at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
+/// Where a breakpoint stands from which it is stepped through.
+const STEP: u64 = DETOUR - 16;
 
 /// How a case finds the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,14 +46,19 @@ enum Mode {
 
 #[derive(Debug, Clone)]
 struct Case {
+    /// How many detours of other sites stand before it, some of the same form.
+    before: u32,
     live: Live,
     red_zone: bool,
-    records: Vec<Record>,
+    work: Vec<Work>,
     mode: Mode,
     /// Packets that are free when it starts, 0: the events are lost.
     free: u32,
     /// How often the detour runs, with the packets filling up.
     runs: u32,
+    /// A signal behind every instruction, so that no restartable sequence comes to its
+    /// end.
+    stepped: bool,
     seed: u64,
 }
 
@@ -58,21 +69,26 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             return register;
         }
     };
-    let mut records = Vec::new();
-    for event in 0..1 + random.below(3) as u32 {
+    let mut work = Vec::new();
+    let only_counts = random.below(4) == 0;
+    for index in 0..1 + random.below(3) as u32 {
+        if only_counts || random.below(4) == 0 {
+            let counter = random.below(GEOMETRY.counters as usize) as u32;
+            work.push(Work::Count { counter });
+            continue;
+        }
         let fields = (0..random.below(7)).map(|_| register(random)).collect();
-        records.push(Record {
-            event: 1000 + event,
-            fields,
-        });
+        let event = 1000 + index;
+        work.push(Record { event, fields }.into());
     }
     Case {
+        before: random.below(4) as u32,
         live: Live {
             gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,
-        records,
+        work,
         mode: random.pick(&[
             Mode::Registered,
             Mode::Registered,
@@ -81,13 +97,48 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         ]),
         free: random.pick(&[GEOMETRY.packets, GEOMETRY.packets, 3, 0]),
         runs: random.pick(&[1, 2, 150]),
+        stepped: false,
         seed,
+    }
+}
+
+impl Case {
+    fn records(&self) -> impl Iterator<Item = &Record> {
+        self.work.iter().filter_map(|work| match work {
+            Work::Record(record) => Some(record),
+            Work::Count { .. } => None,
+        })
+    }
+
+    /// Compiles its detour, behind others that differ in what they record or count.
+    fn compile(&self, runtime: Runtime) -> (Detour, Vec<u8>) {
+        let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
+        for other in 0..self.before {
+            let mut work = self.work.clone();
+            for work in &mut work {
+                match work {
+                    Work::Record(record) => record.event = 7777 + other,
+                    Work::Count { counter } => *counter = (*counter + 1) % GEOMETRY.counters,
+                }
+            }
+            let mut request = request(self);
+            request.work = &work;
+            request.red_zone ^= other == 1;
+            compiler.compile(&request).unwrap();
+        }
+        let detour = compiler.compile(&request(self)).unwrap();
+        let size = compiler.image().len() as u64;
+        let enough = u64::from(self.before + 1) * room(&self.work);
+        assert!(size <= enough, "{size} bytes of {enough}");
+        let end = DETOUR + compiler.image().len() as u64;
+        assert_eq!(detour.address + detour.size as u64, end);
+        (detour, compiler.into_image())
     }
 }
 
 fn request<'a>(case: &'a Case) -> Request<'a> {
     Request {
-        records: &case.records,
+        work: &case.work,
         displaced: &[],
         resume: EXIT,
         red_zone: case.red_zone,
@@ -163,6 +214,11 @@ impl Session {
                 self.memory.store_u32(at + layout::stream::LOCK, 0);
             }
         }
+        for copy in 0..=GEOMETRY.cpus {
+            for counter in 0..GEOMETRY.counters {
+                self.memory.store(GEOMETRY.counter(copy, counter), 0);
+            }
+        }
         for word in 0..layout::MAX_PACKETS / 64 {
             self.memory.store(layout::header::FREE + 8 * word, 0);
         }
@@ -198,8 +254,8 @@ impl Session {
             unsafe { (rseq_cs as *mut u64).write_volatile(0) };
         }
         sandbox.write(COPY, &resident::place(COPY, &config));
-        let detour = compile(&request(case), &runtime(self.base, rseq), DETOUR).unwrap();
-        sandbox.write(DETOUR, &detour.bytes);
+        let (detour, image) = case.compile(runtime(self.base, rseq));
+        sandbox.write(DETOUR, &image);
         detour
     }
 }
@@ -208,6 +264,11 @@ fn runtime(base: u64, rseq_offset: Option<i32>) -> Runtime {
     let entries = resident::entries(COPY);
     Runtime {
         heads: base + GEOMETRY.heads() as u64,
+        counters: Counters {
+            address: base + GEOMETRY.counters_offset() as u64,
+            stride: GEOMETRY.counter_stride() as u32,
+            cpus: GEOMETRY.cpus,
+        },
         rseq_offset,
         tid_offset: None,
         switch: entries.switch,
@@ -226,14 +287,22 @@ fn check(name: &str, ok: bool, detail: impl FnOnce() -> String) -> Result<(), St
 fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(), String> {
     session.reset(case.free);
     let detour = session.place(sandbox, case);
+    let mut entry = detour.entry;
+    if case.stepped {
+        entry = STEP;
+        let mut bytes = vec![0xcc, 0xe9];
+        bytes.extend(((detour.entry - STEP - 6) as u32).to_le_bytes());
+        sandbox.write(STEP, &bytes);
+    }
     let mut random = Random::new(case.seed);
     let mut expected = Vec::new();
+    let mut counts = vec![0; GEOMETRY.counters as usize];
     for _ in 0..case.runs {
         let input: State = random.state();
         let seed = random.next();
         // The same run without the detour: what memory and stack look like.
         let plain = sandbox.run(EXIT, &input, seed);
-        let out = sandbox.run(detour.entry, &input, seed);
+        let out = sandbox.run(entry, &input, seed);
         for register in case.live.gprs.iter() {
             let i = register.number();
             check("register", out.state.gprs[i] == plain.state.gprs[i], || {
@@ -255,7 +324,14 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             out.stack[kept..2048] == plain.stack[kept..2048],
             || "changed".into(),
         )?;
-        for record in &case.records {
+        for work in &case.work {
+            let record = match work {
+                Work::Record(record) => record,
+                Work::Count { counter } => {
+                    counts[*counter as usize] += 1;
+                    continue;
+                }
+            };
             let fields: Vec<u64> = record
                 .fields
                 .iter()
@@ -264,11 +340,27 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             expected.push((record.event, fields));
         }
     }
+    let counters = capriole_ring::Counters::new(session.memory.clone(), GEOMETRY).read();
+    check("counters", counters == counts, || {
+        format!("{counters:?}, not {counts:?}")
+    })?;
+    let on_a_cpu = |copy| GEOMETRY.counter(copy, 0)..GEOMETRY.counter(copy + 1, 0);
+    let mut words = (0..GEOMETRY.cpus).flat_map(on_a_cpu).step_by(8);
+    let restarted = words.all(|at| session.memory.load(at) == 0);
+    check("abort", restarted || !case.stepped, || {
+        "a CPU's counter was changed".into()
+    })?;
     let mut reader = Reader::new(session.memory.clone(), GEOMETRY, session.base);
     let mut seen: Vec<(u64, u32, Vec<u64>)> = Vec::new();
-    let size = |event: u32| case.records[event as usize - 1000].fields.len();
+    let size = |event: u32| {
+        let record = case.records().find(|record| record.event == event);
+        record.map_or(0, |record| record.fields.len())
+    };
     reader
         .collect::<String>(true, |packet| {
+            check("abort", packet.lane != 0 || !case.stepped, || {
+                "a record stands in lane 0".into()
+            })?;
             let mut rest = packet.content;
             let mut last = 0;
             while !rest.is_empty() {
@@ -315,21 +407,18 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     Ok(())
 }
 
+/// The instructions of a detour from its entry to its end.
+fn instructions(case: &Case, runtime: Runtime) -> Vec<Instruction> {
+    let (detour, image) = case.compile(runtime);
+    let bytes = &image[(detour.entry - DETOUR) as usize..];
+    Decoder::with_ip(64, bytes, detour.entry, DecoderOptions::NONE)
+        .iter()
+        .collect()
+}
+
 fn describe(case: &Case) -> String {
-    let detour = compile(
-        &request(case),
-        &runtime(0x7000_0000_0000, Some(-160)),
-        DETOUR,
-    )
-    .unwrap();
     let mut text = format!("{case:?}\n");
-    let start = (detour.entry - DETOUR) as usize;
-    for i in &mut Decoder::with_ip(
-        64,
-        &detour.bytes[start..],
-        detour.entry,
-        DecoderOptions::NONE,
-    ) {
+    for i in instructions(case, runtime(0x7000_0000_0000, Some(-160))) {
         let _ = writeln!(text, "{:#x} {i}", i.ip());
     }
     text
@@ -355,9 +444,8 @@ fn what_is_live_survives_and_what_is_recorded_is_true() {
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// Starts a timer whose signal comes every 50 us, handled on a stack of its own: the
-/// sandbox's is small.
-fn interrupt_all_the_time() {
+/// Handles `signal` on a stack of its own: the sandbox's is small.
+fn handle(signal: libc::c_int, handler: usize, flags: libc::c_int) {
     let stack = Box::leak(vec![0u8; 1 << 16].into_boxed_slice());
     let stack = libc::stack_t {
         ss_sp: stack.as_mut_ptr().cast(),
@@ -368,10 +456,19 @@ fn interrupt_all_the_time() {
     unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
     // SAFETY: zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = nothing as *const () as usize;
-    action.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler does nothing.
-    unsafe { libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()) };
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_ONSTACK | flags;
+    // SAFETY: the handlers below only change what the kernel saved for them.
+    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+}
+
+/// Starts a timer whose signal comes every 50 us.
+fn interrupt_all_the_time() {
+    handle(
+        libc::SIGALRM,
+        nothing as *const () as usize,
+        libc::SA_RESTART,
+    );
     let interval = libc::timeval {
         tv_sec: 0,
         tv_usec: 50,
@@ -396,8 +493,7 @@ fn interrupted_records_are_whole_or_absent_and_none_is_lost() {
             ..random_case(&mut random, i + 1)
         })
         .filter(|case| {
-            case.records
-                .iter()
+            case.records()
                 .map(|r| 16 + 8 * r.fields.len())
                 .sum::<usize>()
                 < 120
@@ -419,6 +515,52 @@ fn interrupted_records_are_whole_or_absent_and_none_is_lost() {
     );
 }
 
+/// Steps from the breakpoint at `STEP` until the sandbox's own code is reached.
+extern "C" fn step(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    const TRAP_FLAG: i64 = 0x100;
+    // SAFETY: the kernel hands it to the handler.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let rip = registers[libc::REG_RIP as usize] as u64;
+    let flags = &mut registers[libc::REG_EFL as usize];
+    if rip == STEP + 1 {
+        *flags |= TRAP_FLAG;
+    } else if rip == EXIT {
+        *flags &= !TRAP_FLAG;
+    }
+}
+
+/// A debugger's single steps: each is a signal, so every attempt is aborted, and all
+/// goes the other way.
+#[test]
+fn stepped_detours_come_out_at_the_other_end() {
+    if rseq_offset().is_none() {
+        println!("skipped: this C library registers no restartable sequences");
+        return;
+    }
+    let mut random = Random::new(4);
+    let cases: Vec<Case> = (0..300)
+        .map(|i| Case {
+            mode: Mode::Registered,
+            free: GEOMETRY.packets,
+            runs: 3,
+            stepped: true,
+            ..random_case(&mut random, i + 1)
+        })
+        .collect();
+    let mut session = None;
+    in_child(
+        &cases,
+        |sandbox, case| {
+            let session = session.get_or_insert_with(|| {
+                handle(libc::SIGTRAP, step as *const () as usize, libc::SA_SIGINFO);
+                Session::new()
+            });
+            run_case(session, sandbox, case)
+        },
+        describe,
+    );
+}
+
 /// The hot path, read in its own disassembly: no call, no lock, no system call, no
 /// vector register, and one store to the packet's control.
 #[test]
@@ -431,20 +573,8 @@ fn the_hot_path_is_straight_code() {
             mode: Mode::Registered,
             ..random_case(&mut random, seed)
         };
-        let detour = compile(
-            &request(&case),
-            &runtime(0x7000_0000_0000, Some(-160)),
-            DETOUR,
-        )
-        .unwrap();
-        let start = (detour.entry - DETOUR) as usize;
         let mut stores = 0;
-        for i in &mut Decoder::with_ip(
-            64,
-            &detour.bytes[start..],
-            detour.entry,
-            DecoderOptions::NONE,
-        ) {
+        for i in instructions(&case, runtime(0x7000_0000_0000, Some(-160))) {
             let text = describe(&case);
             assert!(
                 !i.is_call_near() && !i.is_call_near_indirect(),
@@ -470,10 +600,11 @@ fn the_hot_path_is_straight_code() {
                     && used.base() != Register::RSP
                     && i.mnemonic() == Mnemonic::Mov
                     && i.memory_size().size() == 8;
-                stores += usize::from(written && to_control);
+                // Or to the counter.
+                let counted = written && i.mnemonic() == Mnemonic::Add;
+                stores += usize::from(written && to_control || counted);
             }
         }
-        assert_eq!(stores, case.records.len(), "{}", describe(&case));
-        assert_eq!(DETOUR % ALIGNMENT, 0);
+        assert_eq!(stores, case.work.len(), "{}", describe(&case));
     }
 }

@@ -11,6 +11,7 @@
 //! streams    64 bytes for each (lane, cpu): lost events, lock
 //! controls   64 bytes for each packet, and one more: the null control
 //! journal    64 bytes for each probed site: what its bytes were and are
+//! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
 //! packets    the packets, each `packet_size` bytes, aligned to that size
 //! ```
 //!
@@ -32,6 +33,12 @@
 //! names its predecessor (`prev`, `seq`), so that the reader finds all closed
 //! packets in order by walking back from the head: nothing has to be marked by a
 //! writer that could be interrupted before it comes to it.
+//!
+//! # Counters
+//!
+//! Every CPU has its own copy of all counters, which is added to under a restartable
+//! sequence; whoever cannot do that adds atomically to the shared copy. A counter's
+//! value is the sum. CPUs share no cache line.
 
 /// First word of session memory: `CAPRIOLE` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
@@ -112,6 +119,12 @@ pub const LANES: usize = 9;
 pub const HEAD_SIZE: usize = 8;
 /// Heads before the first that lead to the null control.
 pub const NULL_HEADS: usize = 8;
+/// Most counters of a session: a CPU's copy stays below 2 GiB.
+pub const MAX_COUNTERS: u32 = (1 << 28) - 8;
+/// Bytes of a counter: u64.
+pub const COUNTER_SIZE: usize = 8;
+/// Bytes of a cache line, which no two CPUs' counters share.
+const LINE: usize = 64;
 /// Smallest packet, bytes.
 pub const MIN_PACKET_SIZE: usize = 4096;
 /// Largest packet, bytes.
@@ -224,6 +237,8 @@ pub struct Geometry {
     pub packets: u32,
     /// Journal entries there is room for.
     pub journal: u32,
+    /// Counters, at most [`MAX_COUNTERS`].
+    pub counters: u32,
 }
 
 impl Geometry {
@@ -252,7 +267,14 @@ impl Geometry {
             packet_size: packet_size as u32,
             packets: packets as u32,
             journal,
+            counters: 0,
         }
+    }
+
+    /// The same with room for `counters` counters.
+    #[must_use]
+    pub fn with_counters(self, counters: u32) -> Geometry {
+        Geometry { counters, ..self }
     }
 
     /// Byte offset of the heads. A thread that has not registered restartable
@@ -286,9 +308,24 @@ impl Geometry {
     pub fn journal_offset(&self) -> usize {
         self.control(self.packets + 1)
     }
+    /// Byte offset of the counters of CPU 0.
+    pub fn counters_offset(&self) -> usize {
+        let end = self.journal_offset() + self.journal as usize * journal::SIZE;
+        end.next_multiple_of(LINE)
+    }
+    /// Bytes from one CPU's counters to the next one's; a multiple of 64.
+    pub fn counter_stride(&self) -> usize {
+        (self.counters as usize * COUNTER_SIZE).next_multiple_of(LINE)
+    }
+    /// Byte offset of a counter on `cpu`; `cpu == cpus` is the shared copy.
+    pub fn counter(&self, cpu: u32, counter: u32) -> usize {
+        self.counters_offset()
+            + cpu as usize * self.counter_stride()
+            + counter as usize * COUNTER_SIZE
+    }
     /// Byte offset of the first packet, a multiple of the packet size.
     pub fn packets_offset(&self) -> usize {
-        let end = self.journal_offset() + self.journal as usize * journal::SIZE;
+        let end = self.counter(self.cpus + 1, 0);
         end.next_multiple_of(self.packet_size as usize)
     }
     /// Byte offset of packet `index`.
@@ -309,7 +346,7 @@ mod tests {
     fn areas_do_not_overlap_for_any_machine() {
         for cpus in [1, 2, 7, 64, 1024] {
             for megabytes in [1u64, 16, 64, 1024, 16384] {
-                let g = Geometry::for_buffer(megabytes << 20, cpus, 5000);
+                let g = Geometry::for_buffer(megabytes << 20, cpus, 5000).with_counters(4001);
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
                 assert!(g.packets >= 4.min(cpus * 4), "{g:?}");
                 assert!(g.packet_size.is_power_of_two());
@@ -322,10 +359,17 @@ mod tests {
                     g.stream(LANES as u32 - 1, cpus - 1) + stream::SIZE,
                     g.control(g.packets) + control::SIZE,
                     g.journal_offset() + 5000 * journal::SIZE,
+                    g.counter(0, 0),
+                    g.counter(0, 4000) + COUNTER_SIZE,
+                    g.counter(1, 0),
+                    g.counter(cpus, 0),
+                    g.counter(cpus, 4000) + COUNTER_SIZE,
                     g.packets_offset(),
                     g.size(),
                 ];
                 assert!(order.is_sorted(), "{g:?} {order:?}");
+                assert_eq!(g.counter(0, 0) % LINE, 0);
+                assert_eq!(g.counter_stride() % LINE, 0);
                 assert_eq!(g.packets_offset() % g.packet_size as usize, 0);
             }
         }

@@ -301,6 +301,7 @@ mod tests {
             packet_size: 4096,
             packets: 8,
             journal: 4,
+            counters: 0,
         }
     }
 

@@ -31,7 +31,7 @@ use crate::recover;
 use crate::session::{Agent, Batch, SessionMemory};
 use crate::survey::Survey;
 use crate::threads::Stopped;
-use capriole_plan::detour::{CompileError, Record};
+use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::{Geometry, State, header};
 use capriole_ring::memory::Identity;
@@ -44,8 +44,8 @@ use thiserror::Error;
 pub struct Probe {
     /// How it is reached.
     pub shape: Shape,
-    /// What it records.
-    pub records: Vec<Record>,
+    /// What it does.
+    pub work: Vec<Work>,
     /// The mapped extent of its object, run time.
     pub near: Range<u64>,
     /// The bytes of `shape.covered` that the plan was made for.

@@ -148,10 +148,13 @@ impl Target {
         let before = code.get(shape.covered).expect("bytes").to_vec();
         Probe {
             shape,
-            records: vec![Record {
-                event: 7,
-                fields: vec![Register::RDI, Register::RSI],
-            }],
+            work: vec![
+                Record {
+                    event: 7,
+                    fields: vec![Register::RDI, Register::RSI],
+                }
+                .into(),
+            ],
             near: first.start..last,
             before,
             stand_in: false,

@@ -6,11 +6,11 @@ use capriole_bench::{
     Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TargetInfo, default_rows,
     run_hit, table,
 };
-use capriole_plan::detour::Record;
+use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::Reader;
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
+use capriole_ring::{Counters, Reader};
 use capriole_target::attach::{Attached, Probe, attach};
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
@@ -60,16 +60,31 @@ pub fn target(arguments: &TargetArguments) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// A function of the measured program under one of our own probes, with a reader
-/// that takes the packets as `record` does, but only counts.
+/// What one of our own probes does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Counts.
+    Count,
+    /// Records two arguments.
+    Record,
+    /// The same, reached by a breakpoint.
+    Breakpoint,
+}
+
+/// A function of the measured program under one of our own probes.
 struct Ours {
     function: Function,
-    breakpoint: bool,
+    kind: Kind,
     armed: Option<Armed>,
 }
 
 struct Armed {
     attached: Attached,
+    /// If it records: a reader that takes the packets as `record` does, but only counts.
+    reading: Option<Reading>,
+}
+
+struct Reading {
     count: Arc<Mutex<Count>>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -98,8 +113,8 @@ fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
     count.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Armed {
-    fn new(attached: Attached) -> Armed {
+impl Reading {
+    fn start(attached: &Attached) -> Reading {
         let memory = &attached.memory;
         let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
         let count = Arc::new(Mutex::new(Count { reader, bytes: 0 }));
@@ -112,8 +127,7 @@ impl Armed {
                 count.reader.wait(Duration::from_millis(5));
             }
         });
-        Armed {
-            attached,
+        Reading {
             count,
             stop,
             thread,
@@ -127,26 +141,47 @@ impl Armed {
         let bytes = count.bytes + count.reader.pending();
         bytes / record_size(2) as u64 + count.reader.lost()
     }
+}
+
+impl Armed {
+    fn new(attached: Attached, kind: Kind) -> Armed {
+        let reading = (kind != Kind::Count).then(|| Reading::start(&attached));
+        Armed { attached, reading }
+    }
+
+    fn hits(&self) -> u64 {
+        match &self.reading {
+            Some(reading) => reading.hits(),
+            None => {
+                let memory = &self.attached.memory;
+                let counters = Counters::new(memory.memory.clone(), memory.geometry);
+                counters.read().iter().sum()
+            }
+        }
+    }
 
     fn disarm(self) -> Result<(), String> {
-        self.stop.store(true, Ordering::Relaxed);
-        let joined = self
-            .thread
-            .join()
-            .map_err(|_| "the reader failed".to_owned());
+        let joined = match self.reading {
+            Some(reading) => {
+                reading.stop.store(true, Ordering::Relaxed);
+                let joined = reading.thread.join();
+                joined.map_err(|_| "the reader failed".to_owned())
+            }
+            None => Ok(()),
+        };
         self.attached.detach().map_err(|e| e.to_string())?;
         joined
     }
 }
 
 impl Ours {
-    fn row(name: &str, function: Function, breakpoint: bool) -> Row {
+    fn row(name: &str, function: Function, kind: Kind) -> Row {
         Row::probed(
             name,
             function,
             Box::new(Ours {
                 function,
-                breakpoint,
+                kind,
                 armed: None,
             }),
         )
@@ -162,16 +197,19 @@ impl Ours {
             .next()
             .context("no site")?;
         let plan = Planner::of_process(&process).plan(&site)?;
-        let plan = if self.breakpoint {
+        let plan = if self.kind == Kind::Breakpoint {
             as_breakpoint(plan)
         } else {
             plan
         };
         let probe = Probe {
             shape: plan.shape,
-            records: vec![Record {
-                event: 1,
-                fields: vec![Register::RDI, Register::RSI],
+            work: vec![match self.kind {
+                Kind::Count => Work::Count { counter: 0 },
+                Kind::Record | Kind::Breakpoint => Work::Record(Record {
+                    event: 1,
+                    fields: vec![Register::RDI, Register::RSI],
+                }),
             }],
             near: site.object.range(),
             before: plan.before,
@@ -179,13 +217,13 @@ impl Ours {
         };
         let cpus = machine::possible_cpus();
         let attached = attach(&process, &[probe], |journal| {
-            Geometry::for_buffer(64 << 20, cpus, journal)
+            Geometry::for_buffer(64 << 20, cpus, journal).with_counters(1)
         })?;
         if let Err(error) = &attached.outcomes[0] {
             attached.detach()?;
             anyhow::bail!("{error}");
         }
-        self.armed = Some(Armed::new(attached));
+        self.armed = Some(Armed::new(attached, self.kind));
         Ok(())
     }
 }
@@ -236,8 +274,18 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .iter()
         .position(|r| r.name().starts_with("kernel."))
         .unwrap_or(rows.len());
-    rows.insert(at, Ours::row("capriole.int3", Function::Int3, true));
-    rows.insert(at, Ours::row("capriole.record2", Function::Record2, false));
+    rows.insert(
+        at,
+        Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
+    );
+    rows.insert(
+        at,
+        Ours::row("capriole.record2", Function::Record2, Kind::Record),
+    );
+    rows.insert(
+        at,
+        Ours::row("capriole.count", Function::Count, Kind::Count),
+    );
     let options = HitOptions {
         rounds: arguments.rounds as usize,
         round_time: Duration::from_millis(arguments.round_ms),

@@ -2,28 +2,21 @@
 
 mod recorder;
 
+use crate::probing::{Ended, Planned, Probed, Program, wait_for};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, signals};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use capriole_event::EventSpec;
 use capriole_ring::layout::Geometry;
-use capriole_target::attach::{Attached, attach};
 use capriole_target::detach::Detached;
-use capriole_target::error::TargetError;
-use capriole_target::launch::{Launched, launch};
-use capriole_target::object::Objects;
-use capriole_target::planner::Planner;
 use capriole_target::process::Process;
-use capriole_target::recover::detach_all;
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
-use recorder::{Ended, Recorder};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde_json::{Value, json};
+use recorder::Recorder;
+use serde_json::json;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
@@ -64,198 +57,74 @@ pub struct Arguments {
     program: Vec<OsString>,
 }
 
-/// The traced program.
-enum Program {
-    Running(Process),
-    Started(Launched),
-}
-
-impl Program {
-    fn process(&self) -> &Process {
-        match self {
-            Program::Running(process) => process,
-            Program::Started(launched) => &launched.process,
-        }
-    }
-}
-
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let events = selection::parse(&arguments.events)?;
-    let program = match arguments.pid {
-        Some(pid) => {
-            let process = Process::open(pid)?;
-            process.preflight()?;
-            Program::Running(process)
-        }
-        None => Program::Started(launch(&arguments.program[0], &arguments.program[1..])?),
-    };
+    let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
     match prepare(&arguments, &events, program.process()) {
-        Ok(prepared) => record(&arguments, program, prepared),
+        Ok((probed, recorder)) => record(&arguments, program, probed, recorder),
         Err(error) => {
-            // A program that was started for this is not left running unwatched.
-            if let Program::Started(mut launched) = program {
-                let _ = launched.child.kill();
-                drop(launched.hold);
-                let _ = launched.child.wait();
-            }
+            program.abandon();
             Err(error)
         }
     }
 }
 
 /// Everything that can fail before the program is touched, and the attach.
-struct Prepared {
-    selected: Vec<Selected>,
-    /// For each event, why it is not recorded after all.
-    dropped: Vec<Option<String>>,
-    /// For each event, its probe.
-    probe_of: Vec<Option<usize>>,
-    attached: Attached,
-    recorder: Recorder,
-}
-
 fn prepare(
     arguments: &Arguments,
     events: &[EventSpec],
     process: &Process,
-) -> anyhow::Result<Prepared> {
-    let objects = Objects::of_process(process)?;
-    let planner = Planner::of_process(process).with_breakpoints(!arguments.no_breakpoints);
-    let selected = selection::select(&objects, &planner, events)?;
-    selection::refuse_named(&selected)?;
-    let plan = selection::probes(&selected);
-    let mut dropped: Vec<Option<String>> = selected
-        .iter()
-        .map(|e| e.plan.as_ref().err().map(ToString::to_string))
-        .collect();
-    for (index, other) in plan.overlapping {
-        let other = selected[other].name();
-        let reason = format!("its probe would overlap that of {other}; record one of the two");
-        dropped[index] = Some(reason);
-    }
+) -> anyhow::Result<(Probed, Recorder)> {
+    let breakpoints = !arguments.no_breakpoints;
+    let planned = Planned::new(process, events, breakpoints, |e| e.record().into())?;
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.
-    let events = selected.iter().zip(&dropped).filter(|(_, d)| d.is_none());
-    let recorder = Recorder::create(
-        &arguments.output,
-        process,
-        events.map(|(event, _)| event.info()).collect(),
-        clock,
-    )?;
-    let probes: Vec<_> = plan.probes.iter().map(|(probe, _)| probe.clone()).collect();
+    let events = planned.kept().map(Selected::info).collect();
+    let recorder = Recorder::create(&arguments.output, process, events, clock)?;
     let geometry =
         |journal| Geometry::for_buffer(arguments.buffer_size, machine::possible_cpus(), journal);
-    // Planning has used all processors, at the usual priority.
-    machine::hurry();
-    let attached = match attach(process, &probes, geometry) {
-        Ok(attached) => attached,
+    match planned.attach(process, geometry) {
+        Ok(probed) => Ok((probed, recorder)),
         Err(error) => {
             recorder.abandon();
-            // What it has mapped already is of no use to anybody.
-            if matches!(
-                error,
-                TargetError::NoSpace { .. } | TargetError::Refused { .. }
-            ) {
-                let _ = detach_all(process);
-            }
-            let pid = process.pid() as i32;
-            return Err(match error {
-                TargetError::Memory { .. }
-                | TargetError::Ptrace { .. }
-                | TargetError::Share { .. }
-                | TargetError::Refused { .. }
-                | TargetError::NoThread { .. }
-                    if is_over(process) =>
-                {
-                    TargetError::Vanished { pid }
-                }
-                error => error,
-            }
-            .into());
-        }
-    };
-    let mut probe_of = vec![None; selected.len()];
-    for (number, (_, events)) in plan.probes.iter().enumerate() {
-        for index in events {
-            probe_of[*index] = Some(number);
-            if let Err(error) = &attached.outcomes[number] {
-                dropped[*index] = Some(error.to_string());
-            }
+            Err(error)
         }
     }
-    let failed = selected
-        .iter()
-        .zip(&dropped)
-        .find(|(e, d)| e.named && d.is_some());
-    let none = dropped.iter().all(Option::is_some);
-    if let Some((event, Some(reason))) =
-        failed.or(selected.iter().zip(&dropped).next().filter(|_| none))
-    {
-        attached.detach()?;
-        recorder.abandon();
-        bail!("{} cannot be probed: {reason}", event.name());
-    }
-    Ok(Prepared {
-        selected,
-        dropped,
-        probe_of,
-        attached,
-        recorder,
-    })
 }
 
-fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow::Result<ExitCode> {
-    let Prepared {
-        selected,
-        dropped,
-        probe_of,
-        mut attached,
-        mut recorder,
-    } = prepared;
-    let probed = dropped.iter().filter(|d| d.is_none()).count();
+fn record(
+    arguments: &Arguments,
+    program: Program,
+    mut probed: Probed,
+    mut recorder: Recorder,
+) -> anyhow::Result<ExitCode> {
     if arguments.pid.is_some() && !arguments.json {
-        eprintln!(
-            "capriole: recording {} of process {} ({}){}",
-            units::counted(probed as u64, "function", "functions"),
-            attached.process.pid(),
-            attached.process.name(),
-            if arguments.duration.is_some() {
-                ""
-            } else {
-                ", until it ends or Ctrl-C"
-            }
-        );
+        probed.say_begin("recording", arguments.duration);
     }
-    say_dropped(&selected, &dropped);
-    let mut child = match program {
-        Program::Running(_) => None,
-        Program::Started(launched) => {
-            drop(launched.hold); // now it runs
-            Some(launched.child)
-        }
-    };
-    let ended = recorder.run(&mut attached, arguments.duration);
-    let detached = match attached.detach() {
-        // It ended while it was being left: nothing is left to take out.
-        Err(_) if is_over(&attached.process) => Ok(Detached::default()),
-        result => result,
-    };
+    probed.say_dropped();
+    let mut child = program.release();
+    let ended = recorder.run(&mut probed.attached, arguments.duration);
+    let detached = probed.detach();
+    let attached = &probed.attached;
     let status = match &ended {
         Ok(Ended::Exited) => exit_status(child.as_mut()),
         _ => None,
     };
-    let summary = recorder.finish(&attached, detached.as_ref().ok(), status);
+    let summary = recorder.finish(attached, detached.as_ref().ok(), status);
     // What ended it first is what the user has to hear of.
     let over = ended.and_then(|ended| Ok((ended, detached?, summary?)));
     let (ended, detached, summary) = match over {
         Ok(over) => over,
         Err(error) => {
-            let cut_short = cut_short(&arguments.output, &attached);
+            let aftermath = probed.aftermath();
             eprintln!("capriole: {}", exit::message(&error));
-            eprintln!("capriole: {cut_short}");
+            eprintln!(
+                "capriole: recording stopped there; {aftermath}; {} has what was recorded until then",
+                arguments.output.display()
+            );
             if let Some(child) = child {
                 wait_for(child)?;
             }
@@ -263,25 +132,7 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
         }
     };
 
-    let standstill = attached.standstill;
     if arguments.json {
-        let sites: Vec<Value> = selected
-            .iter()
-            .zip(&dropped)
-            .zip(&probe_of)
-            .map(|((event, dropped), probe)| {
-                let mut site = event.json();
-                let outcome = probe.and_then(|number| attached.outcomes[number].as_ref().ok());
-                site["state"] = match (dropped, outcome) {
-                    (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
-                    _ => json!("not probed"),
-                };
-                if let Some(reason) = dropped {
-                    site["reason"] = json!(reason);
-                }
-                site
-            })
-            .collect();
         let value = json!({
             "trace": arguments.output.to_string_lossy(),
             "pid": attached.process.pid(),
@@ -289,71 +140,19 @@ fn record(arguments: &Arguments, program: Program, prepared: Prepared) -> anyhow
             "lost": summary.lost,
             "bytes": summary.bytes,
             "duration_ns": summary.duration.as_nanos() as u64,
-            "standstill_ns": {
-                "attach": standstill.all.as_nanos() as u64,
-                "attach_one_thread": standstill.one.as_nanos() as u64,
-                "detach": detached.standstill.as_nanos() as u64,
-            },
+            "standstill_ns": probed.standstill_json(&detached),
             "restartable_sequences": attached.survey.rseq_offset.is_some(),
             "thread_ids": attached.survey.tid_offset.is_some(),
             "ended": ended.as_str(),
-            "sites": sites,
+            "sites": probed.sites_json(),
         });
         println!("{value}");
     } else {
-        say_summary(arguments, &attached, &summary, ended, &detached);
+        say_summary(arguments, &probed, &summary, ended, &detached);
     }
     match child {
         Some(child) => wait_for(child),
         None => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// Whether a process has ended, or is so far in ending that its memory is gone.
-fn is_over(process: &Process) -> bool {
-    !process.is_alive() || process.maps().map_or(true, |maps| maps.is_empty())
-}
-
-/// What is left when a recording ended with an error.
-fn cut_short(trace: &Path, attached: &Attached) -> String {
-    let program = if !attached.process.is_alive() {
-        "the program has ended".to_owned()
-    } else if attached.is_mapped() {
-        let pid = attached.process.pid();
-        format!("its probes are still in the program: `capriole detach {pid}` takes them out")
-    } else {
-        "the program goes on without probes".to_owned()
-    };
-    format!(
-        "recording stopped there; {program}; {} has what was recorded until then",
-        trace.display()
-    )
-}
-
-/// Waits for a program that we started, and passes on its status. Whoever asks
-/// (once more) that we end has us leave it running.
-fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
-    let before = signals::requests();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(exit::passed_on(status));
-        }
-        if signals::requests() > before {
-            eprintln!("capriole: process {} is left running", child.id());
-            return Ok(ExitCode::SUCCESS);
-        }
-        let pid = Pid::from_child(&child);
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            // A signal ends this wait; one that came just before it is seen soon.
-            Ok(ended) => {
-                let soon = Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 200_000_000,
-                };
-                let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon));
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
     }
 }
 
@@ -366,29 +165,9 @@ fn exit_status(child: Option<&mut Child>) -> Option<ExitStatus> {
         .or(status.signal().map(ExitStatus::Signaled))
 }
 
-/// How many functions are left out, and why, most frequent reason first.
-fn say_dropped(selected: &[Selected], dropped: &[Option<String>]) {
-    let left_out: Vec<(&Selected, &String)> = selected
-        .iter()
-        .zip(dropped)
-        .filter_map(|(e, d)| Some((e, d.as_ref()?)))
-        .collect();
-    if left_out.is_empty() {
-        return;
-    }
-    eprintln!(
-        "capriole: left out: {} of {}; `capriole list` tells why. For example:",
-        units::count(left_out.len() as u64),
-        units::counted(selected.len() as u64, "function", "functions")
-    );
-    for (event, reason) in left_out.iter().take(3) {
-        eprintln!("  {}: {reason}", event.name());
-    }
-}
-
 fn say_summary(
     arguments: &Arguments,
-    attached: &Attached,
+    probed: &Probed,
     summary: &recorder::Summary,
     ended: Ended,
     detached: &Detached,
@@ -415,28 +194,14 @@ fn say_summary(
             units::counted(summary.damaged, "packet", "packets")
         );
     }
-    if attached.survey.tid_offset.is_none() {
+    if probed.attached.survey.tid_offset.is_none() {
         let why = match arguments.pid {
             None => "a static program has none yet when it starts; attach with -p PID to see them",
             Some(_) => "this program keeps them nowhere that was found",
         };
         eprintln!("capriole: thread ids are unknown: {why}");
     }
-    let out = match ended {
-        Ended::Exited => String::new(),
-        _ => format!(" and {} to detach", units::time(detached.standstill)),
-    };
-    eprintln!(
-        "capriole: the program stood still for {} to attach{out}",
-        units::time(attached.standstill.all)
-    );
-    if detached.lingering {
-        eprintln!(
-            "capriole: all bytes are back, but memory stays mapped because a signal handler will \
-             return into it; `capriole detach {}` removes it later",
-            attached.process.pid()
-        );
-    }
+    probed.say_end(ended, detached);
     let dir = match arguments.output.to_str() {
         Some("capriole.trace") => String::new(),
         _ => format!(" {output}"),

@@ -6,7 +6,7 @@
 #![allow(dead_code)] // each test uses a part
 
 use capriole_event::EventSpec;
-use capriole_plan::detour::Record;
+use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::Tactic;
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Packet, Reader};
@@ -176,10 +176,13 @@ impl Probes {
             let plan = plan.expect("a plan");
             let mut probe = Probe {
                 shape: plan.shape,
-                records: vec![Record {
-                    event: result.probes.len() as u32,
-                    fields: vec![Register::RDI, Register::RSI],
-                }],
+                work: vec![
+                    Record {
+                        event: result.probes.len() as u32,
+                        fields: vec![Register::RDI, Register::RSI],
+                    }
+                    .into(),
+                ],
                 near: site.object.range(),
                 before: plan.before,
                 stand_in: plan.breakpoint,
@@ -213,7 +216,9 @@ impl Probes {
         let mut keep = kept.iter();
         self.names.retain(|_| *keep.next().expect("as many"));
         for (number, probe) in self.probes.iter_mut().enumerate() {
-            probe.records[0].event = number as u32;
+            if let Work::Record(record) = &mut probe.work[0] {
+                record.event = number as u32;
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::session::{Agent, Arena, SessionMemory};
 use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::survey::Survey;
-use capriole_plan::detour::{ALIGNMENT, Detour, Request, Runtime, compile, copy_out};
+use capriole_plan::detour::{Compiler, Counters, Detour, Request, Runtime, room};
 use capriole_plan::site::{Placed, StubTo, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{header, journal};
@@ -17,10 +17,7 @@ use std::ops::Range;
 
 /// Sites whose object lies within 1 GiB share an arena.
 const CLUSTER: u64 = 1 << 30;
-/// Room for one record's code, one site's rest and one neighbour's copy, bytes; more
-/// than ever needed.
-const RECORD_ROOM: u64 = 384;
-const SITE_ROOM: u64 = 256;
+/// Room for one neighbour's copy, bytes; more than ever needed.
 const COPY_ROOM: u64 = 64;
 /// An entry of the table of breakpoints, and a row for a batch of system calls.
 const ENTRY: u64 = 16;
@@ -56,8 +53,8 @@ pub(super) fn clusters(probes: &[Probe]) -> Vec<Cluster> {
         }
     }
     for cluster in &mut clusters {
-        let detours: u64 = cluster.probes.iter().map(|i| room(&probes[*i])).sum();
-        cluster.size = resident::size() as u64 + 2 * ALIGNMENT + detours;
+        let detours: u64 = cluster.probes.iter().map(|i| room_of(&probes[*i])).sum();
+        cluster.size = resident::size() as u64 + ENTRY + detours;
     }
     if let Some(first) = clusters.first_mut() {
         first.size += tables_room(probes);
@@ -72,9 +69,9 @@ fn placed(probe: &Probe) -> impl Iterator<Item = &Placed> {
     probe.shape.placed.iter()
 }
 
-fn room(probe: &Probe) -> u64 {
+fn room_of(probe: &Probe) -> u64 {
     let copies: usize = placed(probe).map(|p| p.evicted.len()).sum();
-    SITE_ROOM + RECORD_ROOM * probe.records.len() as u64 + COPY_ROOM * copies as u64
+    room(&probe.work) + COPY_ROOM * copies as u64
 }
 
 /// Room for two tables of breakpoints (a second one with stand-ins may replace the
@@ -192,25 +189,16 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
     change
 }
 
-/// Compiles one probe's detour, and what else it needs, behind `bytes`, which stand at
-/// `start`.
-fn make(
-    probe: &Probe,
-    runtime: &Runtime,
-    start: u64,
-    bytes: &mut Vec<u8>,
-) -> Result<Made, SiteError> {
+/// Compiles one probe's detour, and what else it needs.
+fn make(probe: &Probe, compiler: &mut Compiler) -> Result<Made, SiteError> {
     let shape = &probe.shape;
-    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), INT3);
-    let request = Request {
-        records: &probe.records,
+    let detour = compiler.compile(&Request {
+        work: &probe.work,
         displaced: &shape.displaced,
         resume: shape.resume,
         red_zone: !shape.at_entry,
         live: shape.live,
-    };
-    let detour = compile(&request, runtime, start + bytes.len() as u64)?;
-    bytes.extend_from_slice(&detour.bytes);
+    })?;
     let address = shape.covered.start;
     let Some(placed) = &shape.placed else {
         let change = match shape.tactic {
@@ -229,9 +217,7 @@ fn make(
     };
     let mut copies = Vec::new();
     for instruction in &placed.evicted {
-        let at = start + bytes.len() as u64;
-        bytes.extend(copy_out(instruction, at)?);
-        copies.push((instruction.ip(), at));
+        copies.push((instruction.ip(), compiler.copy_out(instruction)?));
     }
     let copy_of = |at: u64| {
         copies
@@ -309,6 +295,11 @@ impl Code {
                 tid_offset: survey.tid_offset,
                 switch: entries.switch,
                 locked: entries.locked,
+                counters: Counters {
+                    address: memory.base + memory.geometry.counters_offset() as u64,
+                    stride: memory.geometry.counter_stride() as u32,
+                    cpus: memory.geometry.cpus,
+                },
             };
             let config = resident::Config {
                 session: memory.base,
@@ -320,11 +311,12 @@ impl Code {
                 old_trap: (0, 0),
             };
             // Breakpoints between detours: a jump gone wrong must not run on.
-            let mut bytes = vec![INT3; resident::size()];
+            let head = vec![INT3; resident::size()];
+            let mut compiler = Compiler::new(runtime, arena.start, head);
             for &index in &cluster.probes {
-                let result = make(&probes[index], &runtime, arena.start, &mut bytes);
-                made[index] = Some(result);
+                made[index] = Some(make(&probes[index], &mut compiler));
             }
+            let bytes = compiler.into_image();
             assert!(
                 bytes.len() as u64 <= arena.len,
                 "the arena was sized for its detours"

@@ -101,7 +101,7 @@ impl Round {
             Ok(Site {
                 address: entry.shape.covered.start,
                 detour: made.detour.entry,
-                detour_size: made.detour.bytes.len(),
+                detour_size: made.detour.size,
                 tactic: entry.shape.tactic,
                 state: entry.state,
             })

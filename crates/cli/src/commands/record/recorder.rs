@@ -1,59 +1,18 @@
 //! From session memory to the trace directory, while the program runs.
 
-use crate::signals;
-use anyhow::Context;
+use crate::probing::{Ended, Watch};
 use capriole_ring::{Packet, Reader};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
-use capriole_target::process::{Process, State};
+use capriole_target::process::Process;
 use capriole_target::survey::own_tid;
 use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, PacketMeta, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// How a recording ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The time given was over.
-    Duration,
-    /// Ctrl-C, SIGTERM or SIGHUP.
-    Requested,
-    /// The program ended.
-    Exited,
-    /// The program executed another one.
-    Executed,
-    /// Somebody took the probes out with `capriole detach`.
-    Detached,
-}
-
-impl Ended {
-    /// The word in `--json`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Ended::Duration => "duration",
-            Ended::Requested => "requested",
-            Ended::Exited => "program ended",
-            Ended::Executed => "program executed another",
-            Ended::Detached => "detached",
-        }
-    }
-
-    /// What a person has to be told.
-    pub fn remark(self) -> &'static str {
-        match self {
-            Ended::Duration | Ended::Requested => "",
-            Ended::Exited => "; the program has ended",
-            Ended::Executed => "; the program has executed another one, which is not recorded",
-            Ended::Detached => "; somebody else took the probes out",
-        }
-    }
-}
 
 /// What was recorded.
 #[derive(Debug, Clone, Copy)]
@@ -91,10 +50,6 @@ enum Which {
     New,
 }
 
-/// When sites that were occupied are tried again for the first time; then after twice
-/// as long each time, up to the longest.
-const FIRST_ROUND: Duration = Duration::from_millis(5);
-const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// Between two looks at whether something else than a packet has happened.
 const TICK: Duration = Duration::from_millis(20);
 /// Between two sync points of the clock.
@@ -163,16 +118,6 @@ impl Recorder {
         }
     }
 
-    fn all_threads_ended(&self) -> bool {
-        let ended = |tid: &u32| {
-            let status = self.process.thread_status(*tid);
-            status.map_or(true, |s| matches!(s.state, State::Zombie | State::Dead))
-        };
-        self.process
-            .threads()
-            .map_or(true, |tids| tids.iter().all(ended))
-    }
-
     fn collect(&mut self, all: bool) -> Result<usize, WriteError> {
         let Some(reader) = &mut self.reader else {
             return Ok(0);
@@ -216,46 +161,14 @@ impl Recorder {
         attached: &mut Attached,
         limit: Option<Duration>,
     ) -> anyhow::Result<Ended> {
-        let pid = Pid::from_raw(self.process.pid() as i32).context("no process")?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty());
-        let process = self.process.clone();
-        let has_ended = || match &pidfd {
-            Ok(fd) => {
-                let now = rustix::event::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 0,
-                };
-                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
-            }
-            Err(_) => !process.is_alive(), // Linux before 5.3, or it has just ended
-        };
-        let started = self.started;
-        let mut second = started;
-        let mut tick = started;
+        let mut watch = Watch::new(&self.process, limit)?;
+        let mut second = self.started;
+        let mut tick = self.started;
         self.look_at_threads(Which::All);
-        let mut round = FIRST_ROUND;
-        let mut next_round = started + round;
         loop {
             self.collect(false)?;
-            if attached.has_waiting() && Instant::now() >= next_round {
-                round = (round * 2).min(LONGEST_ROUND);
-                // A process that is just ending, or a thread that does not stop: what is
-                // there goes on working.
-                let _ = attached.optimise();
-                next_round = Instant::now() + round;
-            }
-            if signals::requests() > 0 {
-                return Ok(Ended::Requested);
-            }
-            let left = limit.map(|limit| limit.saturating_sub(started.elapsed()));
-            if left == Some(Duration::ZERO) {
-                return Ok(Ended::Duration);
-            }
-            if has_ended() {
-                return Ok(Ended::Exited);
-            }
-            if attached.is_restored() {
-                return Ok(Ended::Detached);
+            if let Some(ended) = watch.ended(attached) {
+                return Ok(ended);
             }
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
@@ -267,25 +180,9 @@ impl Recorder {
                 self.look_at_threads(Which::All);
                 self.writer
                     .checkpoint(&self.clock.model()?, &self.threads)?;
-                // A process whose main thread has ended shows no memory map.
-                match self.process.status().map(|status| status.state) {
-                    Ok(State::Zombie | State::Dead) | Err(_) => {
-                        if self.all_threads_ended() {
-                            return Ok(Ended::Exited);
-                        }
-                    }
-                    Ok(_) if !attached.is_mapped() && !has_ended() => {
-                        return Ok(Ended::Executed);
-                    }
-                    Ok(_) => {}
-                }
-            }
-            let mut wait = left.map_or(TICK, |left| left.min(TICK));
-            if attached.has_waiting() {
-                wait = wait.min(next_round.saturating_duration_since(Instant::now()));
             }
             if let Some(reader) = &mut self.reader {
-                reader.wait(wait);
+                reader.wait(watch.pause(attached, TICK));
             }
         }
     }

@@ -1,0 +1,493 @@
+//! What `record` and `stat` have in common: a program that runs or is started, probes
+//! in it, and how it comes to an end.
+
+use crate::selection::{self, Probes, Selected};
+use crate::{machine, signals, units};
+use anyhow::{Context, bail};
+use capriole_event::EventSpec;
+use capriole_plan::detour::Work;
+use capriole_ring::layout::Geometry;
+use capriole_target::attach::{Attached, attach};
+use capriole_target::detach::Detached;
+use capriole_target::error::TargetError;
+use capriole_target::launch::{Launched, launch};
+use capriole_target::object::Objects;
+use capriole_target::planner::Planner;
+use capriole_target::process::{Process, State};
+use capriole_target::recover::detach_all;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+/// The program that is probed.
+pub enum Program {
+    /// It was there.
+    Running(Process),
+    /// It was started for this, and stands still before its first function.
+    Started(Launched),
+}
+
+impl Program {
+    /// The process `pid`, or else a new one of the program and arguments in `words`.
+    ///
+    /// # Errors
+    /// There is none, it may not be probed, or it cannot be started.
+    pub fn find(pid: Option<u32>, words: &[OsString]) -> anyhow::Result<Program> {
+        Ok(match pid {
+            Some(pid) => {
+                let process = Process::open(pid)?;
+                process.preflight()?;
+                Program::Running(process)
+            }
+            None => Program::Started(launch(&words[0], &words[1..])?),
+        })
+    }
+
+    /// Its process.
+    pub fn process(&self) -> &Process {
+        match self {
+            Program::Running(process) => process,
+            Program::Started(launched) => &launched.process,
+        }
+    }
+
+    /// Ends it if it was started for this: it is not left running unwatched.
+    pub fn abandon(self) {
+        if let Program::Started(mut launched) = self {
+            let _ = launched.child.kill();
+            drop(launched.hold);
+            let _ = launched.child.wait();
+        }
+    }
+
+    /// Lets it run if it was started for this; then it is ours to wait for.
+    pub fn release(self) -> Option<Child> {
+        match self {
+            Program::Running(_) => None,
+            Program::Started(launched) => {
+                drop(launched.hold); // now it runs
+                Some(launched.child)
+            }
+        }
+    }
+}
+
+/// What was found for the user's events, before the program is touched.
+pub struct Planned {
+    /// Every function that was meant.
+    pub selected: Vec<Selected>,
+    /// For each, why it has no probe.
+    pub dropped: Vec<Option<String>>,
+    probes: Probes,
+}
+
+impl Planned {
+    /// Finds and plans what `events` name; each gets the `work` that is told for it.
+    ///
+    /// # Errors
+    /// Something is not there, or was named and cannot be probed.
+    pub fn new(
+        process: &Process,
+        events: &[EventSpec],
+        breakpoints: bool,
+        work: impl Fn(&Selected) -> Work,
+    ) -> anyhow::Result<Planned> {
+        let objects = Objects::of_process(process)?;
+        let planner = Planner::of_process(process).with_breakpoints(breakpoints);
+        let selected = selection::select(&objects, &planner, events)?;
+        selection::refuse_named(&selected)?;
+        let probes = selection::probes(&selected, work);
+        let mut dropped: Vec<Option<String>> = selected
+            .iter()
+            .map(|e| e.plan.as_ref().err().map(ToString::to_string))
+            .collect();
+        for &(index, other) in &probes.overlapping {
+            let other = selected[other].name();
+            let reason = format!("its probe would overlap that of {other}; take one of the two");
+            dropped[index] = Some(reason);
+        }
+        Ok(Planned {
+            selected,
+            dropped,
+            probes,
+        })
+    }
+
+    /// Those that have a probe.
+    pub fn kept(&self) -> impl Iterator<Item = &Selected> {
+        let both = self.selected.iter().zip(&self.dropped);
+        both.filter(|(_, d)| d.is_none()).map(|(event, _)| event)
+    }
+
+    /// Puts the probes in.
+    ///
+    /// # Errors
+    /// No probe could be put in, or not one that was named. None is in then.
+    pub fn attach(
+        mut self,
+        process: &Process,
+        geometry: impl FnOnce(u32) -> Geometry,
+    ) -> anyhow::Result<Probed> {
+        // Planning has used all processors, at the usual priority.
+        machine::hurry();
+        let probes: Vec<_> = self.probes.probes.iter().map(|(p, _)| p.clone()).collect();
+        let attached =
+            attach(process, &probes, geometry).map_err(|error| failed(process, error))?;
+        let mut probe_of = vec![None; self.selected.len()];
+        for (number, (_, events)) in self.probes.probes.iter().enumerate() {
+            for index in events {
+                probe_of[*index] = Some(number);
+                if let Err(error) = &attached.outcomes[number] {
+                    self.dropped[*index] = Some(error.to_string());
+                }
+            }
+        }
+        let both = || self.selected.iter().zip(&self.dropped);
+        let named = both().find(|(e, d)| e.named && d.is_some());
+        let none = self.dropped.iter().all(Option::is_some);
+        if let Some((event, Some(reason))) = named.or(both().next().filter(|_| none)) {
+            let message = format!("{} cannot be probed: {reason}", event.name());
+            attached.detach()?;
+            bail!(message);
+        }
+        Ok(Probed {
+            selected: self.selected,
+            dropped: self.dropped,
+            probe_of,
+            attached,
+        })
+    }
+}
+
+/// The error of an attach, after which nothing is left in the program.
+fn failed(process: &Process, error: TargetError) -> anyhow::Error {
+    // What it has mapped already is of no use to anybody.
+    if matches!(
+        error,
+        TargetError::NoSpace { .. } | TargetError::Refused { .. }
+    ) {
+        let _ = detach_all(process);
+    }
+    let pid = process.pid() as i32;
+    match error {
+        TargetError::Memory { .. }
+        | TargetError::Ptrace { .. }
+        | TargetError::Share { .. }
+        | TargetError::Refused { .. }
+        | TargetError::NoThread { .. }
+            if is_over(process) =>
+        {
+            TargetError::Vanished { pid }
+        }
+        error => error,
+    }
+    .into()
+}
+
+/// A process with its probes in.
+pub struct Probed {
+    /// Every function that was meant.
+    pub selected: Vec<Selected>,
+    /// For each, why it has no probe.
+    pub dropped: Vec<Option<String>>,
+    /// For each, the number of its probe.
+    probe_of: Vec<Option<usize>>,
+    /// The probes.
+    pub attached: Attached,
+}
+
+impl Probed {
+    /// `capriole: DOING 3 functions of process 17 (name)`, and until when.
+    pub fn say_begin(&self, doing: &str, limit: Option<Duration>) {
+        let probed = self.dropped.iter().filter(|d| d.is_none()).count();
+        eprintln!(
+            "capriole: {doing} {} of process {} ({}){}",
+            units::counted(probed as u64, "function", "functions"),
+            self.attached.process.pid(),
+            self.attached.process.name(),
+            if limit.is_some() {
+                ""
+            } else {
+                ", until it ends or Ctrl-C"
+            }
+        );
+    }
+
+    /// How many functions are left out, and why, most frequent reason first.
+    pub fn say_dropped(&self) {
+        let left_out: Vec<(&Selected, &String)> = self
+            .selected
+            .iter()
+            .zip(&self.dropped)
+            .filter_map(|(e, d)| Some((e, d.as_ref()?)))
+            .collect();
+        if left_out.is_empty() {
+            return;
+        }
+        eprintln!(
+            "capriole: left out: {} of {}; `capriole list` tells why. For example:",
+            units::count(left_out.len() as u64),
+            units::counted(self.selected.len() as u64, "function", "functions")
+        );
+        for (event, reason) in left_out.iter().take(3) {
+            eprintln!("  {}: {reason}", event.name());
+        }
+    }
+
+    /// The functions for `--json`, in the order of `selected`.
+    pub fn sites_json(&self) -> Vec<Value> {
+        let site = |((event, dropped), probe): ((&Selected, &Option<String>), &Option<usize>)| {
+            let mut site = event.json();
+            let outcome = probe.and_then(|number| self.attached.outcomes[number].as_ref().ok());
+            site["state"] = match (dropped, outcome) {
+                (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
+                _ => json!("not probed"),
+            };
+            if let Some(reason) = dropped {
+                site["reason"] = json!(reason);
+            }
+            site
+        };
+        let both = self.selected.iter().zip(&self.dropped);
+        both.zip(&self.probe_of).map(site).collect()
+    }
+
+    /// How long the program stood still, for `--json`.
+    pub fn standstill_json(&self, detached: &Detached) -> Value {
+        let standstill = self.attached.standstill;
+        json!({
+            "attach": standstill.all.as_nanos() as u64,
+            "attach_one_thread": standstill.one.as_nanos() as u64,
+            "detach": detached.standstill.as_nanos() as u64,
+        })
+    }
+
+    /// How long the program stood still, and what stays in it.
+    pub fn say_end(&self, ended: Ended, detached: &Detached) {
+        let out = match ended {
+            Ended::Exited => String::new(),
+            _ => format!(" and {} to detach", units::time(detached.standstill)),
+        };
+        eprintln!(
+            "capriole: the program stood still for {} to attach{out}",
+            units::time(self.attached.standstill.all)
+        );
+        if detached.lingering {
+            eprintln!(
+                "capriole: all bytes are back, but memory stays mapped because a signal handler \
+                 will return into it; `capriole detach {}` removes it later",
+                self.attached.process.pid()
+            );
+        }
+    }
+
+    /// Takes the probes out.
+    ///
+    /// # Errors
+    /// They are still in; the error says why.
+    pub fn detach(&self) -> Result<Detached, TargetError> {
+        match self.attached.detach() {
+            // It ended while it was being left: nothing is left to take out.
+            Err(_) if is_over(&self.attached.process) => Ok(Detached::default()),
+            result => result,
+        }
+    }
+
+    /// What is left in the program after an error.
+    pub fn aftermath(&self) -> String {
+        if !self.attached.process.is_alive() {
+            "the program has ended".to_owned()
+        } else if self.attached.is_mapped() {
+            let pid = self.attached.process.pid();
+            format!("its probes are still in the program: `capriole detach {pid}` takes them out")
+        } else {
+            "the program goes on without probes".to_owned()
+        }
+    }
+}
+
+/// Whether a process has ended, or is so far in ending that its memory is gone.
+fn is_over(process: &Process) -> bool {
+    !process.is_alive() || process.maps().map_or(true, |maps| maps.is_empty())
+}
+
+/// What ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The time given was over.
+    Duration,
+    /// Ctrl-C, SIGTERM or SIGHUP.
+    Requested,
+    /// The program ended.
+    Exited,
+    /// The program executed another one.
+    Executed,
+    /// Somebody took the probes out with `capriole detach`.
+    Detached,
+}
+
+impl Ended {
+    /// The word in `--json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ended::Duration => "duration",
+            Ended::Requested => "requested",
+            Ended::Exited => "program ended",
+            Ended::Executed => "program executed another",
+            Ended::Detached => "detached",
+        }
+    }
+
+    /// What a person has to be told.
+    pub fn remark(self) -> &'static str {
+        match self {
+            Ended::Duration | Ended::Requested => "",
+            Ended::Exited => "; the program has ended",
+            Ended::Executed => "; the program has executed another one, which has no probes",
+            Ended::Detached => "; somebody else took the probes out",
+        }
+    }
+}
+
+/// Between two looks at what takes longer to look at.
+const SECOND: Duration = Duration::from_secs(1);
+/// When sites that were occupied are tried again for the first time; then after twice
+/// as long each time, up to the longest.
+const FIRST_ROUND: Duration = Duration::from_millis(5);
+const LONGEST_ROUND: Duration = Duration::from_secs(5);
+
+/// Looks for what ends it, and now and then at sites that were occupied.
+pub struct Watch {
+    process: Process,
+    pidfd: Option<OwnedFd>,
+    started: Instant,
+    limit: Option<Duration>,
+    second: Instant,
+    /// Between two tries, and when the next one is.
+    round: Duration,
+    next_round: Instant,
+}
+
+impl Watch {
+    /// Of a process, for `limit` at most, from now on.
+    ///
+    /// # Errors
+    /// The process has no number that could be one.
+    pub fn new(process: &Process, limit: Option<Duration>) -> anyhow::Result<Watch> {
+        let pid = Pid::from_raw(process.pid() as i32).context("no process")?;
+        let now = Instant::now();
+        Ok(Watch {
+            process: process.clone(),
+            // Not before Linux 5.3, nor if it has just ended.
+            pidfd: pidfd_open(pid, PidfdFlags::empty()).ok(),
+            started: now,
+            limit,
+            second: now,
+            round: FIRST_ROUND,
+            next_round: now + FIRST_ROUND,
+        })
+    }
+
+    /// What is left of the time given.
+    pub fn left(&self) -> Option<Duration> {
+        let elapsed = self.started.elapsed();
+        self.limit.map(|limit| limit.saturating_sub(elapsed))
+    }
+
+    /// For how long there is nothing to look at: at most `most`.
+    pub fn pause(&self, attached: &Attached, most: Duration) -> Duration {
+        let mut pause = self.left().map_or(most, |left| left.min(most));
+        if attached.has_waiting() {
+            let until = self.next_round.saturating_duration_since(Instant::now());
+            pause = pause.min(until);
+        }
+        pause
+    }
+
+    fn has_ended(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match &self.pidfd {
+            Some(fd) => {
+                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+            }
+            None => !self.process.is_alive(),
+        }
+    }
+
+    fn all_threads_ended(&self) -> bool {
+        let ended = |tid: &u32| {
+            let status = self.process.thread_status(*tid);
+            status.map_or(true, |s| matches!(s.state, State::Zombie | State::Dead))
+        };
+        let threads = self.process.threads();
+        threads.map_or(true, |tids| tids.iter().all(ended))
+    }
+
+    /// What has ended it by now.
+    pub fn ended(&mut self, attached: &mut Attached) -> Option<Ended> {
+        if signals::requests() > 0 {
+            return Some(Ended::Requested);
+        }
+        if self.left() == Some(Duration::ZERO) {
+            return Some(Ended::Duration);
+        }
+        if self.has_ended() {
+            return Some(Ended::Exited);
+        }
+        if attached.is_restored() {
+            return Some(Ended::Detached);
+        }
+        if attached.has_waiting() && Instant::now() >= self.next_round {
+            self.round = (self.round * 2).min(LONGEST_ROUND);
+            // A process that is just ending, or a thread that does not stop: what is
+            // there goes on working.
+            let _ = attached.optimise();
+            self.next_round = Instant::now() + self.round;
+        }
+        if self.second.elapsed() < SECOND {
+            return None;
+        }
+        self.second = Instant::now();
+        // A process whose main thread has ended shows no memory map.
+        match self.process.status().map(|status| status.state) {
+            Ok(State::Zombie | State::Dead) | Err(_) => {
+                self.all_threads_ended().then_some(Ended::Exited)
+            }
+            Ok(_) => (!attached.is_mapped() && !self.has_ended()).then_some(Ended::Executed),
+        }
+    }
+}
+
+/// Waits for a program that we started, and passes on its status. Whoever asks
+/// (once more) that we end has us leave it running.
+pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
+    let before = signals::requests();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(crate::exit::passed_on(status));
+        }
+        if signals::requests() > before {
+            eprintln!("capriole: process {} is left running", child.id());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let pid = Pid::from_child(&child);
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            // A signal ends this wait; one that came just before it is seen soon.
+            Ok(ended) => {
+                let soon = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 200_000_000,
+                };
+                let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! `capriole stat` counts what the program itself counts, in all its threads, and leaves
+//! nothing behind.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+use programs::{Compiler, build};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use traces::{text, until_recording};
+
+/// `capriole stat --json` of a process, in the background.
+struct Background {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Background {
+    fn attach(pid: u32, words: &[&str]) -> Background {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_capriole"))
+            .args(["stat", "--json", "-p", &pid.to_string()])
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("capriole starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        until_recording(pid);
+        Background { child, lines }
+    }
+
+    fn line(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("text");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    /// Ends it as Ctrl-C does. Returns the last line it says, which must be the next.
+    fn end(mut self) -> Value {
+        let pid = self.child.id() as i32;
+        // SAFETY: a signal to a child of this test, which was not waited for.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+        let mut said = self.line();
+        while said.get("ended").is_none() {
+            said = self.line();
+        }
+        assert!(self.child.wait().expect("it ends").success());
+        said
+    }
+}
+
+/// Calls by event, which must be sorted.
+fn calls(said: &Value) -> BTreeMap<String, u64> {
+    let events = said["events"].as_array().expect("a list");
+    let one = |event: &Value| {
+        let name = event["event"].as_str().expect("a name").to_owned();
+        (name, event["calls"].as_u64().expect("a number"))
+    };
+    let list: Vec<(String, u64)> = events.iter().map(one).collect();
+    assert!(list.is_sorted_by(|a, b| a.1 >= b.1), "{list:?}");
+    list.into_iter().collect()
+}
+
+fn map<const N: usize>(calls: [(&str, u64); N]) -> BTreeMap<String, u64> {
+    calls.map(|(name, n)| (name.to_owned(), n)).into()
+}
+
+fn stat(words: &[&str]) -> Output {
+    capriole(&[&["stat"], words].concat())
+}
+
+#[test]
+fn the_program_counts_the_same() {
+    const THREADS: u64 = 6;
+    const CALLS: u64 = 30_000;
+    let (threads, each) = (THREADS.to_string(), CALLS.to_string());
+    let words = ["--wait", "--threads", &threads, "--calls", &each];
+    for (compiler, flags, restartable) in [
+        (Compiler::Gcc, &[][..], Some(true)),
+        (Compiler::Gcc, &["-no-pie", "-O1"], Some(true)),
+        (Compiler::Gcc, &["-static"], None),
+        (Compiler::MuslGcc, &["-static"], Some(false)),
+    ] {
+        let Some(program) = build(compiler, "counted.c", flags) else {
+            continue;
+        };
+        let mut running = Running::start(&program, &words);
+        // Twice the same event, with arguments that mean nothing here, is one.
+        let events = ["-e", ":counted_work", "-e", ":counted_work $arg1"];
+        let counting = Background::attach(running.pid, &events);
+        running.say("go");
+        let wanted = THREADS * CALLS;
+        // The constructor's 3 calls were before.
+        assert_eq!(running.line(), format!("ok calls={}", wanted + 3));
+        let said = counting.end();
+        assert_eq!(calls(&said), map([("counted_work", wanted)]), "{said}");
+        assert_eq!(said["ended"], "requested");
+        let sequences = said["restartable_sequences"].as_bool();
+        assert!(restartable.is_none() || sequences == restartable, "{said}");
+        assert_text_is_the_files(&running.process(), false);
+        assert_no_session(&running.process());
+        running.say("end");
+        assert!(running.child.wait().expect("it ends").success());
+    }
+}
+
+/// From the first function of a program on to its last, with a breakpoint among the
+/// probes.
+#[test]
+fn a_program_that_is_started_is_counted_from_start_to_end() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let events = [
+        "-e",
+        ":counted_short",
+        "-e",
+        ":counted_work",
+        "-e",
+        ":counted_beh*",
+    ];
+    let program = [
+        text(&program),
+        "--threads",
+        "5",
+        "--calls",
+        "700",
+        "--exit",
+        "7",
+    ];
+    let output = stat(&[&["--json"], &events[..], &["--"], &program].concat());
+    assert_eq!(output.status.code(), Some(7), "{}", told(&output));
+    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    let (theirs, ours) = stdout.trim().split_once('\n').expect("two lines");
+    assert_eq!(theirs, "ok calls=3503");
+    let said: Value = serde_json::from_str(ours).expect("JSON");
+    let found = calls(&said);
+    assert_eq!(
+        (found["counted_work"], found["counted_short"]),
+        (3503, 3500)
+    );
+    assert_eq!(said["events"][1]["state"], "breakpoint", "{said}");
+    assert_eq!(said["ended"], "program ended");
+
+    let output = stat(&[&events[..], &["--"], &program].concat());
+    assert_eq!(output.status.code(), Some(7), "{}", told(&output));
+    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    // The rates are whatever they are.
+    let table: Vec<String> = stdout
+        .lines()
+        .map(
+            |line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [calls, _, name] => format!("{calls} {name}"),
+                _ => line.to_owned(),
+            },
+        )
+        .collect();
+    let wanted = [
+        "ok calls=3503",
+        "calls event",
+        "3503 counted_work",
+        "3500 counted_short",
+    ];
+    assert_eq!(table[..4], wanted, "{stdout}");
+    assert!(table[4..].concat().ends_with("never hit"), "{stdout}");
+}
+
+#[test]
+fn intervals_add_up_to_the_whole() {
+    const CALLS: u64 = 200_000;
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let words = ["--wait", "--threads", "2", "--calls", "100000"];
+    let mut running = Running::start(&program, &words);
+    let words = ["--interval", "1ms", "-e", ":counted_work"];
+    let mut counting = Background::attach(running.pid, &words);
+    running.say("go");
+    let (mut sum, mut time) = (0, 0);
+    while sum < CALLS {
+        let line = counting.line();
+        let at = line["time_ns"].as_u64().expect("a number");
+        let interval = line["interval_ns"].as_u64().expect("a number");
+        assert_eq!(at - time, interval, "{line}");
+        time = at;
+        let calls = calls(&line);
+        assert!(calls.values().all(|calls| *calls > 0), "{line}");
+        sum += calls.get("counted_work").copied().unwrap_or(0);
+    }
+    assert_eq!(running.line(), format!("ok calls={}", CALLS + 3));
+    let said = counting.end();
+    assert_eq!(calls(&said), map([("counted_work", CALLS)]), "{said}");
+    assert_eq!(sum, CALLS);
+    running.say("end");
+    assert!(running.child.wait().expect("it ends").success());
+}
+
+#[test]
+fn what_cannot_be_counted_is_said() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let program = text(&program);
+    for (words, wanted) in [
+        (&["-e", ":no_such_function"][..], "no function"),
+        (
+            &["--no-breakpoints", "-e", ":counted_short"],
+            "cannot be probed",
+        ),
+        (
+            &["--interval", "10us", "-e", ":counted_work"],
+            "at least 1ms",
+        ),
+    ] {
+        let output = stat(&[words, &["--", program]].concat());
+        assert!(!output.status.success(), "{}", told(&output));
+        assert!(output.stdout.is_empty(), "{}", told(&output));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(wanted), "{said}");
+    }
+}

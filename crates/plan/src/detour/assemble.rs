@@ -1,0 +1,270 @@
+//! Machine code by the assembler: all of a detour but the copies, and the code that
+//! detours of the same form share.
+
+use super::frame::Frame;
+use super::{Runtime, Work};
+use iced_x86::code_asm::*;
+use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
+
+/// Before every abort address, as glibc registers it (`RSEQ_SIG`).
+pub(super) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+/// Offsets in `struct rseq` (linux/rseq.h).
+pub(super) const RSEQ_CPU_ID: i32 = 4;
+pub(super) const RSEQ_CS: i32 = 8;
+
+/// The addresses that one work's code refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Links {
+    /// Its `struct rseq_cs`; 0 without restartable sequences.
+    pub descriptor: u64,
+    /// The shared code.
+    pub shared: Shared,
+}
+
+/// Addresses in the code that detours share, for one work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Shared {
+    /// Where an aborted attempt goes on.
+    pub aborted: u64,
+    /// A record: where it goes on when the packet is full. A count: the word that
+    /// holds the address of the first CPU's counters.
+    pub other: u64,
+}
+
+/// Where in a body the words stand that differ from detour to detour, and places that
+/// other code refers to. All are offsets from the body's first byte.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Part {
+    /// u32 event id or offset of the counter; u64 address of the counter without
+    /// restartable sequences.
+    pub value: usize,
+    /// Where the work starts.
+    pub begin: usize,
+    /// Behind it.
+    pub done: usize,
+    /// What there is with restartable sequences only.
+    pub sequence: Option<Sequence>,
+    /// rel32 of the call to the resident, without restartable sequences.
+    pub locked: Option<usize>,
+}
+
+/// A restartable sequence in a body, in offsets from the body's first byte.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Sequence {
+    /// The first instruction that is restarted; `done` is behind the last.
+    pub start: usize,
+    /// The abort address: a call into shared code, 5 bytes.
+    pub abort: usize,
+    /// rel32 of the descriptor.
+    pub descriptor: usize,
+    /// rel32 of [`Shared::other`].
+    pub other: usize,
+}
+
+impl Sequence {
+    /// rel32 of [`Shared::aborted`].
+    pub fn aborted(&self) -> usize {
+        self.abort + 1
+    }
+    /// What shared code finds on the stack after an abort.
+    pub fn after_abort(&self) -> usize {
+        self.abort + 5
+    }
+}
+
+/// A detour up to the copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Body {
+    pub bytes: Vec<u8>,
+    pub entry: usize,
+    pub parts: Vec<Part>,
+}
+
+/// Labels of one work's code.
+pub(super) struct Labels {
+    pub begin: CodeLabel,
+    pub done: CodeLabel,
+    /// Behind the instruction that holds the value, and how far before that it starts.
+    pub value: (CodeLabel, usize),
+    pub sequence: Option<SequenceLabels>,
+    pub locked: Option<CodeLabel>,
+}
+
+/// Labels of a restartable sequence. `descriptor` and `other` are behind a rel32.
+pub(super) struct SequenceLabels {
+    pub start: CodeLabel,
+    pub abort: CodeLabel,
+    pub descriptor: CodeLabel,
+    pub other: CodeLabel,
+}
+
+/// A label for here. Any number may share a place.
+pub(super) fn mark(a: &mut CodeAssembler) -> Result<CodeLabel, IcedError> {
+    let mut label = a.create_label();
+    bind(a, &mut label)?;
+    Ok(label)
+}
+
+/// Makes `label` stand for here.
+pub(super) fn bind(a: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError> {
+    a.set_label(label)?;
+    a.zero_bytes() // takes the label, so that the next instruction can have one, too
+}
+
+/// What follows if the work's own part of the code was written.
+pub(super) struct Cold {
+    /// The label that the hot path jumps to when it cannot go on.
+    pub way_out: CodeLabel,
+    pub abort: CodeLabel,
+    /// Behind the rel32 of the call for [`Shared::other`], if that is called.
+    pub other: Option<CodeLabel>,
+}
+
+/// Assembles a detour for `address` without its copies. `links` has as many elements
+/// as `work`.
+pub(super) fn body(
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &[Work],
+    links: &[Links],
+    address: u64,
+) -> Result<Body, IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let mut colds = Vec::new();
+    if runtime.rseq_offset.is_some() {
+        for (work, links) in work.iter().zip(links) {
+            colds.push(match work {
+                Work::Record(_) => super::record::cold(&mut a, links)?,
+                Work::Count { .. } => super::count::cold(&mut a, links)?,
+            });
+        }
+    }
+    let entry = mark(&mut a)?;
+    if !work.is_empty() {
+        frame.save(&mut a)?;
+    }
+    let mut labels = Vec::new();
+    let mut colds = colds.into_iter();
+    for (index, (work, links)) in work.iter().zip(links).enumerate() {
+        labels.push(match (work, runtime.rseq_offset, colds.next()) {
+            (Work::Record(record), Some(rseq), Some(cold)) => {
+                let first = index == 0;
+                super::record::hot(&mut a, frame, runtime, rseq, record, first, links, cold)?
+            }
+            (Work::Count { counter }, Some(rseq), Some(cold)) => {
+                super::count::hot(&mut a, frame, runtime, rseq, *counter, links, cold)?
+            }
+            (Work::Record(record), ..) => super::record::locked(&mut a, frame, runtime, record)?,
+            (Work::Count { counter }, ..) => {
+                super::count::locked(&mut a, frame, runtime, *counter)?
+            }
+        });
+    }
+    if !work.is_empty() {
+        frame.restore(&mut a)?;
+    }
+    a.zero_bytes()?; // what the last labels stand at, if nothing follows
+    let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let offset = |label: &CodeLabel| -> Result<usize, IcedError> {
+        Ok((code.label_ip(label)? - address) as usize)
+    };
+    let mut parts = Vec::new();
+    for labels in &labels {
+        let sequence = match &labels.sequence {
+            Some(s) => Some(Sequence {
+                start: offset(&s.start)?,
+                abort: offset(&s.abort)?,
+                descriptor: offset(&s.descriptor)? - 4,
+                other: offset(&s.other)? - 4,
+            }),
+            None => None,
+        };
+        let locked = match &labels.locked {
+            Some(label) => Some(offset(label)? - 4),
+            None => None,
+        };
+        parts.push(Part {
+            value: offset(&labels.value.0)? - labels.value.1,
+            begin: offset(&labels.begin)?,
+            done: offset(&labels.done)?,
+            sequence,
+            locked,
+        });
+    }
+    let entry = offset(&entry)?;
+    Ok(Body {
+        bytes: code.inner.code_buffer,
+        entry,
+        parts,
+    })
+}
+
+/// Assembles, for `address`, the code that all detours share whose body has these
+/// `parts`, and tells where each work's is. Nothing without restartable sequences.
+pub(super) fn shared(
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &[Work],
+    parts: &[Part],
+    address: u64,
+) -> Result<(Vec<u8>, Vec<Shared>), IcedError> {
+    if runtime.rseq_offset.is_none() || work.is_empty() {
+        return Ok((Vec::new(), vec![Shared::default(); work.len()]));
+    }
+    let mut a = CodeAssembler::new(64)?;
+    let mut bases = address;
+    if work.iter().any(|w| matches!(w, Work::Count { .. })) {
+        // Where literals stand is known before the code that refers to them.
+        bases = address.next_multiple_of(8);
+        let counters = &runtime.counters;
+        a.db(&[0xcc; 8][..(bases - address) as usize])?;
+        a.dq(&[counters.address, counters.shared()])?;
+    }
+    let mut labels = Vec::new();
+    for (work, part) in work.iter().zip(parts) {
+        let Some(sequence) = &part.sequence else {
+            continue;
+        };
+        labels.push(match work {
+            Work::Record(record) => {
+                super::record::shared(&mut a, frame, runtime, record, part, sequence)?
+            }
+            Work::Count { .. } => super::count::shared(&mut a, frame, part, sequence, bases + 8)?,
+        });
+    }
+    let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
+    let mut entries = Vec::new();
+    for (aborted, other) in &labels {
+        entries.push(Shared {
+            aborted: code.label_ip(aborted)?,
+            other: match other {
+                Some(label) => code.label_ip(label)?,
+                None => bases,
+            },
+        });
+    }
+    Ok((code.inner.code_buffer, entries))
+}
+
+/// Goes from shared code to offset `to` of the detour that it serves: `register` holds
+/// the address at offset `from` of it, and is spoilt.
+pub(super) fn go(
+    a: &mut CodeAssembler,
+    register: iced_x86::Register,
+    from: usize,
+    to: usize,
+) -> Result<(), IcedError> {
+    advance(a, register, from, to)?;
+    a.add_instruction(Instruction::with1(iced_x86::Code::Jmp_rm64, register)?)
+}
+
+/// `register` holds the address at offset `from` of a detour, and then that at `to`.
+pub(super) fn advance(
+    a: &mut CodeAssembler,
+    register: iced_x86::Register,
+    from: usize,
+    to: usize,
+) -> Result<(), IcedError> {
+    let by = super::frame::at(register, to as i64 - from as i64);
+    a.add_instruction(Instruction::with2(iced_x86::Code::Lea_r64_m, register, by)?)
+}

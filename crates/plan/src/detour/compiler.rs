@@ -1,0 +1,279 @@
+//! The compiler of an arena: its image, and what detours in it share.
+
+use super::assemble::{self, Body, Links, Shared};
+use super::frame::Frame;
+use super::{CompileError, Detour, Request, Runtime, Work};
+use capriole_insn::liveness::Live;
+use capriole_insn::relocate::relocate;
+use iced_x86::Instruction;
+use std::collections::HashMap;
+
+/// `struct rseq_cs` has to stand at multiples of its size (linux/rseq.h).
+const DESCRIPTOR: usize = 32;
+/// Between the pieces: a jump gone wrong must not run on.
+const INT3: u8 = 0xcc;
+
+/// Descriptors that are made room for at once, at most.
+const DESCRIPTORS: usize = 64;
+
+/// The most bytes that an image takes for a site with this work: with the sum of this
+/// over all sites there is room, even if no two detours have the same form. Most sites
+/// take a quarter of it.
+pub fn room(work: &[Work]) -> u64 {
+    // Saving and restoring, copies, way back; the first descriptors, aligned.
+    const SITE: u64 = 192 + 5 * DESCRIPTOR as u64;
+    // Hot, cold and shared code; descriptors, of which at most half are left over.
+    const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
+    work.iter()
+        .map(|w| WORK + 48 * w.fields().len() as u64)
+        .sum::<u64>()
+        + SITE
+}
+
+/// What detours of one form have in common.
+#[derive(Debug)]
+struct Template {
+    body: Body,
+    /// The shared code for each work; in use by its detours only.
+    shared: Vec<Shared>,
+}
+
+/// Compiles detours into the image of an arena, one behind the other.
+///
+/// ```text
+///  address   head: whatever the caller puts there first
+///            shared code of a form        when the first detour of that form is made
+///            descriptors                  when there are none free, for many detours
+///            detour
+///            detour
+///            ...
+/// ```
+///
+/// The image has to be written as it is, all of it, at the address it is made for.
+#[derive(Debug)]
+pub struct Compiler {
+    runtime: Runtime,
+    address: u64,
+    image: Vec<u8>,
+    templates: Vec<Template>,
+    /// Templates by the form of their detours.
+    known: HashMap<Vec<u8>, usize>,
+    key: Vec<u8>,
+    /// Addresses of descriptors that are nobody's yet, the next one last.
+    free: Vec<u64>,
+    /// How many there are in all.
+    descriptors: usize,
+}
+
+impl Compiler {
+    /// A compiler of an image that begins with `head` and stands at `address`, a
+    /// multiple of 32.
+    pub fn new(runtime: Runtime, address: u64, head: Vec<u8>) -> Compiler {
+        assert!(address.is_multiple_of(DESCRIPTOR as u64));
+        Compiler {
+            runtime,
+            address,
+            image: head,
+            templates: Vec::new(),
+            known: HashMap::new(),
+            key: Vec::new(),
+            free: Vec::new(),
+            descriptors: 0,
+        }
+    }
+
+    /// The image so far.
+    pub fn image(&self) -> &[u8] {
+        &self.image
+    }
+
+    /// The image.
+    pub fn into_image(self) -> Vec<u8> {
+        self.image
+    }
+
+    /// How many forms of detours there are in the image.
+    pub fn forms(&self) -> usize {
+        self.templates.len()
+    }
+
+    fn here(&self) -> u64 {
+        self.address + self.image.len() as u64
+    }
+
+    /// Compiles the detour of a site to the end of the image.
+    ///
+    /// # Errors
+    /// A displaced instruction or the way back is out of reach. The image may have
+    /// grown by what the next detours will use.
+    ///
+    /// # Panics
+    /// If the session has no room for a counter that is asked for, or too many
+    /// registers are fields.
+    pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
+        let restartable = self.runtime.rseq_offset.is_some();
+        let frame = Frame::new(request, restartable);
+        let template = self.template(&frame, request.work)?;
+        if restartable {
+            self.reserve(request.work.len());
+        }
+        let address = self.here();
+        let body = &self.templates[template].body;
+        // All that can fail, before anything is taken.
+        let copies_at = address + body.bytes.len() as u64;
+        let relocated = relocate(request.displaced, copies_at)?;
+        let back_at = copies_at + relocated.bytes.len() as u64;
+        let back = match relocated.falls_through {
+            true => Some(displacement(back_at + 5, request.resume)?),
+            false => None,
+        };
+
+        let from = self.image.len();
+        self.image.extend_from_slice(&body.bytes);
+        self.image.extend_from_slice(&relocated.bytes);
+        if let Some(back) = back {
+            self.image.push(0xe9);
+            self.image.extend_from_slice(&back.to_le_bytes());
+        }
+        self.patch(template, request.work, from)?;
+        let body = &self.templates[template].body;
+        let copy = |(old, offset): &(u64, usize)| (*old, copies_at + *offset as u64);
+        Ok(Detour {
+            address,
+            size: self.image.len() - from,
+            entry: address + body.entry as u64,
+            copies: relocated.offsets.iter().map(copy).collect(),
+            saved: frame.saved().to_vec(),
+        })
+    }
+
+    /// Puts a copy of one instruction, which goes on behind the original, to the end of
+    /// the image. Returns its address.
+    ///
+    /// # Errors
+    /// The instruction, or the way back, does not work from there.
+    pub fn copy_out(&mut self, instruction: &Instruction) -> Result<u64, CompileError> {
+        let request = Request {
+            work: &[],
+            displaced: std::slice::from_ref(instruction),
+            resume: instruction.next_ip(),
+            red_zone: false,
+            live: Live::ALL,
+        };
+        Ok(self.compile(&request)?.entry)
+    }
+
+    /// The template for the form that `work` takes in `frame`.
+    fn template(&mut self, frame: &Frame, work: &[Work]) -> Result<usize, CompileError> {
+        self.key.clear();
+        frame.key(&mut self.key);
+        for work in work {
+            match work {
+                Work::Record(record) => {
+                    self.key.push(1 + record.fields.len() as u8);
+                    let fields = record.fields.iter();
+                    self.key.extend(fields.map(|r| *r as u8));
+                }
+                Work::Count { .. } => self.key.push(0),
+            }
+        }
+        if let Some(index) = self.known.get(&self.key) {
+            return Ok(*index);
+        }
+        // Where it refers to is nowhere yet, but as near as it will be.
+        let here = self.here();
+        let nowhere = Links {
+            descriptor: here,
+            shared: Shared {
+                aborted: here,
+                other: here,
+            },
+        };
+        let links = vec![nowhere; work.len()];
+        let body = assemble::body(frame, &self.runtime, work, &links, here)?;
+        let (bytes, shared) = assemble::shared(frame, &self.runtime, work, &body.parts, here)?;
+        self.image.extend_from_slice(&bytes);
+        self.templates.push(Template { body, shared });
+        let index = self.templates.len() - 1;
+        self.known.insert(self.key.clone(), index);
+        Ok(index)
+    }
+
+    /// Makes sure that `wanted` descriptors are free. They stand together: between
+    /// detours each would need space to align it.
+    fn reserve(&mut self, wanted: usize) {
+        if self.free.len() >= wanted {
+            return;
+        }
+        let count = self.descriptors.clamp(4, DESCRIPTORS).max(wanted);
+        let start = self.image.len().next_multiple_of(DESCRIPTOR);
+        self.image.resize(start, INT3);
+        self.image.resize(start + count * DESCRIPTOR, 0);
+        self.descriptors += count;
+        let at = |i: usize| self.address + (start + i * DESCRIPTOR) as u64;
+        let more: Vec<u64> = (0..count).rev().map(at).collect();
+        self.free.splice(0..0, more);
+    }
+
+    /// Makes the template's bytes at offset `from` of the image the detour for `work`.
+    fn patch(&mut self, template: usize, work: &[Work], from: usize) -> Result<(), CompileError> {
+        let Template { body, shared } = &self.templates[template];
+        let address = self.address + from as u64;
+        let image = &mut self.image;
+        let counters = &self.runtime.counters;
+        let relative = |image: &mut Vec<u8>, at: usize, to: u64| {
+            let value = displacement(address + at as u64 + 4, to)?;
+            put(image, from + at, &value.to_le_bytes());
+            Ok::<(), CompileError>(())
+        };
+        for ((work, part), shared) in work.iter().zip(&body.parts).zip(shared) {
+            let value = match work {
+                Work::Record(record) => record.event,
+                Work::Count { counter } => counters.offset(*counter),
+            };
+            match (&part.sequence, work) {
+                (None, Work::Count { .. }) => {
+                    let counter = counters.shared() + u64::from(value);
+                    put(image, from + part.value, &counter.to_le_bytes());
+                }
+                _ => put(image, from + part.value, &value.to_le_bytes()),
+            }
+            if let Some(at) = part.locked {
+                relative(image, at, self.runtime.locked)?;
+            }
+            let Some(sequence) = &part.sequence else {
+                continue;
+            };
+            relative(image, sequence.aborted(), shared.aborted)?;
+            relative(image, sequence.other, shared.other)?;
+            let Some(descriptor) = self.free.pop() else {
+                unreachable!("descriptors were reserved");
+            };
+            relative(image, sequence.descriptor, descriptor)?;
+            let words = [
+                0, // version and flags
+                address + sequence.start as u64,
+                (part.done - sequence.start) as u64,
+                address + sequence.abort as u64,
+            ];
+            let at = (descriptor - self.address) as usize;
+            for (i, word) in words.iter().enumerate() {
+                put(image, at + 8 * i, &word.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
+    image[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// The displacement that leads from behind an instruction, at `from`, to `to`.
+fn displacement(from: u64, to: u64) -> Result<i32, CompileError> {
+    i32::try_from(to.wrapping_sub(from) as i64)
+        .map_err(|_| CompileError::Encode(format!("{to:#x} is out of reach from {from:#x}")))
+}
+
+#[cfg(test)]
+mod tests;

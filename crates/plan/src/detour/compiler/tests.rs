@@ -1,0 +1,209 @@
+use super::*;
+use crate::detour::{Counters, Record};
+use capriole_insn::liveness::RegSet;
+use iced_x86::{Decoder, DecoderOptions, Register};
+use std::collections::HashSet;
+
+const ADDRESS: u64 = 0x1000_0000;
+const SITE: u64 = 0x2000_0000;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn runtime(rseq_offset: Option<i32>) -> Runtime {
+    Runtime {
+        heads: 0x7000_0000_1000,
+        counters: Counters {
+            address: 0x7000_0001_0000,
+            stride: 0x4_0000,
+            cpus: 200,
+        },
+        rseq_offset,
+        tid_offset: Some(720),
+        switch: ADDRESS + 0x40,
+        locked: ADDRESS + 0x80,
+    }
+}
+
+/// `push %rbp; mov %rsp,%rbp; lea 0x100(%rip),%rax`
+fn displaced() -> Vec<Instruction> {
+    let bytes = [
+        0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x05, 0x00, 0x01, 0x00, 0x00,
+    ];
+    Decoder::with_ip(64, &bytes, SITE, DecoderOptions::NONE)
+        .iter()
+        .collect()
+}
+
+fn random_work(random: &mut Random) -> Vec<Work> {
+    let arguments = [
+        Register::RDI,
+        Register::RSI,
+        Register::RDX,
+        Register::RCX,
+        Register::RAX,
+    ];
+    let mut one = || match random.below(3) {
+        0 => Work::Count {
+            counter: random.below(0x8000) as u32,
+        },
+        _ => Work::Record(Record {
+            event: random.below(1 << 32) as u32,
+            fields: (0..random.below(4))
+                .map(|_| arguments[random.below(5) as usize])
+                .collect(),
+        }),
+    };
+    (0..3).map(|_| one()).collect::<Vec<_>>()
+}
+
+/// What is patched together from templates is, byte for byte, what the assembler makes
+/// for that very place.
+#[test]
+fn detours_are_what_the_assembler_makes() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for rseq in [Some(-160), None] {
+        let runtime = runtime(rseq);
+        let mut compiler = Compiler::new(runtime, ADDRESS, vec![INT3; 0x123]);
+        let mut descriptors = HashSet::new();
+        for round in 0..2000 {
+            let mut work = random_work(&mut random);
+            work.truncate(random.below(3) as usize);
+            // Few forms, so that most detours come from a template that was there.
+            let request = Request {
+                work: &work,
+                displaced: &displaced(),
+                resume: SITE + 11,
+                red_zone: random.below(2) == 0,
+                live: Live {
+                    gprs: RegSet(!(random.below(4) as u16 * 0x0c00)),
+                    flags: random.below(2) == 0,
+                },
+            };
+            let detour = compiler.compile(&request).expect("all is near");
+            let from = (detour.address - ADDRESS) as usize;
+            let bytes = &compiler.image[from..from + detour.size].to_vec();
+            assert_eq!(compiler.image.len(), from + detour.size);
+
+            let frame = Frame::new(&request, rseq.is_some());
+            let template = compiler.template(&frame, &work).expect("it is known");
+            assert_eq!(compiler.image.len(), from + detour.size);
+            let Template { body, shared } = &compiler.templates[template];
+            let word = |at: usize| {
+                let bytes = bytes[at..at + 4].try_into().expect("four bytes");
+                let behind = detour.address + at as u64 + 4;
+                behind.wrapping_add_signed(i64::from(i32::from_le_bytes(bytes)))
+            };
+            let links: Vec<Links> = body
+                .parts
+                .iter()
+                .zip(shared)
+                .map(|(part, shared)| Links {
+                    descriptor: part.sequence.as_ref().map_or(0, |s| word(s.descriptor)),
+                    shared: *shared,
+                })
+                .collect();
+            let made = assemble::body(&frame, &runtime, &work, &links, detour.address)
+                .expect("all is near");
+            assert_eq!(made.bytes, bytes[..made.bytes.len()], "{round}: {work:?}");
+            assert_eq!((&made.parts, made.entry), (&body.parts, body.entry));
+            assert_eq!(detour.entry, detour.address + made.entry as u64);
+
+            for (part, links) in made.parts.iter().zip(&links) {
+                let Some(sequence) = &part.sequence else {
+                    continue;
+                };
+                assert!(descriptors.insert(links.descriptor), "it is another's");
+                assert!(links.descriptor.is_multiple_of(32));
+                let at = (links.descriptor - ADDRESS) as usize;
+                let word = |i: usize| {
+                    let bytes = &compiler.image[at + 8 * i..at + 8 * i + 8];
+                    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+                };
+                assert_eq!(
+                    [word(0), word(1), word(1) + word(2), word(3)],
+                    [
+                        0,
+                        detour.address + sequence.start as u64,
+                        detour.address + part.done as u64,
+                        detour.address + sequence.abort as u64
+                    ]
+                );
+                let signature = &bytes[sequence.abort - 4..sequence.abort];
+                assert_eq!(signature, assemble::RSEQ_SIGNATURE.to_le_bytes());
+            }
+
+            let copies_at = detour.address + made.bytes.len() as u64;
+            let copies = relocate(&displaced(), copies_at).expect("all is near");
+            let rest = &bytes[made.bytes.len()..];
+            assert_eq!(rest[..copies.bytes.len()], copies.bytes);
+            let back = Decoder::with_ip(
+                64,
+                &rest[copies.bytes.len()..],
+                copies_at + copies.bytes.len() as u64,
+                DecoderOptions::NONE,
+            )
+            .decode();
+            assert_eq!(back.near_branch_target(), SITE + 11);
+            assert_eq!(copies.bytes.len() + back.len(), rest.len());
+            let old: Vec<u64> = detour.copies.iter().map(|c| c.0).collect();
+            assert_eq!(old, [SITE, SITE + 1, SITE + 4]);
+        }
+        assert!(compiler.forms() < 1000, "{}", compiler.forms());
+    }
+}
+
+#[test]
+fn what_is_out_of_reach_is_an_error_and_disturbs_no_other_detour() {
+    let mut compiler = Compiler::new(runtime(Some(-160)), ADDRESS, Vec::new());
+    let work = [Work::Count { counter: 1 }];
+    let request = Request {
+        work: &work,
+        displaced: &displaced(),
+        resume: SITE + 11,
+        red_zone: false,
+        live: Live::ALL,
+    };
+    let far = Request {
+        resume: ADDRESS + (3 << 30),
+        ..request
+    };
+    assert!(matches!(
+        compiler.compile(&far),
+        Err(CompileError::Encode(_))
+    ));
+    let before = compiler.image().len();
+    let detour = compiler.compile(&request).expect("all is near");
+    assert_eq!(detour.address, ADDRESS + before as u64);
+    assert_eq!(compiler.descriptors, compiler.free.len() + 1);
+}
+
+/// Without work there are the copies only, for an instruction that has to run
+/// elsewhere.
+#[test]
+fn without_work_only_the_copies_are_there() {
+    let mut compiler = Compiler::new(runtime(Some(-160)), ADDRESS, vec![INT3; 64]);
+    let request = Request {
+        work: &[],
+        displaced: &displaced(),
+        resume: SITE + 11,
+        red_zone: true,
+        live: Live::ALL,
+    };
+    let detour = compiler.compile(&request).expect("all is near");
+    assert_eq!(detour.entry, ADDRESS + 64);
+    assert_eq!(detour.copies[0], (SITE, detour.entry));
+    assert_eq!(detour.size, 11 + 5);
+    assert_eq!(compiler.image().len(), 64 + 16);
+    let last = displaced()[2];
+    assert_eq!(compiler.copy_out(&last), Ok(ADDRESS + 64 + 16));
+    assert_eq!(compiler.image().len(), 64 + 16 + 7 + 5);
+}

@@ -1,0 +1,215 @@
+//! Which registers a detour uses, and how they are saved.
+
+use super::{Request, Work};
+use capriole_insn::liveness::RegSet;
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+
+pub(super) const RED_ZONE: i32 = 128;
+
+/// The registers that work is done with, beside rax and rdx which `rdtsc` takes,
+/// in order of preference: those that the ABI lets a function clobber come first,
+/// being most often dead.
+const SCRATCH: [Register; 13] = [
+    Register::R11,
+    Register::R10,
+    Register::R9,
+    Register::R8,
+    Register::RCX,
+    Register::RSI,
+    Register::RDI,
+    Register::RBX,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+    Register::RBP,
+];
+
+pub(super) fn fs(offset: i32) -> MemoryOperand {
+    MemoryOperand::new(
+        Register::None,
+        Register::None,
+        1,
+        i64::from(offset),
+        8, // sign-extended to 64 bits; 4 would mean a 32-bit address
+        false,
+        Register::FS,
+    )
+}
+
+pub(super) fn at(base: Register, offset: i64) -> MemoryOperand {
+    MemoryOperand::with_base_displ(base, offset)
+}
+
+/// `address`, relative to the instruction pointer.
+pub(super) fn near(address: u64) -> MemoryOperand {
+    at(Register::RIP, address as i64)
+}
+
+/// Which registers are used for what at one site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Address of the packet's control, or of a counter.
+    pub control: Register,
+    /// Address of the record.
+    pub place: Register,
+    /// What is saved, from the stack pointer downwards; then `None`.
+    saved: [Register; 4],
+    pub keep_flags: bool,
+    pub red_zone: bool,
+}
+
+impl Frame {
+    pub fn new(request: &Request<'_>, restartable: bool) -> Frame {
+        let mut fields = RegSet::EMPTY;
+        for register in request.work.iter().flat_map(Work::fields) {
+            fields.0 |= RegSet::of(*register).0;
+        }
+        let live = request.live.gprs;
+        let records = request.work.iter().any(|w| matches!(w, Work::Record(_)));
+        let counts = request.work.iter().any(|w| matches!(w, Work::Count { .. }));
+        // Recording the locked way changes no flag.
+        let keep_flags = request.live.flags && (counts || records && restartable);
+        let mut taken = fields;
+        let mut take = |dead: &[Register]| {
+            let free = |r: &&Register| !taken.contains(**r);
+            let mut candidates = SCRATCH.iter().chain(dead).filter(free);
+            let dead = candidates.clone().find(|r| !live.contains(**r));
+            let found = dead.or(candidates.next()).copied();
+            let found = found.unwrap_or(Register::None);
+            assert_ne!(found, Register::None, "too many registers are fields");
+            taken.0 |= RegSet::of(found).0;
+            found
+        };
+        let control = match (records, keep_flags) {
+            (true, _) => take(&[]),
+            (false, true) => take(&[Register::RDX]),
+            (false, false) => take(&[Register::RDX, Register::RAX]),
+        };
+        let place = if records { take(&[]) } else { control };
+        // Without restartable sequences a record needs rax only.
+        let used = [
+            (Register::RAX, records || keep_flags),
+            (Register::RDX, records && restartable),
+            (control, counts || records && restartable),
+            (place, records && restartable),
+        ];
+        let mut saved = [Register::None; 4];
+        let mut slots = saved.iter_mut();
+        for (register, used) in used {
+            // What is a field is saved even if dead: it is read again from there.
+            if used
+                && (live.contains(register) || fields.contains(register))
+                && let Some(slot) = slots.next()
+            {
+                *slot = register;
+            }
+        }
+        Frame {
+            control,
+            place,
+            saved,
+            keep_flags,
+            red_zone: request.red_zone && !request.work.is_empty(),
+        }
+    }
+
+    /// All that distinguishes frames, as bytes.
+    pub fn key(&self, key: &mut Vec<u8>) {
+        let byte = |register: Register| register as u8;
+        key.extend([byte(self.control), byte(self.place)]);
+        key.extend(self.saved.map(byte));
+        key.push(u8::from(self.keep_flags) | u8::from(self.red_zone) << 1);
+    }
+
+    /// What is saved, from the stack pointer downwards.
+    pub fn saved(&self) -> &[Register] {
+        let none = |r: &Register| *r == Register::None;
+        &self.saved[..self.saved.iter().position(none).unwrap_or(4)]
+    }
+
+    /// Where `register` is saved, from the stack pointer of the hot path.
+    pub fn slot(&self, register: Register) -> Option<i64> {
+        let index = self.saved().iter().position(|r| *r == register)?;
+        Some(-8 * (index as i64 + 2))
+    }
+
+    /// Bytes below the stack pointer that are in use, which calls must spare: the
+    /// word for a return address, the registers, the flags.
+    pub fn size(&self) -> i32 {
+        8 * (1 + self.saved().len() + usize::from(self.keep_flags)) as i32
+    }
+
+    /// Moves the stack pointer without touching the flags.
+    pub fn move_stack(a: &mut CodeAssembler, by: i32) -> Result<(), IcedError> {
+        if by == 0 {
+            return Ok(());
+        }
+        let to = at(Register::RSP, i64::from(by));
+        a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RSP, to)?)
+    }
+
+    pub fn save(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        if self.red_zone {
+            Frame::move_stack(a, -RED_ZONE)?;
+        }
+        for register in self.saved() {
+            let to = at(Register::RSP, self.slot(*register).unwrap_or(0));
+            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, *register)?)?;
+        }
+        if self.keep_flags {
+            a.lahf()?; // all status flags but OF
+            a.seto(al)?;
+            let to = at(Register::RSP, i64::from(-self.size()));
+            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, Register::RAX)?)?;
+        }
+        Ok(())
+    }
+
+    pub fn restore(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        if self.keep_flags {
+            let from = at(Register::RSP, i64::from(-self.size()));
+            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, from)?)?;
+            a.add(al, 0x7f)?; // overflows exactly if OF was set
+            a.sahf()?;
+        }
+        for register in self.saved().iter().rev() {
+            let from = at(Register::RSP, self.slot(*register).unwrap_or(0));
+            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, *register, from)?)?;
+        }
+        if self.red_zone {
+            Frame::move_stack(a, RED_ZONE)?;
+        }
+        Ok(())
+    }
+
+    /// Pushes the fields of an event, then calls the resident with them. The stack
+    /// pointer is `below` bytes under that of the hot path; the fields still have
+    /// their values, or are saved. `header` pushes event id and size of the fields.
+    /// Returns a label behind the call.
+    pub fn record_locked(
+        &self,
+        a: &mut CodeAssembler,
+        fields: &[Register],
+        below: i32,
+        locked: u64,
+        header: impl FnOnce(&mut CodeAssembler, u32) -> Result<(), IcedError>,
+    ) -> Result<CodeLabel, IcedError> {
+        for (pushed, field) in fields.iter().rev().enumerate() {
+            match self.slot(*field) {
+                Some(slot) => a.add_instruction(Instruction::with1(
+                    Code::Push_rm64,
+                    at(Register::RSP, i64::from(below) + slot + 8 * pushed as i64),
+                )?)?,
+                None => a.add_instruction(Instruction::with1(Code::Push_r64, *field)?)?,
+            }
+        }
+        let bytes = 8 * fields.len() as i32;
+        header(a, bytes as u32)?;
+        a.call(locked)?;
+        let called = super::assemble::mark(a)?;
+        Frame::move_stack(a, 8 + bytes)?;
+        Ok(called)
+    }
+}

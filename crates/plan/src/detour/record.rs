@@ -1,0 +1,188 @@
+//! The code that records an event.
+
+use super::assemble::{
+    Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels,
+    advance, bind, go, mark,
+};
+use super::frame::{Frame, at, fs, near};
+use super::{Record, Runtime};
+use capriole_ring::layout::{HEAD_SIZE, control, record};
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+
+/// The ways out of the hot path: 5 bytes for a full packet, 9 for an abort.
+pub(super) fn cold(a: &mut CodeAssembler, links: &Links) -> Result<Cold, IcedError> {
+    let way_out = mark(a)?;
+    a.call(links.shared.other)?;
+    let other = mark(a)?;
+    a.dd(&[RSEQ_SIGNATURE])?;
+    let abort = mark(a)?;
+    a.call(links.shared.aborted)?;
+    Ok(Cold {
+        way_out,
+        abort,
+        other: Some(other),
+    })
+}
+
+/// The restartable sequence.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn hot(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    rseq: i32,
+    work: &Record,
+    first: bool,
+    links: &Links,
+    cold: Cold,
+) -> Result<Labels, IcedError> {
+    use Register as R;
+    let (control_ptr, place) = (frame.control, frame.place);
+    let load = |to, from| Instruction::with2(Code::Mov_r64_rm64, to, from);
+    let store = |to, from| Instruction::with2(Code::Mov_rm64_r64, to, from);
+    let store32 = |to, from| Instruction::with2(Code::Mov_rm32_r32, to, from);
+    let lea = |to, from| Instruction::with2(Code::Lea_r64_m, to, from);
+    let size = (record::FIELDS + 8 * work.fields.len()) as i64;
+
+    let begin = mark(a)?;
+    a.add_instruction(lea(R::RAX, near(links.descriptor))?)?;
+    let descriptor = mark(a)?;
+    a.add_instruction(store(fs(rseq + RSEQ_CS), R::RAX)?)?;
+    let start = mark(a)?;
+    // -1 or -2 for an unregistered thread: those heads lead to a full packet.
+    let cpu = fs(rseq + RSEQ_CPU_ID);
+    a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, R::RAX, cpu)?)?;
+    let heads = Instruction::with2(Code::Mov_r64_imm64, control_ptr, runtime.heads)?;
+    a.add_instruction(heads)?;
+    let head = MemoryOperand::new(control_ptr, R::RAX, HEAD_SIZE as u32, 0, 0, false, R::None);
+    a.add_instruction(load(control_ptr, head)?)?;
+    let pos = at(control_ptr, control::POS as i64);
+    let end = at(control_ptr, control::END as i64);
+    a.add_instruction(load(place, pos)?)?;
+    a.add_instruction(lea(R::RAX, at(place, size))?)?;
+    a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, R::RAX, end)?)?;
+    a.ja(cold.way_out)?;
+    for (index, field) in work.fields.iter().enumerate() {
+        let to = at(place, (record::FIELDS + 8 * index) as i64);
+        // rdx still is what it was, until the first rdtsc; rax, and what
+        // holds addresses, is not.
+        let intact = *field == R::RDX && first;
+        match frame.slot(*field).filter(|_| !intact) {
+            Some(saved) => {
+                a.add_instruction(load(R::RAX, at(R::RSP, saved))?)?;
+                a.add_instruction(store(to, R::RAX)?)?;
+            }
+            None => a.add_instruction(store(to, *field)?)?,
+        }
+    }
+    let id = at(place, record::ID as i64);
+    a.add_instruction(Instruction::with2(Code::Mov_rm32_imm32, id, work.event)?)?;
+    let value = (mark(a)?, 4);
+    match runtime.tid_offset {
+        Some(offset) => {
+            let tid = fs(offset);
+            a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, R::EAX, tid)?)?;
+        }
+        None => a.xor(eax, eax)?,
+    }
+    a.add_instruction(store32(at(place, record::TID as i64), R::EAX)?)?;
+    a.rdtsc()?;
+    a.add_instruction(store32(at(place, record::TIME as i64), R::EAX)?)?;
+    a.add_instruction(store32(at(place, record::TIME as i64 + 4), R::EDX)?)?;
+    // The record's place becomes that of the next one.
+    a.add_instruction(lea(place, at(place, size))?)?;
+    a.add_instruction(store(pos, place)?)?;
+    let done = mark(a)?;
+    Ok(Labels {
+        begin,
+        done,
+        value,
+        sequence: Some(SequenceLabels {
+            start,
+            abort: cold.abort,
+            descriptor,
+            other: cold.other.unwrap_or(done),
+        }),
+        locked: None,
+    })
+}
+
+/// What detours share: where they go on when their packet is full, and after an
+/// abort. They come by a call from [`cold`], with the stack pointer of the hot path,
+/// and go by a jump. Returns the labels for [`super::assemble::Shared`].
+pub(super) fn shared(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Record,
+    part: &Part,
+    sequence: &Sequence,
+) -> Result<(CodeLabel, Option<CodeLabel>), IcedError> {
+    // What the two calls push.
+    let (full_site, abort_site) = (sequence.other + 4, sequence.after_abort());
+    let mut again = a.create_label();
+    let mut locked = a.create_label();
+
+    let full = mark(a)?;
+    Frame::move_stack(a, 8 - frame.size())?;
+    a.add_instruction(Instruction::with1(Code::Push_r64, frame.control)?)?;
+    a.call(runtime.switch)?;
+    a.pop(rax)?; // 0: lost, 1: try again, 2: go the locked way
+    Frame::move_stack(a, frame.size() - 8)?;
+    a.cmp(eax, 1)?;
+    a.pop(rax)?; // the site
+    a.je(again)?;
+    a.ja(locked)?;
+    go(a, Register::RAX, full_site, part.done)?;
+    bind(a, &mut again)?;
+    go(a, Register::RAX, full_site, part.begin)?;
+
+    let aborted = mark(a)?;
+    a.pop(rax)?;
+    advance(a, Register::RAX, abort_site, full_site)?;
+    bind(a, &mut locked)?;
+    Frame::move_stack(a, -frame.size())?;
+    a.push(rax)?;
+    let below = frame.size() + 8;
+    frame.record_locked(a, &work.fields, below, runtime.locked, |a, bytes| {
+        let id = at(Register::RAX, part.value as i64 - full_site as i64);
+        a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, id)?)?;
+        a.push(rax)?;
+        let high = at(Register::RSP, 4);
+        a.add_instruction(Instruction::with2(Code::Mov_rm32_imm32, high, bytes)?)
+    })?;
+    a.pop(rax)?;
+    Frame::move_stack(a, frame.size())?;
+    go(a, Register::RAX, full_site, part.done)?;
+    Ok((aborted, Some(full)))
+}
+
+/// The whole work without restartable sequences.
+pub(super) fn locked(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Record,
+) -> Result<Labels, IcedError> {
+    let begin = mark(a)?;
+    let below = frame.size();
+    Frame::move_stack(a, -below)?;
+    let mut value = begin;
+    let called = frame.record_locked(a, &work.fields, below, runtime.locked, |a, bytes| {
+        let header = u64::from(bytes) << 32 | u64::from(work.event);
+        let header = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, header)?;
+        a.add_instruction(header)?;
+        value = mark(a)?;
+        a.push(rax)
+    })?;
+    Frame::move_stack(a, below)?;
+    let done = mark(a)?;
+    Ok(Labels {
+        begin,
+        done,
+        value: (value, 8),
+        sequence: None,
+        locked: Some(called),
+    })
+}
