@@ -8,14 +8,15 @@ use capriole_plan::detour::{Detour, Record, Request, compile};
 use capriole_plan::site::{Shape, SiteInput, Tactic, choose};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use crate::by_hand::{self, Way};
 use crate::compare::{self, Loose, Run};
 use crate::machine::{CALLS, End, FLAGS, Machine, Outcome, Program, Step};
 use crate::memory::{self, BIAS, Memory, SENTINEL, STACK_POINTER};
 use crate::object::Object;
-use crate::patch::{self, Patch};
+use crate::patch::{self, Patch, Placed};
 use crate::session::{DETOURS, Mode, Session};
 use crate::support::random::Random;
-use crate::tally::{Ended, Other, Tally};
+use crate::tally::{Ended, Other, Reached, Tally};
 use crate::{child, vectors};
 
 /// Sites of one function, and inputs for one site.
@@ -50,6 +51,8 @@ struct Function {
 /// A probe on a site of it.
 struct Probe {
     shape: Shape,
+    /// How the detour is reached, if not as the shape says.
+    way: Option<Way>,
     records: Vec<Record>,
     mode: Mode,
     /// Where the detour begins, before its entry.
@@ -159,10 +162,25 @@ impl<'a> Prover<'a> {
             tally.other(Other::Refused);
             return Ok(());
         };
-        if random.below(8) == 0 {
-            as_breakpoint(&mut shape);
+        let mut placed = patch::placed(&shape);
+        let mut way = None;
+        match random.below(8) {
+            0 => {
+                as_breakpoint(&mut shape);
+                placed = None;
+            }
+            1 | 2 => {
+                let wanted = random.pick(&Way::ALL);
+                let text = |extent| self.memory.text(extent);
+                let made = by_hand::make(wanted, &mut shape, &code, function.extent, text, random);
+                if made.is_some() {
+                    way = Some(wanted);
+                    placed = made;
+                }
+            }
+            _ => {}
         }
-        let Some(probe) = self.compile(shape, random)? else {
+        let Some(probe) = self.compile(shape, placed, way, random)? else {
             tally.other(Other::NoMemory);
             return Ok(());
         };
@@ -175,7 +193,13 @@ impl<'a> Prover<'a> {
     }
 
     /// Makes a probe, all but the bytes of the text.
-    fn compile(&mut self, shape: Shape, random: &mut Random) -> Result<Option<Probe>, String> {
+    fn compile(
+        &mut self,
+        shape: Shape,
+        placed: Option<Placed>,
+        way: Option<Way>,
+        random: &mut Random,
+    ) -> Result<Option<Probe>, String> {
         let mode = random.pick(&[
             Mode::Registered,
             Mode::Registered,
@@ -204,9 +228,10 @@ impl<'a> Prover<'a> {
         let detour = compile(&request, &self.session.runtime(mode), address)
             .map_err(|e| format!("no detour: {e}: {shape:#x?}"))?;
         assert!(detour.bytes.len() as u64 <= DETOUR_SIZE);
-        let placed = patch::placed(&shape);
         let room = address + DETOUR_SIZE;
-        let patch = patch::patch(&shape, placed.as_ref(), &detour, room)?;
+        let Some(patch) = patch::patch(&shape, placed.as_ref(), &detour, room) else {
+            return Ok(None);
+        };
         let mut stubs = Vec::new();
         for (at, bytes) in &patch.stubs {
             match child::Stub::map(*at, bytes) {
@@ -228,6 +253,7 @@ impl<'a> Prover<'a> {
         Ok(Some(Probe {
             before: before.collect(),
             shape,
+            way,
             records,
             mode,
             address,
@@ -268,7 +294,10 @@ impl<'a> Prover<'a> {
         tally: &Tally,
     ) -> Result<(), String> {
         let shape = &probe.shape;
-        let start = start_address(function, shape.site, random);
+        let mut start = start_address(function, shape.site, random);
+        if shape.covered.contains(start) && !probe.patch.patched.contains(&start) {
+            start = shape.site; // no thread is left behind a jump
+        }
         let original_program = self.program(function, probe, start, random);
         let original = self.run(original_program.clone(), None);
         if let Some(other) = is_no_case(function, probe, &original.outcome)? {
@@ -323,7 +352,7 @@ impl<'a> Prover<'a> {
             _ => Ended::Bound,
         };
         tally.run(
-            shape.tactic,
+            Reached::of(shape.tactic, probe.way),
             ended,
             original.outcome.steps.len(),
             arrivals.len(),
@@ -448,13 +477,17 @@ impl<'a> Prover<'a> {
     }
 }
 
-/// An instruction that is not before the site by much, and from which control may
-/// come to it; often the site itself or the function's start.
+/// An instruction near the site; often the site itself or the function's start.
 fn start_address(function: &Function, site: u64, random: &mut Random) -> u64 {
     let index = function.boundaries.partition_point(|&at| at < site);
-    match random.below(4) {
+    match random.below(6) {
         0 => function.extent.start,
         1 => site,
+        // Behind it, where a tactic may have changed something as well.
+        2 => {
+            let behind = (index + random.below(4)).min(function.boundaries.len() - 1);
+            function.boundaries[behind]
+        }
         _ => function.boundaries[index - random.below(index.min(12) + 1)],
     }
 }
@@ -477,7 +510,8 @@ fn is_no_case(
     probe: &Probe,
     original: &Outcome,
 ) -> Result<Option<Other>, String> {
-    if original.arrivals.is_empty() {
+    let patched = |step: &Step| probe.patch.patched.contains(&step.address);
+    if original.arrivals.is_empty() && !original.steps.iter().any(patched) {
         return Ok(Some(Other::NotReached));
     }
     let stack_pointers = original.arrivals.iter().map(|arrival| arrival.step.gprs[4]);
@@ -633,12 +667,13 @@ fn describe(
 ) -> String {
     let shape = &probe.shape;
     let mut text = format!(
-        "{error}\n{} {} (mapped {BIAS:#x} higher than linked), site {:#x}, {}\n\
+        "{error}\n{} {} (mapped {BIAS:#x} higher than linked), site {:#x}, {} {:?}\n\
          covered {}, resume {:#x}, at entry: {}, live {:?}, records {:?}, {:?}\n",
         function.name,
         function.extent,
         shape.site,
         shape.tactic,
+        probe.way,
         shape.covered,
         shape.resume,
         shape.at_entry,
@@ -646,6 +681,7 @@ fn describe(
         probe.records,
         probe.mode,
     );
+    let _ = writeln!(text, "{:x?}", probe.patch);
     let mut list = |title: &str, bytes: &[u8], address: u64, limit: usize| {
         let _ = writeln!(text, "{title}:");
         let decoder = &mut Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);

@@ -10,6 +10,7 @@
 #[allow(unused_imports)]
 mod support;
 
+mod by_hand;
 mod case;
 mod child;
 mod compare;

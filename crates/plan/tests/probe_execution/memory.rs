@@ -290,8 +290,8 @@ impl Memory {
     }
 
     /// The bytes of the text.
-    pub fn text(&mut self, extent: Extent) -> Vec<u8> {
-        self.text.bytes(extent).to_vec()
+    pub fn text(&self, extent: Extent) -> Vec<u8> {
+        read(extent.start, extent.len() as usize)
     }
 
     /// Makes text `int3` again.
@@ -319,7 +319,7 @@ fn write(address: u64, bytes: &[u8]) {
 }
 
 fn read(address: u64, len: usize) -> Vec<u8> {
-    // SAFETY: only called for areas that this module has mapped.
+    // SAFETY: only called for memory that this module has mapped.
     unsafe { std::slice::from_raw_parts(address as *const u8, len) }.to_vec()
 }
 

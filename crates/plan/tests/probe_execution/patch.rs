@@ -62,23 +62,17 @@ pub struct Patch {
     pub evicted: Option<(u64, Vec<u8>)>,
 }
 
-/// `jmp rel32` from one address to another.
-pub fn jump(from: u64, to: u64) -> Vec<u8> {
-    let distance = to.wrapping_sub(from + 5) as i64;
-    let distance = i32::try_from(distance).expect("a jump that does not reach");
+/// `jmp rel32` from one address to another, if it reaches.
+fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
+    let distance = i32::try_from(to.wrapping_sub(from + 5) as i64).ok()?;
     let mut bytes = vec![0xe9];
     bytes.extend(distance.to_le_bytes());
-    bytes
+    Some(bytes)
 }
 
 /// What leads from the site of `shape` to `detour`. The copy of an evicted
-/// instruction stands at `room`.
-pub fn patch(
-    shape: &Shape,
-    placed: Option<&Placed>,
-    detour: &Detour,
-    room: u64,
-) -> Result<Patch, String> {
+/// instruction stands at `room`. `None` if something is out of reach.
+pub fn patch(shape: &Shape, placed: Option<&Placed>, detour: &Detour, room: u64) -> Option<Patch> {
     let site = shape.covered.start;
     let mut patch = Patch {
         patched: vec![site],
@@ -90,18 +84,18 @@ pub fn patch(
             patch.writes.push((site, vec![0xcc]));
             patch.traps.push((site, detour.entry));
         } else {
-            patch.writes.push((site, jump(site, detour.entry)));
+            patch.writes.push((site, jump(site, detour.entry)?));
         }
-        return Ok(patch);
+        return Some(patch);
     };
     for write in &placed.writes {
         patch.writes.push((write.address, write.after.clone()));
     }
     if let Some(evicted) = &placed.evicted {
-        let copy = relocate(&[*evicted], room).map_err(|e| e.to_string())?;
+        let copy = relocate(&[*evicted], room).ok()?;
         let mut bytes = copy.bytes;
         if copy.falls_through {
-            bytes.extend(jump(room + bytes.len() as u64, evicted.next_ip()));
+            bytes.extend(jump(room + bytes.len() as u64, evicted.next_ip())?);
         }
         patch.patched.push(evicted.ip());
         patch.copies.push((room, evicted.ip()));
@@ -112,15 +106,15 @@ pub fn patch(
             StubTo::Detour => detour.entry,
             StubTo::Evicted => room,
         };
-        patch.stubs.push((stub.address, jump(stub.address, to)));
+        patch.stubs.push((stub.address, jump(stub.address, to)?));
     }
     for &trap in &placed.traps {
         let copy = detour.copies.iter().find(|(old, _)| *old == trap);
-        let (_, copy) = copy.ok_or_else(|| format!("no copy of {trap:#x}"))?;
+        let (_, copy) = copy.expect("a trap without a copy");
         patch.traps.push((trap, *copy));
         patch.patched.push(trap);
     }
-    Ok(patch)
+    Some(patch)
 }
 
 impl Patch {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use capriole_plan::site::Tactic;
 
+use crate::by_hand::Way;
+
 /// What can become of a case beside a site-run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
@@ -49,7 +51,18 @@ impl Ended {
     const ALL: [Self; 3] = [Self::Left, Self::Fault, Self::Bound];
 }
 
+/// How the detour is reached: by a tactic, or in a way made by hand.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached(usize);
+
 const TACTICS: usize = 16;
+const BY_HAND: usize = TACTICS - Way::ALL.len();
+
+impl Reached {
+    pub fn of(tactic: Tactic, way: Option<Way>) -> Self {
+        Self(way.map_or(tactic as usize, |way| BY_HAND + way as usize))
+    }
+}
 
 /// The counts.
 #[derive(Default)]
@@ -95,8 +108,8 @@ impl Tally {
     }
 
     /// A site-run: original and probed stepped, and compared.
-    pub fn run(&self, tactic: Tactic, ended: Ended, steps: usize, arrivals: usize) {
-        add(&self.tactics[tactic as usize], 1);
+    pub fn run(&self, reached: Reached, ended: Ended, steps: usize, arrivals: usize) {
+        add(&self.tactics[reached.0], 1);
         add(&self.ended[ended as usize], 1);
         add(&self.steps, steps as u64);
         add(&self.arrivals, arrivals as u64);
@@ -129,6 +142,10 @@ impl Tally {
             let runs = get(&self.tactics[tactic as usize]);
             assert!(runs * 100 >= least, "{runs} site-runs by {tactic}");
         }
+        for way in Way::ALL {
+            let runs = get(&self.tactics[BY_HAND + way as usize]);
+            assert!(runs * 200 >= least, "{runs} site-runs {way:?} by hand");
+        }
         let plain = get(&self.plain);
         assert!(plain * 10 >= runs, "{plain} of {runs} at full speed");
     }
@@ -147,6 +164,11 @@ impl fmt::Display for Tally {
         )?;
         for tactic in Tactic::ALL {
             write!(f, " {tactic} {}", get(&self.tactics[tactic as usize]))?;
+        }
+        write!(f, "; by hand:")?;
+        for way in Way::ALL {
+            let runs = get(&self.tactics[BY_HAND + way as usize]);
+            write!(f, " {way:?} {runs}")?;
         }
         write!(f, "; ended by")?;
         for ended in Ended::ALL {
