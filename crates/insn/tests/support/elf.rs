@@ -143,6 +143,25 @@ impl Elf {
         (bytes, segment.address)
     }
 
+    /// The addresses of all executable segments.
+    pub fn texts(&self) -> Vec<Extent> {
+        let executable = self.segments.iter().filter(|s| s.executable);
+        executable
+            .map(|s| Extent::new(s.address, s.address + s.file_size as u64))
+            .collect()
+    }
+
+    /// The executable segment around an address, and its address.
+    pub fn text_at(&self, address: u64) -> Option<(&[u8], u64)> {
+        let inside = |s: &&Segment| {
+            let end = s.address + s.file_size as u64;
+            s.executable && (s.address..end).contains(&address)
+        };
+        let segment = self.segments.iter().find(inside)?;
+        let bytes = &self.bytes[segment.offset..segment.offset + segment.file_size];
+        Some((bytes, segment.address))
+    }
+
     /// The segments that are not executable, and their addresses.
     pub fn data(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.segments
@@ -174,8 +193,7 @@ impl Elf {
 
     /// The functions in the symbol tables, sorted by address.
     pub fn functions(&self) -> Vec<(String, Extent)> {
-        let (text, base) = self.text();
-        let text = Extent::new(base, base + text.len() as u64);
+        let texts = self.texts();
         let mut functions = Vec::new();
         for section in &self.sections {
             if section.kind != SHT_SYMTAB && section.kind != SHT_DYNSYM {
@@ -186,7 +204,10 @@ impl Elf {
                 let kind = self.bytes[at + 4] & 0xf;
                 let start = u64_at(&self.bytes, at + 8).wrapping_add(self.bias);
                 let size = u64_at(&self.bytes, at + 16);
-                if (kind == 2 || kind == 10) && size > 0 && text.contains(start) {
+                if (kind == 2 || kind == 10)
+                    && size > 0
+                    && texts.iter().any(|text| text.contains(start))
+                {
                     let name = names + u32_at(&self.bytes, at) as usize;
                     let end = name + self.bytes[name..].iter().position(|&b| b == 0).unwrap();
                     let name = String::from_utf8_lossy(&self.bytes[name..end]).into_owned();

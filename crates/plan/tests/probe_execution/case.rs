@@ -65,13 +65,15 @@ struct Probe {
 
 impl<'a> Prover<'a> {
     /// Makes this process one that runs nothing else any more.
-    pub fn new(object: &'a Object, seed: u64) -> Self {
+    pub fn new(object: &'a Object, seed: u64, tally: &Tally) -> Self {
         let mut memory = Memory::new(&object.elf, &mut Random::new(seed));
         let session = Session::new();
         for (address, bytes) in session.residents() {
             memory.write_arena(address, &bytes);
         }
-        child::move_rseq();
+        if !child::move_rseq() {
+            tally.no_rseq();
+        }
         child::forbid_system_calls(BIAS >> 32);
         Self {
             object,

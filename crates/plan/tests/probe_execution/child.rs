@@ -7,10 +7,9 @@ const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 const RSEQ_SIZE: u32 = 32;
 const RSEQ_UNREGISTER: i32 = 1;
 
-fn rseq(address: u64, flags: i32) -> bool {
-    // SAFETY: rseq(2); the addresses are those of 32 bytes that stay mapped.
-    let result =
-        unsafe { libc::syscall(libc::SYS_rseq, address, RSEQ_SIZE, flags, RSEQ_SIGNATURE) };
+fn rseq(address: u64, size: u32, flags: i32) -> bool {
+    // SAFETY: rseq(2); what is registered are 32 bytes that stay mapped.
+    let result = unsafe { libc::syscall(libc::SYS_rseq, address, size, flags, RSEQ_SIGNATURE) };
     result == 0
 }
 
@@ -19,23 +18,24 @@ fn own_rseq() -> u64 {
 }
 
 /// Tells the kernel to keep `struct rseq` where the code under test has its thread
-/// block, in place of where glibc put it.
-pub fn move_rseq() {
+/// block, in place of where glibc put it. `false` if it does not.
+pub fn move_rseq() -> bool {
     // SAFETY: looks up a symbol by a terminated name.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
     if !symbol.is_null() {
         // SAFETY: glibc defines it as ptrdiff_t.
         let offset = unsafe { *symbol.cast::<isize>() };
-        let _ = rseq(
-            thread_pointer().wrapping_add_signed(offset as i64),
-            RSEQ_UNREGISTER,
-        );
+        let theirs = thread_pointer().wrapping_add_signed(offset as i64);
+        // The size has to be that with which it was registered.
+        let _ = (1..=8).any(|n| rseq(theirs, n * RSEQ_SIZE, RSEQ_UNREGISTER));
     }
-    if !rseq(own_rseq(), 0) {
+    let moved = rseq(own_rseq(), RSEQ_SIZE, 0);
+    if !moved {
         // Then it says "not registered", and every record goes the locked way.
         // SAFETY: a field of the structure, in the thread block that is mapped.
         unsafe { ((own_rseq() + 4) as *mut u32).write_volatile(u32::MAX) };
     }
+    moved
 }
 
 /// Clears the descriptor that the kernel looks at when it preempts.

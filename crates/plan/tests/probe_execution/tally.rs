@@ -74,6 +74,7 @@ pub struct Tally {
     arrivals: AtomicU64,
     steps: AtomicU64,
     sites: AtomicU64,
+    no_rseq: AtomicU64,
 }
 
 fn add(to: &AtomicU64, n: u64) {
@@ -103,6 +104,16 @@ impl Tally {
         unsafe { &*page.cast::<Tally>() }
     }
 
+    /// The kernel would not take `struct rseq` of the runs.
+    pub fn no_rseq(&self) {
+        add(&self.no_rseq, 1);
+    }
+
+    /// Whether it took all of them.
+    pub fn has_rseq(&self) -> bool {
+        get(&self.no_rseq) == 0
+    }
+
     pub fn site(&self) {
         add(&self.sites, 1);
     }
@@ -129,13 +140,9 @@ impl Tally {
         self.tactics.iter().map(get).sum()
     }
 
-    /// Enough of everything was seen.
-    pub fn check(&self) {
-        let least = if std::env::var_os("CAPRIOLE_LONG").is_some() {
-            100_000
-        } else {
-            2_000
-        };
+    /// Enough of everything was seen in so many cases.
+    pub fn check(&self, cases: u64) {
+        let least = 8 * cases;
         let runs = self.runs();
         assert!(runs >= least, "{runs} site-runs, fewer than {least}");
         for tactic in [Tactic::OneInstruction, Tactic::Region, Tactic::Int3] {

@@ -26,7 +26,7 @@ const COMPONENTS: [(u32, &str); 4] = [
 pub unsafe fn size_of_state(state: *const u8) -> usize {
     let word = |at: usize| {
         // SAFETY: within the 512 bytes of the legacy region.
-        unsafe { state.add(at).cast::<u32>().read_unaligned() }
+        unsafe { state.wrapping_add(at).cast::<u32>().read_unaligned() }
     };
     if word(MAGIC) == FP_XSTATE_MAGIC1 {
         word(SIZE) as usize
@@ -61,6 +61,14 @@ pub fn register_ranges() -> Vec<(usize, usize)> {
     let legacy = [(0, 6), (24, 28), (32, 416)];
     let rest = COMPONENTS.into_iter().filter_map(|(n, _)| component(n));
     legacy.into_iter().chain(rest).collect()
+}
+
+/// The names of all that is compared on this processor.
+pub fn names() -> String {
+    let size = register_ranges().iter().map(|r| r.1).max().unwrap_or(512);
+    let all = registers(&vec![0; size.max(HEADER_END)]);
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
 }
 
 /// Random registers; an x87 stack that is empty most of the time, rounding modes
