@@ -316,8 +316,11 @@ impl<'a> Prover<'a> {
         let detour = &probe.detour;
         let way_back = probe.address + detour.bytes.len() as u64 - 5;
         let landing = detour.copies.first().map_or(way_back, |(_, copy)| *copy);
+        // Now and then through the recording, too: each step aborts its restartable
+        // sequence.
+        let landing = (landing, self.memory.writable_arena(landing));
         let probed_program = Program {
-            landing: Some((landing, self.memory.writable_arena(landing))),
+            landing: (random.below(8) > 0).then_some(landing),
             silent: Vec::new(),
             patched: probe.patch.patched.clone(),
             copies: probe.patch.copies.clone(),

@@ -332,9 +332,9 @@ pub fn data_pointer(random: &mut Random) -> u64 {
 /// A pointer, or a number, mostly a small one.
 pub fn random_word(random: &mut Random) -> u64 {
     match random.below(16) {
-        0..8 => data_pointer(random),
-        8..11 => random.below(4) as u64,
-        11..13 => random.below(300) as u64,
+        0..9 => data_pointer(random),
+        9..12 => random.below(4) as u64,
+        12 => random.below(300) as u64,
         13 => (random.below(5) as u64).wrapping_sub(2),
         14 => u64::from(random.next() as u32),
         _ => random.next(),
