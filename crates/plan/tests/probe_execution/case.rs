@@ -5,18 +5,18 @@ use std::fmt::Write as _;
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_plan::detour::{Detour, Record, Request, compile};
-use capriole_plan::site::{Shape, SiteInput, Tactic, choose};
+use capriole_plan::place::{Placer, Space};
+use capriole_plan::site::{Shape, SiteInput, Tactic, choose, choose_placed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use crate::by_hand::{self, Way};
 use crate::compare::{self, Loose, Run};
 use crate::machine::{CALLS, End, FLAGS, Machine, Outcome, Program, Step};
 use crate::memory::{self, BIAS, Memory, SENTINEL, STACK_POINTER};
 use crate::object::Object;
-use crate::patch::{self, Patch, Placed};
+use crate::patch::{self, Patch};
 use crate::session::{DETOURS, Mode, Session};
 use crate::support::random::Random;
-use crate::tally::{Ended, Other, Reached, Tally};
+use crate::tally::{Ended, Other, Tally};
 use crate::{child, vectors};
 
 /// Sites of one function, and inputs for one site.
@@ -26,6 +26,9 @@ const INPUTS: usize = 3;
 const LONGEST: u64 = 0x8000;
 /// Room for a detour, and for the copy of an evicted instruction behind it.
 const DETOUR_SIZE: u64 = 0x1000;
+/// How often the memory below the stack is changed to see whether that matters: a
+/// comparison with one wrong value may come out as with another.
+const SCRIBBLES: u64 = 12;
 /// No copy of an instruction is longer.
 const MAX_COPY: u64 = 40;
 const RED_ZONE: u64 = 128;
@@ -51,8 +54,6 @@ struct Function {
 /// A probe on a site of it.
 struct Probe {
     shape: Shape,
-    /// How the detour is reached, if not as the shape says.
-    way: Option<Way>,
     records: Vec<Record>,
     mode: Mode,
     /// Where the detour begins, before its entry.
@@ -148,7 +149,9 @@ impl<'a> Prover<'a> {
             0 => function.extent.start,
             _ => function.boundaries[random.below(function.boundaries.len())],
         };
-        let chosen = choose(&SiteInput {
+        // Without the usual tactics and with little space the others come to bear.
+        let placing = random.below(2) == 0;
+        let input = SiteInput {
             code: &code,
             flow: &function.flow,
             site,
@@ -157,49 +160,59 @@ impl<'a> Prover<'a> {
             forbidden: &[],
             shadow_stack: false,
             int3: Ok(()),
-            go: false,
+            go: placing && random.below(4) > 0,
             split_part: function.split_part,
-        });
+        };
+        let chosen = match placing {
+            true => choose_placed(&input, &mut Placer::new(self.space(random))),
+            false => choose(&input),
+        };
         let Ok(mut shape) = chosen else {
             tally.other(Other::Refused);
             return Ok(());
         };
-        let mut placed = patch::placed(&shape);
-        let mut way = None;
-        match random.below(8) {
-            0 => {
-                as_breakpoint(&mut shape);
-                placed = None;
-            }
-            1 | 2 => {
-                let wanted = random.pick(&Way::ALL);
-                let text = |extent| self.memory.text(extent);
-                let made = by_hand::make(wanted, &mut shape, &code, function.extent, text, random);
-                if made.is_some() {
-                    way = Some(wanted);
-                    placed = made;
-                }
-            }
-            _ => {}
+        if random.below(8) == 0 {
+            as_breakpoint(&mut shape);
         }
-        let Some(probe) = self.compile(shape, placed, way, random)? else {
+        let Some(probe) = self.compile(function, shape, random)? else {
             tally.other(Other::NoMemory);
             return Ok(());
         };
         tally.site();
-        for _ in 0..INPUTS {
+        let proved = (0..INPUTS).try_for_each(|_| {
             self.prove_input(function, &probe, random, tally)
-                .map_err(|e| describe(&code, function, &probe, &e))?;
+                .map_err(|e| describe(&code, function, &probe, &e))
+        });
+        for (at, bytes) in &probe.patch.relies_on {
+            for at in (*at..).take(bytes.len()) {
+                if !function.extent.contains(at) {
+                    self.memory.clear_text(Extent::new(at, at + 1));
+                }
+            }
         }
-        Ok(())
+        proved
+    }
+
+    /// Where stubs may be: everywhere around, or in a few small places.
+    fn space(&self, random: &mut Random) -> Space {
+        let free = self.memory.free();
+        if random.below(3) == 0 {
+            return Space::new(free, usize::MAX);
+        }
+        let small = free.into_iter().filter_map(|range| {
+            let pages = (range.end - range.start) / 4096;
+            let size = (1u64 << random.below(16)).min(pages);
+            let start = range.start + random.next() % (pages - size + 1) * 4096;
+            (random.below(4) > 0).then_some(start..start + size * 4096)
+        });
+        Space::new(small.collect(), usize::MAX)
     }
 
     /// Makes a probe, all but the bytes of the text.
     fn compile(
         &mut self,
+        function: &Function,
         shape: Shape,
-        placed: Option<Placed>,
-        way: Option<Way>,
         random: &mut Random,
     ) -> Result<Option<Probe>, String> {
         let mode = random.pick(&[
@@ -231,22 +244,26 @@ impl<'a> Prover<'a> {
             .map_err(|e| format!("no detour: {e}: {shape:#x?}"))?;
         assert!(detour.bytes.len() as u64 <= DETOUR_SIZE);
         let room = address + DETOUR_SIZE;
-        let Some(patch) = patch::patch(&shape, placed.as_ref(), &detour, room) else {
+        let Some(patch) = patch::patch(&shape, &detour, room) else {
             return Ok(None);
         };
-        let mut stubs = Vec::new();
-        for (at, bytes) in &patch.stubs {
-            match child::Stub::map(*at, bytes) {
-                Some(stub) => stubs.push(stub),
-                None => return Ok(None),
-            }
+        if child::Stubs::map(&patch.stubs).is_none() {
+            return Ok(None);
         }
         let memory = &mut self.memory;
         // The kernel may still look at the descriptor of the last detour.
         child::forget_rseq();
         memory.write_arena(address, &detour.bytes);
-        if let Some((at, bytes)) = &patch.evicted {
+        for (at, bytes) in &patch.evicted {
             memory.write_arena(*at, bytes);
+        }
+        // What displacements share with the code behind the function.
+        for (at, bytes) in &patch.relies_on {
+            for (at, byte) in (*at..).zip(bytes) {
+                if !function.extent.contains(at) {
+                    memory.write_text(at, &[*byte]);
+                }
+            }
         }
         let before = patch.writes.iter().map(|(at, bytes)| {
             let extent = Extent::new(*at, at + bytes.len() as u64);
@@ -255,7 +272,6 @@ impl<'a> Prover<'a> {
         Ok(Some(Probe {
             before: before.collect(),
             shape,
-            way,
             records,
             mode,
             address,
@@ -264,22 +280,21 @@ impl<'a> Prover<'a> {
         }))
     }
 
-    fn run(&mut self, program: Program, probe: Option<&Probe>) -> Run {
+    /// Runs the program, with the first `writes` writes of a probe.
+    fn run(&mut self, program: Program, probe: Option<(&Probe, usize)>) -> Run {
         let memory = &mut self.memory;
         memory.reset();
-        let mut stubs = Vec::new();
-        if let Some(probe) = probe {
+        let mut stubs = child::Stubs::default();
+        if let Some((probe, writes)) = probe {
             self.session.reset();
-            for (at, bytes) in &probe.patch.writes {
+            for (at, bytes) in &probe.patch.writes[..writes] {
                 memory.write_text(*at, bytes);
             }
-            for (at, bytes) in &probe.patch.stubs {
-                stubs.push(child::Stub::map(*at, bytes).expect("mapped once already"));
-            }
+            stubs = child::Stubs::map(&probe.patch.stubs).expect("mapped once already");
         }
         let outcome = self.machine.run(program);
         drop(stubs);
-        for (at, bytes) in probe.iter().flat_map(|probe| probe.before.iter().rev()) {
+        for (at, bytes) in probe.iter().flat_map(|(p, _)| p.before.iter().rev()) {
             memory.write_text(*at, bytes);
         }
         Run {
@@ -308,10 +323,8 @@ impl<'a> Prover<'a> {
         }
         let arrivals = &original.outcome.arrivals;
         let mut generated: Vec<Extent> = probe.patch.generated().collect();
-        generated.push(Extent::new(
-            memory::ARENA,
-            DETOURS + 2 * DETOUR_SIZE + 0x1000,
-        ));
+        let arena_end = memory::ARENA + memory::ARENA_SIZE as u64;
+        generated.push(Extent::new(memory::ARENA, arena_end));
         // The copies, or the way back if there are none.
         let detour = &probe.detour;
         let way_back = probe.address + detour.bytes.len() as u64 - 5;
@@ -338,7 +351,8 @@ impl<'a> Prover<'a> {
         let dead = Loose::behind(&shape.live);
         let locate = |at| locate(function, probe, at);
 
-        let mut probed = self.run(probed_program.clone(), Some(probe));
+        let all = probe.patch.writes.len();
+        let mut probed = self.run(probed_program.clone(), Some((probe, all)));
         unwritten.extend(undo_call(probe, &mut probed));
         let same = compare::steps(&original.outcome, &probed.outcome, dead).and_then(|loose| {
             compare::ends(&original, &probed, loose, dead, &unwritten, locate)?;
@@ -351,26 +365,35 @@ impl<'a> Prover<'a> {
             }
             return Err(explain(&error, "stepped", &original, &probed));
         }
+        for writes in 1..all {
+            self.prove_half_written(&original, &probed_program, probe, writes)
+                .map_err(|e| format!("after {writes} of {all} writes: {e}"))?;
+            tally.half_written();
+        }
         let ended = match original.outcome.end {
             End::Left(_) => Ended::Left,
             End::Fault { .. } => Ended::Fault,
             _ => Ended::Bound,
         };
         tally.run(
-            Reached::of(shape.tactic, probe.way),
+            shape.tactic,
             ended,
             original.outcome.steps.len(),
             arrivals.len(),
         );
-        if ended == Ended::Bound {
-            return Ok(());
+        let runs_on = match original.outcome.end {
+            End::Left(to) => !self.memory.stops_at(to),
+            _ => ended == Ended::Bound,
+        };
+        if runs_on {
+            return Ok(()); // at full speed it would not end there
         }
         let plain = Program {
             stepped: false,
             landing: None,
             ..probed_program
         };
-        let mut plain = self.run(plain, Some(probe));
+        let mut plain = self.run(plain, Some((probe, all)));
         undo_call(probe, &mut plain);
         // The detour may take another way than when it is stepped, and leave other
         // values where nothing is alive.
@@ -387,6 +410,46 @@ impl<'a> Prover<'a> {
         Ok(())
     }
 
+    /// With the first writes of a probe only, of which the last is that of the site,
+    /// nothing is recorded and nothing changes.
+    fn prove_half_written(
+        &mut self,
+        original: &Run,
+        probed: &Program,
+        probe: &Probe,
+        writes: usize,
+    ) -> Result<(), String> {
+        let written = &probe.patch.writes[..writes];
+        let is_written = |at: &u64| {
+            let contains =
+                |(from, bytes): &(u64, Vec<u8>)| (*from..from + bytes.len() as u64).contains(at);
+            written.iter().any(contains)
+        };
+        let mut half = Program {
+            landing: None,
+            ..probed.clone()
+        };
+        half.patched.retain(is_written);
+        half.generated
+            .retain(|range| !is_write(probe, range) || is_written(&range.start));
+        let half = self.run(half, Some((probe, writes)));
+        let none = Loose::default();
+        compare::steps(&original.outcome, &half.outcome, none)
+            .and_then(|loose| {
+                compare::ends(original, &half, loose, none, &[], |at| {
+                    match is_written(&at) {
+                        true => None,
+                        false => copy_around(probe, at).map_or(Some(at), |(_, old)| Some(old)),
+                    }
+                })
+            })
+            .and_then(|()| match self.session.written(&probe.records)?.len() {
+                0 => Ok(()),
+                n => Err(format!("{n} records")),
+            })
+            .map_err(|e| explain(&e, "half written", original, &half))
+    }
+
     /// Whether the original itself does something else if what lies below the stack
     /// pointer on arrival changes, so that nothing follows from the run.
     ///
@@ -398,11 +461,6 @@ impl<'a> Prover<'a> {
         } else {
             RED_ZONE
         };
-        let scribbled = Program {
-            scribble: Some(spared),
-            ..program.clone()
-        };
-        let scribbled = self.run(scribbled, None);
         let unwritten: Vec<Extent> = original
             .outcome
             .arrivals
@@ -411,9 +469,18 @@ impl<'a> Prover<'a> {
             .map(|sp| Extent::new(sp - memory::BELOW, sp - spared))
             .collect();
         let none = Loose::default();
-        compare::steps(&original.outcome, &scribbled.outcome, none)
-            .and_then(|loose| compare::ends(original, &scribbled, loose, none, &unwritten, Some))
-            .is_err()
+        (1..=SCRIBBLES).any(|noise| {
+            let scribbled = Program {
+                scribble: Some((spared, noise)),
+                ..program.clone()
+            };
+            let scribbled = self.run(scribbled, None);
+            compare::steps(&original.outcome, &scribbled.outcome, none)
+                .and_then(|loose| {
+                    compare::ends(original, &scribbled, loose, none, &unwritten, Some)
+                })
+                .is_err()
+        })
     }
 
     /// The run of the original, from random registers.
@@ -482,6 +549,12 @@ impl<'a> Prover<'a> {
     }
 }
 
+/// Whether a range is that of one of the probe's writes.
+fn is_write(probe: &Probe, range: &Extent) -> bool {
+    let mut writes = probe.patch.writes.iter();
+    writes.any(|(at, bytes)| *range == Extent::new(*at, at + bytes.len() as u64))
+}
+
 /// An instruction near the site; often the site itself or the function's start.
 fn start_address(function: &Function, site: u64, random: &mut Random) -> u64 {
     let index = function.boundaries.partition_point(|&at| at < site);
@@ -503,6 +576,7 @@ fn as_breakpoint(shape: &mut Shape) {
         return;
     }
     shape.displaced.truncate(1);
+    shape.placed = None;
     shape.tactic = Tactic::Int3;
     shape.covered = Extent::new(shape.site, shape.site + 1);
     shape.resume = shape.displaced[0].next_ip();
@@ -672,13 +746,12 @@ fn describe(
 ) -> String {
     let shape = &probe.shape;
     let mut text = format!(
-        "{error}\n{} {} (mapped {BIAS:#x} higher than linked), site {:#x}, {} {:?}\n\
+        "{error}\n{} {} (mapped {BIAS:#x} higher than linked), site {:#x}, {}\n\
          covered {}, resume {:#x}, at entry: {}, live {:?}, records {:?}, {:?}\n",
         function.name,
         function.extent,
         shape.site,
         shape.tactic,
-        probe.way,
         shape.covered,
         shape.resume,
         shape.at_entry,

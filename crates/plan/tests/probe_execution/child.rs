@@ -83,25 +83,48 @@ pub fn forbid_system_calls(high: u64) {
     assert_eq!(done, 0, "no seccomp filter");
 }
 
-/// Pages mapped for a stub at a prescribed address, as long as this lives.
-pub struct Stub {
-    page: u64,
-    size: usize,
+/// Pages mapped for stubs at prescribed addresses, as long as this lives.
+#[derive(Default)]
+pub struct Stubs {
+    pages: Vec<u64>,
 }
 
-impl Stub {
-    /// Maps the pages around `address`, fills them with `int3` and writes the stub.
-    /// `None` if something else is there.
-    pub fn map(address: u64, bytes: &[u8]) -> Option<Self> {
-        const PAGE: u64 = 4096;
-        let page = address / PAGE * PAGE;
-        let end = (address + bytes.len() as u64).next_multiple_of(PAGE);
-        let size = (end - page) as usize;
+const PAGE: u64 = 4096;
+
+impl Stubs {
+    /// Maps the pages around the stubs, fills them with `int3` and writes the
+    /// stubs. `None` if something else is there.
+    pub fn map(stubs: &[(u64, Vec<u8>)]) -> Option<Self> {
+        let mut mapped = Self::default();
+        for (address, bytes) in stubs {
+            let end = address + bytes.len() as u64;
+            for page in (address / PAGE * PAGE..end).step_by(PAGE as usize) {
+                if !mapped.pages.contains(&page) {
+                    mapped.map_page(page)?;
+                }
+            }
+        }
+        for (address, bytes) in stubs {
+            // SAFETY: the pages around the stub have just been mapped.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), *address as *mut u8, bytes.len());
+            }
+        }
+        for page in &mapped.pages {
+            let executable = libc::PROT_READ | libc::PROT_EXEC;
+            // SAFETY: a page of ours, which nothing refers to.
+            let done = unsafe { libc::mprotect(*page as *mut _, PAGE as usize, executable) };
+            assert_eq!(done, 0);
+        }
+        Some(mapped)
+    }
+
+    fn map_page(&mut self, page: u64) -> Option<()> {
         // SAFETY: a new anonymous mapping that replaces no other.
         let mapped = unsafe {
             libc::mmap(
                 page as *mut _,
-                size,
+                PAGE as usize,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
                 -1,
@@ -111,23 +134,18 @@ impl Stub {
         if mapped as u64 != page {
             return None;
         }
+        self.pages.push(page);
         // SAFETY: the whole of the new mapping.
-        unsafe { std::ptr::write_bytes(page as *mut u8, 0xcc, size) };
-        // SAFETY: the stub lies in the new mapping, by the sum above.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len());
-        }
-        // SAFETY: the new mapping, which nothing refers to.
-        let done =
-            unsafe { libc::mprotect(page as *mut _, size, libc::PROT_READ | libc::PROT_EXEC) };
-        assert_eq!(done, 0);
-        Some(Self { page, size })
+        unsafe { std::ptr::write_bytes(page as *mut u8, 0xcc, PAGE as usize) };
+        Some(())
     }
 }
 
-impl Drop for Stub {
+impl Drop for Stubs {
     fn drop(&mut self) {
-        // SAFETY: the mapping made by `map`; no run is on.
-        unsafe { libc::munmap(self.page as *mut _, self.size) };
+        for page in &self.pages {
+            // SAFETY: a page mapped by `map_page`; no run is on.
+            unsafe { libc::munmap(*page as *mut _, PAGE as usize) };
+        }
     }
 }

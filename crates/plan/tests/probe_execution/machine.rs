@@ -106,8 +106,8 @@ pub struct Program {
     /// Breakpoints and where they lead to.
     pub traps: Vec<(u64, u64)>,
     /// Overwrites, on each arrival, what lies further below the stack pointer than
-    /// this many bytes.
-    pub scribble: Option<u64>,
+    /// so many bytes; and the seed of what it becomes.
+    pub scribble: Option<(u64, u64)>,
     /// Where the detour's recording ends, as it runs and as it can be written. A
     /// stepped run takes what is before it at full speed.
     pub landing: Option<(u64, usize)>,
@@ -330,8 +330,8 @@ impl Machine {
                 step,
             });
             self.land();
-            if let Some(spared) = self.program.scribble {
-                super::memory::scribble_below(step.gprs[4], spared);
+            if let Some((spared, noise)) = self.program.scribble {
+                super::memory::scribble_below(step.gprs[4], spared, noise);
             }
         }
         if patched || silent {

@@ -10,7 +10,6 @@
 #[allow(unused_imports)]
 mod support;
 
-mod by_hand;
 mod case;
 mod child;
 mod compare;

@@ -3,6 +3,7 @@
 //! that can change is put back before each run and compared after it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use capriole_insn::Extent;
 
@@ -13,7 +14,7 @@ use crate::support::random::Random;
 pub const BIAS: u64 = 0x2_4000_0000;
 /// Generated code: residents and the detour.
 pub const ARENA: u64 = 0x2_3000_0000;
-const ARENA_SIZE: usize = 0x1_0000;
+pub const ARENA_SIZE: usize = 0x1_0000;
 /// Where random pointers lead to. Fits in 31 bits, so that it survives being cut
 /// to 32 bits.
 pub const DATA: u64 = 0x5800_0000;
@@ -116,6 +117,8 @@ pub struct Memory {
     text: CodeMemory,
     arena: CodeMemory,
     areas: Vec<Area>,
+    /// Where the library ends.
+    end: u64,
 }
 
 /// A word of the stack, if `address` is in it.
@@ -128,12 +131,16 @@ pub fn stack_word(address: u64) -> Option<u64> {
 /// How far below the stack pointer a detour may work, in bytes.
 pub const BELOW: u64 = 0x800;
 
-/// Overwrites the stack below `stack_pointer`, but for the nearest `spared` bytes.
-pub fn scribble_below(stack_pointer: u64, spared: u64) {
-    if has_room_below(stack_pointer) {
-        let (start, size) = (stack_pointer - BELOW, (BELOW - spared) as usize);
+/// Overwrites the stack below `stack_pointer`, but for the nearest `spared` bytes,
+/// with noise.
+pub fn scribble_below(stack_pointer: u64, spared: u64, noise: u64) {
+    if !has_room_below(stack_pointer) {
+        return;
+    }
+    let mut random = Random::new(noise);
+    for at in stack_pointer - BELOW..stack_pointer - spared {
         // SAFETY: in the stack, which is mapped and has room, as just checked.
-        unsafe { std::ptr::write_bytes(start as *mut u8, 0x5a, size) };
+        unsafe { (at as *mut u8).write(random.next() as u8) };
     }
 }
 
@@ -160,6 +167,11 @@ impl Memory {
             text,
             arena,
             areas: Vec::new(),
+            end: elf
+                .segments()
+                .map(|(s, _)| (s.address + s.memory_size).next_multiple_of(PAGE))
+                .max()
+                .expect("a library without segments"),
         };
         let all = Extent::new(page, page + memory.text.size as u64);
         memory.text.bytes(all).fill(INT3);
@@ -283,6 +295,16 @@ impl Memory {
         self.areas.iter().map(contents).collect()
     }
 
+    /// Stretches of addresses around the library where nothing is.
+    pub fn free(&self) -> Vec<Range<u64>> {
+        const REACH: u64 = 1 << 31;
+        vec![
+            BIAS - REACH + 0x10_0000..ARENA,
+            ARENA + ARENA_SIZE as u64..BIAS,
+            self.end..BIAS + REACH,
+        ]
+    }
+
     /// Puts code of the library in place, or any bytes instead of it.
     pub fn write_text(&mut self, address: u64, bytes: &[u8]) {
         let extent = Extent::new(address, address + bytes.len() as u64);
@@ -292,6 +314,12 @@ impl Memory {
     /// The bytes of the text.
     pub fn text(&self, extent: Extent) -> Vec<u8> {
         read(extent.start, extent.len() as usize)
+    }
+
+    /// Whether a run ends that comes to this address outside the function.
+    pub fn stops_at(&self, address: u64) -> bool {
+        let (start, end) = (self.text.address, self.text.address + self.text.size as u64);
+        !(start..end).contains(&address) || read(address, 1) == [INT3]
     }
 
     /// Makes text `int3` again.

@@ -3,54 +3,19 @@
 
 use capriole_insn::{Extent, relocate};
 use capriole_plan::detour::Detour;
-use capriole_plan::site::{Shape, Tactic};
-use iced_x86::Instruction;
+use capriole_plan::site::{Shape, StubTo, Tactic};
 
-/// Bytes of the text that change.
-#[derive(Clone, Debug)]
-pub struct Write {
-    pub address: u64,
-    pub after: Vec<u8>,
-}
-
-/// Where a stub leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StubTo {
-    Detour,
-    Evicted,
-}
-
-/// A jump at a prescribed address.
-#[derive(Clone, Copy, Debug)]
-pub struct Stub {
-    pub address: u64,
-    pub to: StubTo,
-}
-
-/// What a tactic prescribes that does not simply jump to its detour.
-#[derive(Clone, Debug)]
-pub struct Placed {
-    /// In this order.
-    pub writes: Vec<Write>,
-    /// Memory has to be mapped there, with a jump each.
-    pub stubs: Vec<Stub>,
-    /// An instruction beside the site that runs out of line.
-    pub evicted: Option<Instruction>,
-    /// Addresses of covered instructions whose first byte is now a breakpoint.
-    pub traps: Vec<u64>,
-}
-
-/// What the shape prescribes.
-pub fn placed(_: &Shape) -> Option<Placed> {
-    None
-}
+/// Room for the copy of an evicted instruction and the jump behind it, in bytes.
+const COPY_ROOM: u64 = 64;
 
 /// All that has to be done for a probe, and what has to be known to follow it.
 #[derive(Clone, Debug, Default)]
 pub struct Patch {
-    /// Bytes of the text.
+    /// Bytes of the text, in this order.
     pub writes: Vec<(u64, Vec<u8>)>,
-    /// Code anywhere else.
+    /// Bytes of the text that have to be what they are.
+    pub relies_on: Vec<(u64, Vec<u8>)>,
+    /// Code that has to be mapped at its address.
     pub stubs: Vec<(u64, Vec<u8>)>,
     /// Breakpoints and where their handler goes.
     pub traps: Vec<(u64, u64)>,
@@ -58,8 +23,8 @@ pub struct Patch {
     pub patched: Vec<u64>,
     /// Copies, and what they are copies of.
     pub copies: Vec<(u64, u64)>,
-    /// The copy of the evicted instruction, for the arena.
-    pub evicted: Option<(u64, Vec<u8>)>,
+    /// Copies of evicted instructions, for the arena.
+    pub evicted: Vec<(u64, Vec<u8>)>,
 }
 
 /// `jmp rel32` from one address to another, if it reaches.
@@ -70,16 +35,16 @@ fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What leads from the site of `shape` to `detour`. The copy of an evicted
-/// instruction stands at `room`. `None` if something is out of reach.
-pub fn patch(shape: &Shape, placed: Option<&Placed>, detour: &Detour, room: u64) -> Option<Patch> {
-    let site = shape.covered.start;
+/// What leads from the site of `shape` to `detour`. Copies of evicted instructions
+/// stand at `room`. `None` if something is out of reach.
+pub fn patch(shape: &Shape, detour: &Detour, room: u64) -> Option<Patch> {
+    let site = shape.site;
     let mut patch = Patch {
         patched: vec![site],
         copies: detour.copies.iter().map(|&(old, new)| (new, old)).collect(),
         ..Patch::default()
     };
-    let Some(placed) = placed else {
+    let Some(placed) = &shape.placed else {
         if shape.tactic == Tactic::Int3 {
             patch.writes.push((site, vec![0xcc]));
             patch.traps.push((site, detour.entry));
@@ -89,24 +54,29 @@ pub fn patch(shape: &Shape, placed: Option<&Placed>, detour: &Detour, room: u64)
         return Some(patch);
     };
     for write in &placed.writes {
+        assert_eq!(write.before.len(), write.after.len());
         patch.writes.push((write.address, write.after.clone()));
     }
-    if let Some(evicted) = &placed.evicted {
-        let copy = relocate(&[*evicted], room).ok()?;
+    patch.relies_on = placed.relies_on.clone();
+    for (index, evicted) in placed.evicted.iter().enumerate() {
+        let at = room + index as u64 * COPY_ROOM;
+        let copy = relocate(&[*evicted], at).ok()?;
         let mut bytes = copy.bytes;
         if copy.falls_through {
-            bytes.extend(jump(room + bytes.len() as u64, evicted.next_ip())?);
+            bytes.extend(jump(at + bytes.len() as u64, evicted.next_ip())?);
         }
         patch.patched.push(evicted.ip());
-        patch.copies.push((room, evicted.ip()));
-        patch.evicted = Some((room, bytes));
+        patch.copies.push((at, evicted.ip()));
+        patch.evicted.push((at, bytes));
     }
     for stub in &placed.stubs {
         let to = match stub.to {
             StubTo::Detour => detour.entry,
-            StubTo::Evicted => room,
+            StubTo::Evicted(index) => room + index as u64 * COPY_ROOM,
         };
-        patch.stubs.push((stub.address, jump(stub.address, to)?));
+        let bytes = stub.bytes(to)?;
+        assert!(bytes.len() as u64 <= stub.size);
+        patch.stubs.push((stub.address, bytes));
     }
     for &trap in &placed.traps {
         let copy = detour.copies.iter().find(|(old, _)| *old == trap);
