@@ -1,8 +1,8 @@
 //! What a shape and its detour change: bytes to write, memory to map, breakpoints
 //! to forward.
 
-use capriole_insn::{Extent, relocate};
-use capriole_plan::detour::Detour;
+use capriole_insn::Extent;
+use capriole_plan::detour::{Detour, copy_out};
 use capriole_plan::site::{Shape, StubTo, Tactic};
 
 /// Room for the copy of an evicted instruction and the jump behind it, in bytes.
@@ -60,11 +60,7 @@ pub fn patch(shape: &Shape, detour: &Detour, room: u64) -> Option<Patch> {
     patch.relies_on = placed.relies_on.clone();
     for (index, evicted) in placed.evicted.iter().enumerate() {
         let at = room + index as u64 * COPY_ROOM;
-        let copy = relocate(&[*evicted], at).ok()?;
-        let mut bytes = copy.bytes;
-        if copy.falls_through {
-            bytes.extend(jump(at + bytes.len() as u64, evicted.next_ip())?);
-        }
+        let bytes = copy_out(evicted, at).ok()?;
         patch.patched.push(evicted.ip());
         patch.copies.push((at, evicted.ip()));
         patch.evicted.push((at, bytes));

@@ -85,7 +85,7 @@ impl Session {
                 rseq_offset: mode.rseq_offset(),
                 tid_offset: Some(TID.0),
                 no_wake: true,
-                traps: (0, 0),
+                traps: 0,
                 old_trap: (0, 0),
             };
             (mode.resident(), resident::place(mode.resident(), &config))
