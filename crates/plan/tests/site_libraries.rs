@@ -3,94 +3,21 @@
 
 #[path = "../../insn/tests/support/elf.rs"]
 mod elf;
+#[path = "common/object.rs"]
+mod object;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
 use capriole_insn::decode::is_padding;
-use capriole_insn::{Code, Extent, FunctionFlow, Hints, Targets, landing_pads};
+use capriole_insn::{Code, Extent, FunctionFlow};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{
     JUMP, Placed, Refusal, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
 };
-use elf::Elf;
 use iced_x86::{FlowControl, Mnemonic};
-
-/// Everything that `choose` needs to know about one object.
-struct Object {
-    elf: Elf,
-    functions: Vec<(String, Extent)>,
-    starts: Vec<u64>,
-    targets: Targets,
-    pads: Vec<u64>,
-}
-
-impl Object {
-    fn open(name: &str) -> Option<Self> {
-        let Some(elf) = elf::find_library(name).and_then(|path| Elf::open(&path)) else {
-            println!("skipped: no {name} on this system");
-            return None;
-        };
-        let functions = elf.functions();
-        let fdes = elf.fdes();
-        let mut extents: Vec<Extent> = functions
-            .iter()
-            .map(|(_, extent)| *extent)
-            .chain(fdes.iter().map(|fde| fde.extent))
-            .collect();
-        extents.sort_unstable();
-        extents.dedup();
-        let mut pads = Vec::new();
-        for fde in &fdes {
-            if let Some(lsda) = fde.lsda {
-                let bytes = elf.rest(lsda);
-                pads.extend(landing_pads(bytes, lsda, fde.extent.start).expect("a damaged LSDA"));
-            }
-        }
-        pads.sort_unstable();
-        let (bytes, address) = elf.text();
-        let code = Code::new(bytes, address);
-        let read = |address, len| elf.read(address, len);
-        let mut targets = Targets::of(&code, &extents, &read);
-        pads.iter().for_each(|&pad| targets.insert(pad));
-        elf.pointers()
-            .iter()
-            .for_each(|&p| targets.insert_pointer(p));
-        targets.set_pointers_known();
-        functions
-            .iter()
-            .for_each(|(_, f)| targets.insert_entry(f.start));
-        let starts = extents.iter().map(|extent| extent.start).collect();
-        Some(Self {
-            functions,
-            starts,
-            targets,
-            pads,
-            elf,
-        })
-    }
-
-    fn code(&self) -> Code<'_> {
-        let (bytes, address) = self.elf.text();
-        Code::new(bytes, address)
-    }
-
-    fn flow(&self, extent: &Extent) -> FunctionFlow {
-        let read = |address, len| self.elf.read(address, len);
-        let hints = Hints {
-            landing_pads: &self.pads,
-            read: &read,
-        };
-        FunctionFlow::analyse_with(&self.code(), extent, &hints).unwrap()
-    }
-
-    fn padding_end(&self, extent: &Extent) -> u64 {
-        let next = self.starts.partition_point(|&start| start < extent.end);
-        let end = self.code().extent().end;
-        self.starts.get(next).copied().unwrap_or(end).min(end)
-    }
-}
+use object::Object;
 
 /// What must hold for every shape, looked at with nothing but the bytes.
 fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Shape) {
@@ -264,7 +191,7 @@ fn range(object: &Object) -> Range<u64> {
 /// of sites that need a breakpoint or more.
 fn survey(name: &str, every_instruction: bool) -> Option<f64> {
     let started = Instant::now();
-    let object = Object::open(name)?;
+    let object = Object::find(name, 0)?;
     let opened = started.elapsed();
     let code = object.code();
     let mut tactics: BTreeMap<&str, usize> = BTreeMap::new();

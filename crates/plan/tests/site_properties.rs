@@ -1,11 +1,14 @@
 //! What must hold for `choose` on any bytes at all.
 
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, Targets, relocate};
-use capriole_plan::site::{JUMP, Refusal, SiteInput, Tactic, choose};
-use iced_x86::Mnemonic;
+use capriole_plan::place::{Placer, Space};
+use capriole_plan::site::{
+    JUMP, Placed, Refusal, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
+};
+use iced_x86::{Instruction, Mnemonic, OpKind};
 use proptest::prelude::*;
 
-const START: u64 = 0x40_1000;
+const START: u64 = 0x5555_5555_5000;
 
 /// Bytes that are mostly short instructions, nops, branches and calls.
 fn machine_code() -> impl Strategy<Value = Vec<u8>> {
@@ -30,6 +33,87 @@ fn machine_code() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 1..20).prop_map(|pieces| pieces.concat())
 }
 
+/// Where a jump at `at` leads: to a stub, maybe by way of another jump.
+fn follow(image: &Code<'_>, at: u64, placed: &Placed) -> Option<StubTo> {
+    let mut at = at;
+    for _ in 0..2 {
+        let jump = image.instruction_at(at, u64::MAX)?;
+        if jump.mnemonic() != Mnemonic::Jmp || jump.op0_kind() != OpKind::NearBranch64 {
+            return None;
+        }
+        at = jump.near_branch_target();
+        if let Some(stub) = placed.stubs.iter().find(|stub| stub.address == at) {
+            return Some(stub.to);
+        }
+    }
+    None
+}
+
+/// What holds for shapes of prescribed tactics, after each write.
+fn prescribed(
+    code: &Code<'_>,
+    flow: &FunctionFlow,
+    forbidden: &Extent,
+    shape: &Shape,
+    placed: &Placed,
+) -> Result<(), TestCaseError> {
+    let site = (shape.displaced[0], StubTo::Detour);
+    let evicted = placed.evicted.iter().enumerate();
+    let replaced: Vec<(Instruction, StubTo)> = evicted
+        .map(|(index, instruction)| (*instruction, StubTo::Evicted(index)))
+        .chain([site])
+        .collect();
+    prop_assert_eq!(site.0.ip(), shape.site);
+    prop_assert_eq!(placed.traps.is_empty(), shape.tactic != Tactic::Trapped);
+    let mut bytes = code.bytes.to_vec();
+    for (count, write) in placed.writes.iter().enumerate() {
+        let range = Extent::new(write.address, write.address + write.before.len() as u64);
+        prop_assert!(!range.overlaps(forbidden));
+        prop_assert_eq!(code.get(range), Some(&write.before[..]));
+        prop_assert_eq!(write.before.len(), write.after.len());
+        let at = (write.address - code.address) as usize;
+        bytes[at..at + write.after.len()].copy_from_slice(&write.after);
+        let image = Code::new(&bytes, code.address);
+        let last = count + 1 == placed.writes.len();
+        for (instruction, to) in &replaced {
+            let own = Extent::new(instruction.ip(), instruction.next_ip());
+            let leads = follow(&image, own.start, placed);
+            prop_assert!(
+                leads == Some(*to) || !last && image.get(own) == code.get(own),
+                "after {} writes {:#x} leads to {:?}: {:x?}",
+                count + 1,
+                own.start,
+                leads,
+                placed
+            );
+        }
+        // All other instructions that run are what they were.
+        for at in flow.boundaries() {
+            let own = flow.instruction_around(at).unwrap();
+            let other = replaced.iter().all(|(i, _)| i.ip() != at) && !placed.traps.contains(&at);
+            let nobody_runs = code
+                .instruction_at(at, own.end)
+                .is_none_or(|i| i.mnemonic() == Mnemonic::Nop && !flow.is_reached(at));
+            prop_assert!(
+                !other || nobody_runs || image.get(own) == code.get(own),
+                "{at:#x} changed"
+            );
+        }
+    }
+    let image = Code::new(&bytes, code.address);
+    for trap in &placed.traps {
+        prop_assert_eq!(image.byte(*trap), Some(0xcc));
+        prop_assert!(shape.displaced.iter().any(|i| i.ip() == *trap));
+    }
+    for (at, relied) in &placed.relies_on {
+        let range = Extent::new(*at, at + relied.len() as u64);
+        prop_assert_eq!(code.get(range), Some(&relied[..]));
+    }
+    let relocated = relocate(&shape.displaced, START + 0x10_0000);
+    prop_assert!(relocated.is_ok(), "{:?}", relocated);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
@@ -45,6 +129,7 @@ proptest! {
         forbidden in (0u64..60, 0u64..4),
         (shadow_stack, go, split_part, pointers_known) in any::<(bool, bool, bool, bool)>(),
         breakpoints in any::<bool>(),
+        space in prop_oneof![Just(None), (0u64..1 << 19, 1u64..0x8000).prop_map(Some)],
     ) {
         let code = Code::new(&bytes, START);
         let extent = Extent::new(START, START + size.min(bytes.len()) as u64);
@@ -68,14 +153,33 @@ proptest! {
                 go,
                 split_part,
             };
-            let shape = match choose(&input) {
+            let mut placer = Placer::new(match space {
+                None => Space::around(START..START + 0x1000),
+                // A stretch of so many pages, anywhere in reach.
+                Some((page, pages)) => {
+                    let start = START - (1 << 31) + page * 0x1000;
+                    let overlaps = start < START + 0x1000 && START < start + pages * 0x1000;
+                    let free = (!overlaps).then_some(start..start + pages * 0x1000);
+                    Space::new(free.into_iter().collect(), usize::MAX)
+                }
+            });
+            let plain = choose(&input);
+            let shape = match choose_placed(&input, &mut placer) {
                 Ok(shape) => shape,
                 Err(refused) => {
                     prop_assert_eq!(refused.refusals.len(), Tactic::ALL.len());
                     prop_assert!(!refused.to_string().is_empty());
+                    prop_assert!(plain.is_err());
                     continue;
                 }
             };
+            prop_assert_eq!(shape.placed.is_some(), shape.tactic.is_prescribed());
+            if let Some(placed) = &shape.placed {
+                prop_assert!(plain.is_err() || plain.is_ok_and(|p| p.tactic == Tactic::Int3));
+                prescribed(&code, &flow, &forbidden[0], &shape, placed)?;
+                continue;
+            }
+            prop_assert_eq!(plain.as_ref().map(|p| p.tactic), Ok(shape.tactic));
             let covered = shape.covered;
             prop_assert!(extent.contains(shape.site) && flow.is_boundary(shape.site));
             if shape.site != site {
@@ -93,7 +197,9 @@ proptest! {
                 let inside = Extent::new(covered.start + 1, covered.end);
                 prop_assert_eq!(targets.any_in(inside), None);
             }
-            if shape.tactic == Tactic::Region {
+            // One last instruction and the padding behind it need no knowledge.
+            let is_last = shape.displaced.len() == 1 && shape.resume == extent.end;
+            if shape.tactic == Tactic::Region && !is_last {
                 prop_assert!(!go && flow.undecodable().is_none());
                 prop_assert!(flow.unresolved_indirect_jump(pointers_known).is_none());
             }

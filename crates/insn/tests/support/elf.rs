@@ -8,18 +8,38 @@ use std::path::{Path, PathBuf};
 
 use capriole_insn::Extent;
 
-/// A shared object of the system, addresses as linked (load bias 0).
+/// A shared object of the system. All addresses are as linked, plus the bias.
 pub struct Elf {
     bytes: Vec<u8>,
+    bias: u64,
     segments: Vec<Segment>,
     sections: Vec<Section>,
+    /// What is read-only once relocations are applied.
+    read_only_later: Extent,
 }
 
-struct Segment {
-    executable: bool,
-    address: u64,
+/// A piece of the file that is mapped.
+#[derive(Clone, Copy)]
+pub struct Segment {
+    pub executable: bool,
+    pub writable: bool,
+    pub address: u64,
+    pub memory_size: u64,
     offset: usize,
     file_size: usize,
+}
+
+/// What the loader stores at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fixup {
+    /// An address in this object.
+    Inside(u64),
+    /// The address of something in another object.
+    Elsewhere,
+    /// The number of this object's module, for thread-local variables.
+    Module,
+    /// An offset in thread-local memory.
+    ThreadOffset,
 }
 
 struct Section {
@@ -57,6 +77,11 @@ pub fn find_library(name: &str) -> Option<PathBuf> {
 
 impl Elf {
     pub fn open(path: &Path) -> Option<Self> {
+        Self::open_at(path, 0)
+    }
+
+    /// Reads the file as if it were mapped `bias` above where it was linked to.
+    pub fn open_at(path: &Path, bias: u64) -> Option<Self> {
         let bytes = std::fs::read(path).ok()?;
         if bytes.get(..5)? != b"\x7fELF\x02" || u16_at(&bytes, 18) != 62 {
             return None;
@@ -66,8 +91,10 @@ impl Elf {
             .filter(|&at| u32_at(&bytes, at) == 1)
             .map(|at| Segment {
                 executable: u32_at(&bytes, at + 4) & 1 != 0,
+                writable: u32_at(&bytes, at + 4) & 2 != 0,
                 offset: u64_at(&bytes, at + 8) as usize,
-                address: u64_at(&bytes, at + 16),
+                address: u64_at(&bytes, at + 16).wrapping_add(bias),
+                memory_size: u64_at(&bytes, at + 40),
                 file_size: u64_at(&bytes, at + 32) as usize,
             })
             .collect();
@@ -75,17 +102,38 @@ impl Elf {
             .into_iter()
             .map(|at| Section {
                 kind: u32_at(&bytes, at + 4),
-                address: u64_at(&bytes, at + 16),
+                address: u64_at(&bytes, at + 16).wrapping_add(bias),
                 offset: u64_at(&bytes, at + 24) as usize,
                 size: u64_at(&bytes, at + 32) as usize,
                 link: u32_at(&bytes, at + 40) as usize,
             })
             .collect();
+        let read_only_later = table(&bytes, 32, 54)
+            .into_iter()
+            .find(|&at| u32_at(&bytes, at) == 0x6474_e552)
+            .map_or(Extent::new(0, 0), |at| {
+                let address = u64_at(&bytes, at + 16).wrapping_add(bias);
+                Extent::new(address, address + u64_at(&bytes, at + 40))
+            });
         Some(Self {
             bytes,
+            bias,
             segments,
             sections,
+            read_only_later,
         })
+    }
+
+    /// What is mapped, and the bytes of the file in it.
+    pub fn segments(&self) -> impl Iterator<Item = (Segment, &[u8])> {
+        self.segments
+            .iter()
+            .map(|s| (*s, &self.bytes[s.offset..s.offset + s.file_size]))
+    }
+
+    /// The part of the writable segment that the loader makes read-only.
+    pub fn read_only_later(&self) -> Extent {
+        self.read_only_later
     }
 
     /// The executable segment and its address.
@@ -93,6 +141,25 @@ impl Elf {
         let segment = self.segments.iter().find(|s| s.executable).unwrap();
         let bytes = &self.bytes[segment.offset..segment.offset + segment.file_size];
         (bytes, segment.address)
+    }
+
+    /// The addresses of all executable segments.
+    pub fn texts(&self) -> Vec<Extent> {
+        let executable = self.segments.iter().filter(|s| s.executable);
+        executable
+            .map(|s| Extent::new(s.address, s.address + s.file_size as u64))
+            .collect()
+    }
+
+    /// The executable segment around an address, and its address.
+    pub fn text_at(&self, address: u64) -> Option<(&[u8], u64)> {
+        let inside = |s: &&Segment| {
+            let end = s.address + s.file_size as u64;
+            s.executable && (s.address..end).contains(&address)
+        };
+        let segment = self.segments.iter().find(inside)?;
+        let bytes = &self.bytes[segment.offset..segment.offset + segment.file_size];
+        Some((bytes, segment.address))
     }
 
     /// The segments that are not executable, and their addresses.
@@ -126,8 +193,7 @@ impl Elf {
 
     /// The functions in the symbol tables, sorted by address.
     pub fn functions(&self) -> Vec<(String, Extent)> {
-        let (text, base) = self.text();
-        let text = Extent::new(base, base + text.len() as u64);
+        let texts = self.texts();
         let mut functions = Vec::new();
         for section in &self.sections {
             if section.kind != SHT_SYMTAB && section.kind != SHT_DYNSYM {
@@ -136,9 +202,12 @@ impl Elf {
             let names = self.sections[section.link].offset;
             for at in (section.offset..section.offset + section.size).step_by(24) {
                 let kind = self.bytes[at + 4] & 0xf;
-                let start = u64_at(&self.bytes, at + 8);
+                let start = u64_at(&self.bytes, at + 8).wrapping_add(self.bias);
                 let size = u64_at(&self.bytes, at + 16);
-                if (kind == 2 || kind == 10) && size > 0 && text.contains(start) {
+                if (kind == 2 || kind == 10)
+                    && size > 0
+                    && texts.iter().any(|text| text.contains(start))
+                {
                     let name = names + u32_at(&self.bytes, at) as usize;
                     let end = name + self.bytes[name..].iter().position(|&b| b == 0).unwrap();
                     let name = String::from_utf8_lossy(&self.bytes[name..end]).into_owned();
@@ -161,7 +230,7 @@ impl Elf {
             return Vec::new();
         };
         let at = u64_at(&self.bytes, header + 8) as usize;
-        let address = u64_at(&self.bytes, header + 16);
+        let address = u64_at(&self.bytes, header + 16).wrapping_add(self.bias);
         assert_eq!(
             self.bytes[at..at + 4],
             [1, 0x1b, 0x03, 0x3b],
@@ -236,16 +305,47 @@ impl Elf {
     /// The values of all relative relocations: what the object's data points
     /// to.
     pub fn pointers(&self) -> Vec<u64> {
-        let mut pointers = Vec::new();
+        self.fixups(true)
+            .into_iter()
+            .filter_map(|(_, fixup)| match fixup {
+                Fixup::Inside(address) => Some(address),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Places and what the loader stores there, of the relocations of the usual
+    /// kinds; or only of those that need no symbol.
+    pub fn fixups(&self, relative_only: bool) -> Vec<(u64, Fixup)> {
+        let mut fixups = Vec::new();
         for section in &self.sections {
             let range = section.offset..section.offset + section.size;
             match section.kind {
                 SHT_RELA => {
                     for at in range.step_by(24) {
-                        let kind = u32_at(&self.bytes, at + 8);
-                        if kind == 8 || kind == 37 {
-                            pointers.push(u64_at(&self.bytes, at + 16));
-                        }
+                        let place = u64_at(&self.bytes, at).wrapping_add(self.bias);
+                        let symbol = u32_at(&self.bytes, at + 12) as usize;
+                        let addend = u64_at(&self.bytes, at + 16);
+                        let fixup = match u32_at(&self.bytes, at + 8) {
+                            8 | 37 => Fixup::Inside(addend.wrapping_add(self.bias)),
+                            _ if relative_only => continue,
+                            // R_X86_64_64, GLOB_DAT, JUMP_SLOT
+                            1 | 6 | 7 => {
+                                let symbols = self.sections[section.link].offset;
+                                let value = u64_at(&self.bytes, symbols + 24 * symbol + 8);
+                                if value == 0 {
+                                    Fixup::Elsewhere
+                                } else {
+                                    Fixup::Inside(
+                                        value.wrapping_add(addend).wrapping_add(self.bias),
+                                    )
+                                }
+                            }
+                            16 => Fixup::Module,
+                            17 | 18 => Fixup::ThreadOffset,
+                            _ => continue,
+                        };
+                        fixups.push((place, fixup));
                     }
                 }
                 SHT_RELR => {
@@ -253,8 +353,9 @@ impl Elf {
                     for at in range.step_by(8) {
                         let word = u64_at(&self.bytes, at);
                         let places: Vec<u64> = if word & 1 == 0 {
-                            next = word + 8;
-                            vec![word]
+                            let place = word.wrapping_add(self.bias);
+                            next = place + 8;
+                            vec![place]
                         } else {
                             next += 63 * 8;
                             (0..63)
@@ -264,14 +365,15 @@ impl Elf {
                         };
                         for place in places {
                             let bytes = self.read(place, 8).expect("RELR place");
-                            pointers.push(u64_at(&bytes, 0));
+                            let value = u64_at(&bytes, 0).wrapping_add(self.bias);
+                            fixups.push((place, Fixup::Inside(value)));
                         }
                     }
                 }
                 _ => {}
             }
         }
-        pointers
+        fixups
     }
 }
 

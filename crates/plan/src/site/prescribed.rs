@@ -551,6 +551,10 @@ impl Ladder<'_> {
                 continue;
             };
             let room = bytes_of(&victim);
+            if room.start < own.start && room.start + JUMP > own.start {
+                // Its jump would share bytes with the site's, which change later.
+                continue;
+            }
             for landing in (room.start + 1).max(reach.start)..room.end.min(reach.end) {
                 let mut cells = self.cells(vec![own.clone(), room.clone()]);
                 if self.with_landing(&mut cells, landing, placer).is_err() {

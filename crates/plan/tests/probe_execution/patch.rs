@@ -1,0 +1,94 @@
+//! What a shape and its detour change: bytes to write, memory to map, breakpoints
+//! to forward.
+
+use capriole_insn::Extent;
+use capriole_plan::detour::{Detour, copy_out};
+use capriole_plan::site::{Shape, StubTo, Tactic};
+
+/// Room for the copy of an evicted instruction and the jump behind it, in bytes.
+const COPY_ROOM: u64 = 64;
+
+/// All that has to be done for a probe, and what has to be known to follow it.
+#[derive(Clone, Debug, Default)]
+pub struct Patch {
+    /// Bytes of the text, in this order.
+    pub writes: Vec<(u64, Vec<u8>)>,
+    /// Bytes of the text that have to be what they are.
+    pub relies_on: Vec<(u64, Vec<u8>)>,
+    /// Code that has to be mapped at its address.
+    pub stubs: Vec<(u64, Vec<u8>)>,
+    /// Breakpoints and where their handler goes.
+    pub traps: Vec<(u64, u64)>,
+    /// Addresses of instructions that were replaced.
+    pub patched: Vec<u64>,
+    /// Copies, and what they are copies of.
+    pub copies: Vec<(u64, u64)>,
+    /// Copies of evicted instructions, for the arena.
+    pub evicted: Vec<(u64, Vec<u8>)>,
+}
+
+/// `jmp rel32` from one address to another, if it reaches.
+fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
+    let distance = i32::try_from(to.wrapping_sub(from + 5) as i64).ok()?;
+    let mut bytes = vec![0xe9];
+    bytes.extend(distance.to_le_bytes());
+    Some(bytes)
+}
+
+/// What leads from the site of `shape` to `detour`. Copies of evicted instructions
+/// stand at `room`. `None` if something is out of reach.
+pub fn patch(shape: &Shape, detour: &Detour, room: u64) -> Option<Patch> {
+    let site = shape.site;
+    let mut patch = Patch {
+        patched: vec![site],
+        copies: detour.copies.iter().map(|&(old, new)| (new, old)).collect(),
+        ..Patch::default()
+    };
+    let Some(placed) = &shape.placed else {
+        if shape.tactic == Tactic::Int3 {
+            patch.writes.push((site, vec![0xcc]));
+            patch.traps.push((site, detour.entry));
+        } else {
+            patch.writes.push((site, jump(site, detour.entry)?));
+        }
+        return Some(patch);
+    };
+    for write in &placed.writes {
+        assert_eq!(write.before.len(), write.after.len());
+        patch.writes.push((write.address, write.after.clone()));
+    }
+    patch.relies_on = placed.relies_on.clone();
+    for (index, evicted) in placed.evicted.iter().enumerate() {
+        let at = room + index as u64 * COPY_ROOM;
+        let bytes = copy_out(evicted, at).ok()?;
+        patch.patched.push(evicted.ip());
+        patch.copies.push((at, evicted.ip()));
+        patch.evicted.push((at, bytes));
+    }
+    for stub in &placed.stubs {
+        let to = match stub.to {
+            StubTo::Detour => detour.entry,
+            StubTo::Evicted(index) => room + index as u64 * COPY_ROOM,
+        };
+        let bytes = stub.bytes(to)?;
+        assert!(bytes.len() as u64 <= stub.size);
+        patch.stubs.push((stub.address, bytes));
+    }
+    for &trap in &placed.traps {
+        let copy = detour.copies.iter().find(|(old, _)| *old == trap);
+        let (_, copy) = copy.expect("a trap without a copy");
+        patch.traps.push((trap, *copy));
+        patch.patched.push(trap);
+    }
+    Some(patch)
+}
+
+impl Patch {
+    /// Where code stands that is not the library's, beside the arena.
+    pub fn generated(&self) -> impl Iterator<Item = Extent> {
+        self.writes
+            .iter()
+            .chain(&self.stubs)
+            .map(|(address, bytes)| Extent::new(*address, address + bytes.len() as u64))
+    }
+}

@@ -1,0 +1,153 @@
+//! Session memory of the child, as target and tracer at once, and what detours
+//! have written to it.
+
+use std::sync::Arc;
+
+use capriole_plan::detour::{Record, Runtime};
+use capriole_resident as resident;
+use capriole_ring::layout::{self, Geometry};
+use capriole_ring::memory::Identity;
+use capriole_ring::{Memory, Reader};
+
+use crate::memory::{ARENA, NO_RSEQ, RSEQ, TID};
+
+const GEOMETRY: Geometry = Geometry {
+    cpus: 256,
+    packet_size: 4096,
+    packets: 64,
+    journal: 1,
+};
+const RESIDENT_SIZE: u64 = 0x1000;
+/// The detours stand behind the residents.
+pub const DETOURS: u64 = ARENA + 3 * RESIDENT_SIZE;
+
+/// How a detour finds its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By restartable sequences that the kernel knows.
+    Registered,
+    /// A `struct rseq` that says "not registered".
+    Unregistered,
+    /// No offset is known: every record goes the locked way.
+    Locked,
+}
+
+impl Mode {
+    const ALL: [Self; 3] = [Self::Registered, Self::Unregistered, Self::Locked];
+
+    fn rseq_offset(self) -> Option<i32> {
+        match self {
+            Self::Registered => Some(RSEQ),
+            Self::Unregistered => Some(NO_RSEQ),
+            Self::Locked => None,
+        }
+    }
+
+    fn resident(self) -> u64 {
+        ARENA + self as u64 * RESIDENT_SIZE
+    }
+}
+
+/// A record as it was written: its event and fields.
+pub type Written = (u32, Vec<u64>);
+
+pub struct Session {
+    memory: Arc<Memory>,
+    base: u64,
+}
+
+impl Session {
+    pub fn new() -> Session {
+        let fd = rustix::fs::memfd_create("probe-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, GEOMETRY.size() as u64).unwrap();
+        let memory = Arc::new(Memory::map(&fd, GEOMETRY.size()).unwrap());
+        // SAFETY: a fresh mapping, never unmapped.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                GEOMETRY.size(),
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }
+        .unwrap() as u64;
+        Session { memory, base }
+    }
+
+    /// Addresses and bytes of the residents, one for each mode.
+    pub fn residents(&self) -> Vec<(u64, Vec<u8>)> {
+        let place = |mode: Mode| {
+            let config = resident::Config {
+                session: self.base,
+                geometry: GEOMETRY,
+                rseq_offset: mode.rseq_offset(),
+                tid_offset: Some(TID.0),
+                no_wake: true,
+                traps: 0,
+                old_trap: (0, 0),
+            };
+            (mode.resident(), resident::place(mode.resident(), &config))
+        };
+        Mode::ALL.map(place).to_vec()
+    }
+
+    pub fn runtime(&self, mode: Mode) -> Runtime {
+        let entries = resident::entries(mode.resident());
+        Runtime {
+            heads: self.base + GEOMETRY.heads() as u64,
+            rseq_offset: mode.rseq_offset(),
+            tid_offset: Some(TID.0),
+            switch: entries.switch,
+            locked: entries.locked,
+        }
+    }
+
+    /// Empties it.
+    pub fn reset(&self) {
+        let nobody = Identity {
+            target: (0, 0),
+            owner: (0, 0),
+        };
+        self.memory.format(self.base, &GEOMETRY, &nobody);
+        for lane in 0..layout::LANES as u32 {
+            for cpu in 0..GEOMETRY.cpus {
+                let at = GEOMETRY.stream(lane, cpu);
+                self.memory.store(at + layout::stream::LOST, 0);
+                self.memory.store_u32(at + layout::stream::LOCK, 0);
+            }
+        }
+    }
+
+    /// All records, in the order of their times.
+    pub fn written(&self, records: &[Record]) -> Result<Vec<Written>, String> {
+        let mut reader = Reader::new(self.memory.clone(), GEOMETRY, self.base);
+        let mut written: Vec<(u64, Written)> = Vec::new();
+        reader.collect::<String>(true, |packet| {
+            let mut rest = packet.content;
+            while !rest.is_empty() {
+                let word =
+                    |i: usize| u64::from_le_bytes(rest[8 * i..8 * i + 8].try_into().unwrap());
+                let (time, event) = (word(0), word(1) as u32);
+                let record = records
+                    .iter()
+                    .find(|record| record.event == event)
+                    .ok_or_else(|| format!("event {event} was never asked for"))?;
+                let fields = (0..record.fields.len()).map(|i| word(2 + i)).collect();
+                written.push((time, (event, fields)));
+                rest = &rest[16 + 8 * record.fields.len()..];
+            }
+            Ok(())
+        })?;
+        if reader.lost() != 0 || reader.damaged() != 0 {
+            return Err(format!(
+                "{} lost, {} damaged",
+                reader.lost(),
+                reader.damaged()
+            ));
+        }
+        written.sort();
+        Ok(written.into_iter().map(|(_, record)| record).collect())
+    }
+}
