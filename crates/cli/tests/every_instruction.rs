@@ -139,7 +139,7 @@ fn round(
     if outcome.0.lingering && !subject.stale_frames {
         return Err("memory stays mapped".to_owned());
     }
-    if !outcome.0.lingering {
+    if !subject.stale_frames {
         assert_no_session(&process);
     }
     assert_text_is_the_files(&process, false);
@@ -204,6 +204,7 @@ fn executed(
                 }],
                 near: sites[index].object.range(),
                 before: plan.before.clone(),
+                stand_in: plan.breakpoint,
             });
         }
     }
@@ -226,6 +227,10 @@ fn executed(
     );
     objects.iter().map(hit).collect()
 }
+
+/// About so many sites are planned at once, at most, of those that need bytes of their
+/// neighbours, or addresses that are given: all would leave no room to each other.
+const PORTION: usize = 1500;
 
 /// The random number of this run.
 fn seed() -> u64 {
@@ -256,40 +261,56 @@ fn check(subject: &Subject) {
         .collect();
     let planner = Planner::of_process(&program.process()).with_breakpoints(false);
     let plans = Plans::of(&planner, &sites);
-    let batches = plans.batches();
     println!(
-        "{}: {} instructions, probes at {} {:?}, refused {:?}, {} batches",
+        "{}: {} instructions, probes at {} {:?}, refused {:?}",
         subject.name,
         plans.instructions,
         plans.planned.len(),
         plans.tactics(),
-        plans.refused,
-        batches.len()
+        plans.refused
     );
-    assert!(
-        plans.planned.len() > 20 && !batches.is_empty(),
-        "nothing can be probed"
-    );
-    let chosen: Vec<usize> = match long() {
-        true => (0..batches.len()).collect(),
+    assert!(plans.planned.len() > 20, "nothing can be probed");
+    let batches: Vec<(&Plans, Vec<usize>)> =
+        plans.batches().into_iter().map(|b| (&plans, b)).collect();
+    let seed = seed();
+    let portions = plans.rest.len() / PORTION + 12;
+    let rest: Vec<Plans> = (0..portions)
+        .filter(|n| long() || *n == seed as usize % portions)
+        .map(|n| Plans::of_rest(&planner, &plans.rest, n, portions))
+        .collect();
+    let rest: Vec<(&Plans, Vec<usize>)> = rest
+        .iter()
+        .flat_map(|plans| plans.batches().into_iter().map(move |b| (plans, b)))
+        .collect();
+    let chosen: Vec<&(&Plans, Vec<usize>)> = match long() {
+        true => batches.iter().chain(&rest).collect(),
         false => {
-            let seed = seed();
             println!("{}: CAPRIOLE_SEED={seed}", subject.name);
-            vec![seed as usize % batches.len()]
+            let one =
+                |of: &'_ [(_, Vec<usize>)]| (!of.is_empty()).then(|| seed as usize % of.len());
+            let (first, second) = (one(&batches), one(&rest));
+            first
+                .map(|n| &batches[n])
+                .into_iter()
+                .chain(second.map(|n| &rest[n]))
+                .collect()
         }
     };
     let (mut total, mut lost, mut hit) = (0, 0, BTreeSet::new());
     let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
-    for (turn, number) in chosen.iter().enumerate() {
-        let batch = &batches[*number];
+    for (number, (plans, batch)) in chosen.into_iter().enumerate() {
         let probes = plans.probes(batch);
         let started = Instant::now();
-        for busy in [turn % 2 == 0, turn % 2 != 0] {
+        for busy in [number % 2 == 0, number % 2 != 0] {
             match round(subject, &mut program, &expected, &probes, busy) {
                 Ok((hits, without)) => {
                     total += hits.total();
                     lost += hits.lost;
-                    hit.extend(hits.records.keys().copied());
+                    hit.extend(
+                        hits.records
+                            .keys()
+                            .map(|n| plans.planned[*n as usize].key.clone()),
+                    );
                     for (why, count) in without {
                         *left_out.entry(why).or_default() += count;
                     }
@@ -317,9 +338,10 @@ fn check(subject: &Subject) {
         }
         if long() {
             println!(
-                "{}: batch {number}, {} probes, {:.1} s",
+                "{}: batch {number}, {} probes of {:?}, {:.1} s",
                 subject.name,
                 batch.len(),
+                plans.tactics(),
                 started.elapsed().as_secs_f64()
             );
         }
@@ -357,7 +379,8 @@ fn narrow(subject: &Subject, mut keys: Vec<(String, u64)>, busy: bool) -> Vec<St
                     .filter(|s| wanted.contains(&(name.clone(), s.link_address))),
             );
         }
-        let plans = Plans::of(&planner, &sites);
+        // All at once: they were one batch.
+        let plans = Plans::of_rest(&planner, &sites, 0, 1);
         let all: Vec<usize> = (0..plans.planned.len()).collect();
         let names = plans.planned.iter().map(|p| {
             format!(

@@ -91,12 +91,26 @@ pub struct Plans {
     /// Of those that are refused, how many and why (the reason of the last tactic that was
     /// tried before a breakpoint).
     pub refused: BTreeMap<String, usize>,
+    /// Those that no jump of free choice reaches: they are to be planned in small numbers,
+    /// so that they find room (see [`Plans::of_rest`]).
+    pub rest: Vec<Site>,
 }
 
 impl Plans {
-    /// Plans every site; the probe of the n-th records some registers, which differ from
-    /// site to site.
+    /// Plans every site that a jump of free choice reaches.
     pub fn of(planner: &Planner, sites: &[Site]) -> Plans {
+        Plans::made(planner, sites, |tactic| !tactic.is_prescribed())
+    }
+
+    /// Plans the n-th of every `of` of the sites that others have left.
+    pub fn of_rest(planner: &Planner, rest: &[Site], n: usize, of: usize) -> Plans {
+        let sites: Vec<Site> = rest.iter().skip(n).step_by(of).cloned().collect();
+        Plans::made(planner, &sites, |_| true)
+    }
+
+    /// Plans sites; the probe of the n-th records some registers, which differ from site to
+    /// site.
+    fn made(planner: &Planner, sites: &[Site], wanted_tactic: impl Fn(Tactic) -> bool) -> Plans {
         let wanted: Vec<&Site> = sites.iter().collect();
         let mut plans = Plans {
             instructions: sites.len(),
@@ -108,6 +122,7 @@ impl Plans {
                 Ok(plan) if plan.shape.site != site.address => {
                     *plans.refused.entry("endbr64".to_owned()).or_default() += 1;
                 }
+                Ok(plan) if !wanted_tactic(plan.shape.tactic) => plans.rest.push(site.clone()),
                 Ok(plan) => {
                     let symbol = site.symbol.as_deref().unwrap_or("?");
                     plans.planned.push(Planned {
@@ -118,6 +133,7 @@ impl Plans {
                             records: Vec::new(),
                             near: site.object.range(),
                             before: plan.before,
+                            stand_in: plan.breakpoint,
                         },
                     });
                 }
@@ -127,6 +143,7 @@ impl Plans {
                     let last = refused.refusals.iter().rfind(but_breakpoints);
                     let why = last.map_or(String::new(), |(_, refusal)| sort_of(refusal));
                     *plans.refused.entry(why).or_default() += 1;
+                    plans.rest.push(site.clone());
                 }
             }
         }
@@ -175,7 +192,11 @@ impl Plans {
             };
             let (taken, batch) = &mut batches[at];
             batch.push(index);
-            taken.extend(claims.iter().map(|claim| (claim.start, claim.end)));
+            // They may overlap among themselves: the range then goes to the larger end.
+            for claim in &claims {
+                let end = taken.entry(claim.start).or_insert(claim.end);
+                *end = (*end).max(claim.end);
+            }
         }
         batches.into_iter().map(|(_, batch)| batch).collect()
     }
@@ -197,7 +218,14 @@ fn sort_of(refusal: &Refusal) -> String {
 
 /// The bytes that a probe needs for itself, so that another one may not have any of them.
 pub fn claims(shape: &Shape) -> Vec<Extent> {
-    vec![shape.covered]
+    let placed = shape.placed.iter();
+    let writes = placed.clone().flat_map(|p| &p.writes);
+    let relied = placed.flat_map(|p| &p.relies_on);
+    let mut claims = vec![shape.covered];
+    claims.extend(writes.map(|w| Extent::new(w.address, w.address + w.before.len() as u64)));
+    claims.extend(relied.map(|(at, bytes)| Extent::new(*at, at + bytes.len() as u64)));
+    claims.retain(|claim| !claim.is_empty());
+    claims
 }
 
 /// None to four registers, the stack pointer among them at times.
