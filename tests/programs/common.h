@@ -113,4 +113,21 @@ __attribute__((unused)) static void wait_for_stop(double seconds)
 	}
 }
 
+/*
+ * Answers, for each line on standard input, with what `answer` prints and the line
+ * "done"; the answers to all lines are to be the same. Ends well when the input ends.
+ */
+__attribute__((unused)) static void serve(void (*answer)(void))
+{
+	char line[256];
+	unsigned long count = 0;
+	ready();
+	for (; fgets(line, sizeof line, stdin); count++) {
+		answer();
+		puts("done");
+		fflush(stdout);
+	}
+	printf("ok answers=%lu\n", count);
+}
+
 #endif

@@ -318,9 +318,14 @@ fn enters_kernel(instruction: &Instruction) -> bool {
     ) || instruction.is_privileged()
 }
 
-/// `bsf` and `bsr` of zero leave the register as it was.
+/// `bsf` and `bsr` of zero leave the register as it was. So does `rdssp` without a shadow
+/// stack, where it is a nop: whoever asks for one clears the register before
+/// (`_Unwind_Resume`, `longjmp`).
 fn leaves_destination(instruction: &Instruction) -> bool {
-    matches!(instruction.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr)
+    matches!(
+        instruction.mnemonic(),
+        Mnemonic::Bsf | Mnemonic::Bsr | Mnemonic::Rdsspd | Mnemonic::Rdsspq
+    )
 }
 
 /// Whether the instruction may leave the flags as they were although it is

@@ -169,6 +169,9 @@ fn what_is_alive() {
     assert!(live(&[0xd3, 0xe0, 0xc3]).flags);
     // cmove %ecx,%eax; xor %eax,%eax reads eax first.
     assert_eq!(dead(&[0x0f, 0x44, 0xc1, 0x31, 0xc0, 0xc3]), []);
+    // rdsspq %rdx; ret, and rdsspd: nops unless there is a shadow stack.
+    assert_eq!(dead(&[0xf3, 0x48, 0x0f, 0x1e, 0xca, 0xc3]), []);
+    assert_eq!(dead(&[0xf3, 0x0f, 0x1e, 0xca, 0xc3]), []);
     // je 4; xor %edx,%edx; 4: ret: only one of two ways overwrites it.
     assert_eq!(dead(&[0x74, 0x02, 0x31, 0xd2, 0xc3]), []);
     // je 4; xor %edx,%edx; 4: mov %eax,%edx; ret: both do.

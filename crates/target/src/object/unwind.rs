@@ -69,6 +69,12 @@ pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Fram
                 Ok(cie)
             })
             .map_err(|_| DAMAGED)?;
+        // The code that signal handlers return to. Its entry begins a byte early, so that
+        // unwinders, which look for the return address less one, find it (glibc's
+        // `__restore_rt`): read from there it is other instructions than are executed.
+        if fde.is_signal_trampoline() {
+            continue;
+        }
         let start = fde.initial_address();
         // A function that the linker dropped leaves an entry at address 0.
         let Some(end) = start.checked_add(fde.len()).filter(|_| start != 0) else {

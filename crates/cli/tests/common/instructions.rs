@@ -1,0 +1,242 @@
+//! Every instruction of code, planned, and sorted into batches whose probes do not
+//! overlap.
+
+#![allow(dead_code)] // no test uses all of it
+
+use capriole_insn::{Extent, FunctionFlow, Hints};
+use capriole_plan::detour::Record;
+use capriole_plan::site::{Refusal, Shape, Tactic};
+use capriole_target::attach::Probe;
+use capriole_target::object::{Object, Objects};
+use capriole_target::planner::Planner;
+use capriole_target::resolve::Site;
+use iced_x86::Register;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The objects of a process whose file names begin so; "" is the program itself.
+pub fn objects_named(objects: &Objects, name: &str) -> Vec<Arc<Object>> {
+    let is = |object: &&Arc<Object>| match name {
+        "" => object.is_main(),
+        name => object.name().starts_with(name),
+    };
+    objects.all().filter(is).cloned().collect()
+}
+
+/// A place in an object, as a site of the planner.
+pub fn site(object: &Arc<Object>, function: Extent, address: u64) -> Site {
+    let link_address = object.link(address);
+    let symbols = object.symbols().expect("symbols");
+    let symbol = symbols
+        .function_at(link_address)
+        .and_then(|f| symbols.linkage_name(f));
+    Site {
+        object: object.clone(),
+        symbol: symbol.map(str::to_owned),
+        linkage_name: symbol.map(str::to_owned),
+        offset: address - function.start,
+        file_offset: object.file().file_offset(link_address).unwrap_or(0),
+        link_address,
+        address,
+        extent: function,
+    }
+}
+
+/// The functions of an object at run time.
+pub fn functions(object: &Object) -> Vec<Extent> {
+    let symbols = object.symbols().expect("symbols");
+    let all = symbols.functions().iter();
+    all.map(|f| object.run_time_extent(f.extent)).collect()
+}
+
+/// Every instruction that decoding finds in the functions.
+pub fn every_instruction(object: &Arc<Object>, functions: &[Extent]) -> Vec<Site> {
+    let code = object.code().expect("code");
+    let mut seen = BTreeSet::new();
+    let mut sites = Vec::new();
+    for function in functions {
+        let Some(text) = code.code_at(function.start) else {
+            continue;
+        };
+        let read = |address, size| code.read(address, size);
+        let hints = Hints {
+            landing_pads: code.landing_pads_in(*function),
+            read: &read,
+        };
+        let Ok(flow) = FunctionFlow::analyse_with(&text, function, &hints) else {
+            continue;
+        };
+        let new = flow.boundaries().filter(|address| seen.insert(*address));
+        sites.extend(new.map(|address| site(object, *function, address)));
+    }
+    sites
+}
+
+/// An instruction with its probe.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    /// Function and offset.
+    pub name: String,
+    /// File name and link address: the same in every process.
+    pub key: (String, u64),
+    pub probe: Probe,
+}
+
+/// What the planner made of many instructions.
+#[derive(Debug, Default)]
+pub struct Plans {
+    pub planned: Vec<Planned>,
+    /// How many instructions were asked for.
+    pub instructions: usize,
+    /// Of those that are refused, how many and why (the reason of the last tactic that was
+    /// tried before a breakpoint).
+    pub refused: BTreeMap<String, usize>,
+    /// Those that no jump of free choice reaches: they are to be planned in small numbers,
+    /// so that they find room (see [`Plans::of_rest`]).
+    pub rest: Vec<Site>,
+}
+
+impl Plans {
+    /// Plans every site that a jump of free choice reaches.
+    pub fn of(planner: &Planner, sites: &[Site]) -> Plans {
+        Plans::made(planner, sites, |tactic| !tactic.is_prescribed())
+    }
+
+    /// Plans the n-th of every `of` of the sites that others have left.
+    pub fn of_rest(planner: &Planner, rest: &[Site], n: usize, of: usize) -> Plans {
+        let sites: Vec<Site> = rest.iter().skip(n).step_by(of).cloned().collect();
+        Plans::made(planner, &sites, |_| true)
+    }
+
+    /// Plans sites; the probe of the n-th records some registers, which differ from site to
+    /// site.
+    fn made(planner: &Planner, sites: &[Site], wanted_tactic: impl Fn(Tactic) -> bool) -> Plans {
+        let wanted: Vec<&Site> = sites.iter().collect();
+        let mut plans = Plans {
+            instructions: sites.len(),
+            ..Plans::default()
+        };
+        for (site, plan) in sites.iter().zip(planner.plan_all(&wanted)) {
+            match plan {
+                // `endbr64` is skipped: what follows it has its own turn.
+                Ok(plan) if plan.shape.site != site.address => {
+                    *plans.refused.entry("endbr64".to_owned()).or_default() += 1;
+                }
+                Ok(plan) if !wanted_tactic(plan.shape.tactic) => plans.rest.push(site.clone()),
+                Ok(plan) => {
+                    let symbol = site.symbol.as_deref().unwrap_or("?");
+                    plans.planned.push(Planned {
+                        name: format!("{symbol}+{:#x}", site.offset),
+                        key: (site.object.name(), site.link_address),
+                        probe: Probe {
+                            shape: plan.shape,
+                            records: Vec::new(),
+                            near: site.object.range(),
+                            before: plan.before,
+                            stand_in: plan.breakpoint,
+                        },
+                    });
+                }
+                Err(refused) => {
+                    let but_breakpoints =
+                        |(tactic, _): &&(Tactic, Refusal)| *tactic != Tactic::Int3;
+                    let last = refused.refusals.iter().rfind(but_breakpoints);
+                    let why = last.map_or(String::new(), |(_, refusal)| sort_of(refusal));
+                    *plans.refused.entry(why).or_default() += 1;
+                    plans.rest.push(site.clone());
+                }
+            }
+        }
+        for (number, planned) in plans.planned.iter_mut().enumerate() {
+            let fields = fields_of(number, planned.probe.shape.site);
+            planned.probe.records.push(Record {
+                event: number as u32,
+                fields,
+            });
+        }
+        plans
+    }
+
+    /// How many sites each tactic has.
+    pub fn tactics(&self) -> BTreeMap<&'static str, usize> {
+        let mut count = BTreeMap::new();
+        for planned in &self.planned {
+            *count
+                .entry(planned.probe.shape.tactic.as_str())
+                .or_default() += 1;
+        }
+        count
+    }
+
+    /// Indices of all that is planned, in as few batches as there are probes that overlap
+    /// at one place.
+    pub fn batches(&self) -> Vec<Vec<usize>> {
+        let mut batches: Vec<(BTreeMap<u64, u64>, Vec<usize>)> = Vec::new();
+        for (index, planned) in self.planned.iter().enumerate() {
+            let claims = claims(&planned.probe.shape);
+            let is_free = |taken: &BTreeMap<u64, u64>| {
+                claims.iter().all(|claim| {
+                    let before = taken.range(..claim.end).next_back();
+                    before.is_none_or(|(_, end)| *end <= claim.start)
+                })
+            };
+            // Not always the first: the batches are to be of about the same size.
+            let from = index % batches.len().max(1);
+            let mut turn = (from..batches.len()).chain(0..from);
+            let at = match turn.find(|at| is_free(&batches[*at].0)) {
+                Some(at) => at,
+                None => {
+                    batches.push((BTreeMap::new(), Vec::new()));
+                    batches.len() - 1
+                }
+            };
+            let (taken, batch) = &mut batches[at];
+            batch.push(index);
+            // They may overlap among themselves: the range then goes to the larger end.
+            for claim in &claims {
+                let end = taken.entry(claim.start).or_insert(claim.end);
+                *end = (*end).max(claim.end);
+            }
+        }
+        batches.into_iter().map(|(_, batch)| batch).collect()
+    }
+
+    pub fn probes(&self, batch: &[usize]) -> Vec<Probe> {
+        batch
+            .iter()
+            .map(|i| self.planned[*i].probe.clone())
+            .collect()
+    }
+}
+
+/// A refusal without its addresses.
+fn sort_of(refusal: &Refusal) -> String {
+    let text = format!("{refusal:?}");
+    let end = text.find([' ', '(', '{']).unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+/// The bytes that a probe needs for itself, so that another one may not have any of them.
+pub fn claims(shape: &Shape) -> Vec<Extent> {
+    let placed = shape.placed.iter();
+    let writes = placed.clone().flat_map(|p| &p.writes);
+    let relied = placed.flat_map(|p| &p.relies_on);
+    let mut claims = vec![shape.covered];
+    claims.extend(writes.map(|w| Extent::new(w.address, w.address + w.before.len() as u64)));
+    claims.extend(relied.map(|(at, bytes)| Extent::new(*at, at + bytes.len() as u64)));
+    claims.retain(|claim| !claim.is_empty());
+    claims
+}
+
+/// None to four registers, the stack pointer among them at times.
+fn fields_of(number: usize, address: u64) -> Vec<Register> {
+    let mut x = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64;
+    let mut next = || {
+        x ^= x >> 31;
+        x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x >> 40
+    };
+    let count = [0, 1, 1, 2, 2, 3, 4][next() as usize % 7];
+    let register = |n: u64| Register::RAX + n as u32;
+    (0..count).map(|_| register(next() % 16)).collect()
+}

@@ -1,0 +1,125 @@
+//! Probes that are there while something is done, and what they recorded.
+
+#![allow(dead_code)] // no test uses all of it
+
+use capriole_plan::detour::Record;
+use capriole_ring::layout::Geometry;
+use capriole_ring::reader::record_size;
+use capriole_ring::{Packet, Reader};
+use capriole_target::TargetError;
+use capriole_target::attach::{Attached, Probe, SiteError, attach};
+use capriole_target::process::Process;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What went wrong.
+pub type Wrong = String;
+
+/// What the records say.
+#[derive(Debug, Default)]
+pub struct Hits {
+    /// How often each event was recorded.
+    pub records: BTreeMap<u32, u64>,
+    /// How many more there were, for which the buffer had no room.
+    pub lost: u64,
+    /// Whether the arenas are still mapped.
+    pub lingering: bool,
+}
+
+impl Hits {
+    fn add(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
+        let (mut at, mut time) = (0, 0);
+        while at < packet.content.len() {
+            let word = |at: usize| {
+                let bytes = packet.content.get(at..at + 8).ok_or("half a record")?;
+                Ok::<u64, Wrong>(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+            };
+            let event = word(at + 8)? as u32;
+            if word(at)? < time {
+                return Err(format!("time goes backwards at event {event}"));
+            }
+            time = word(at)?;
+            *self.records.entry(event).or_default() += 1;
+            at += sizes
+                .get(&event)
+                .ok_or(format!("there is no event {event}"))?;
+        }
+        Ok(())
+    }
+
+    pub fn total(&self) -> u64 {
+        self.records.values().sum::<u64>() + self.lost
+    }
+}
+
+/// Attaches, does something, and takes the probes out. Signal handlers that are to return
+/// into a detour have `patience` to do so. Returns what was recorded, and how many probes
+/// could not be written and why.
+pub fn probed(
+    process: &Process,
+    probes: &[Probe],
+    patience: Duration,
+    meanwhile: impl FnOnce() -> Result<(), Wrong>,
+) -> Result<(Hits, BTreeMap<String, usize>), Wrong> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    // SAFETY: reads a number.
+    let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
+    let geometry = |journal| Geometry::for_buffer(8 << 20, cpus.max(configured), journal);
+    let attached = attach(process, probes, geometry).map_err(|e| format!("attach: {e}"))?;
+    let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
+    for outcome in &attached.outcomes {
+        match outcome {
+            Ok(_) => {}
+            Err(SiteError::Modified) => return Err("bytes of the last batch were left".to_owned()),
+            Err(error) => *left_out.entry(error.to_string()).or_default() += 1,
+        }
+    }
+    let size = |r: &Record| (r.event, record_size(r.fields.len()));
+    let sizes: BTreeMap<u32, usize> = probes.iter().flat_map(|p| &p.records).map(size).collect();
+    let memory = &attached.memory;
+    let mut reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+    let mut hits = Hits::default();
+    let ended = AtomicBool::new(false);
+    let (result, read) = std::thread::scope(|scope| {
+        let (reader, hits, ended, sizes) = (&mut reader, &mut hits, &ended, &sizes);
+        let reading = scope.spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                reader.collect(false, |packet| hits.add(&packet, sizes))?;
+                reader.wait(Duration::from_millis(2));
+            }
+            Ok::<(), Wrong>(())
+        });
+        let result = meanwhile();
+        ended.store(true, Ordering::Relaxed);
+        (result, reading.join().expect("the reader"))
+    });
+    result?;
+    read?;
+    hits.lingering = detach(&attached, process, patience)?;
+    reader.collect(true, |packet| hits.add(&packet, &sizes))?;
+    hits.lost = reader.lost();
+    match reader.damaged() {
+        0 => Ok((hits, left_out)),
+        damaged => Err(format!("{damaged} packets are damaged")),
+    }
+}
+
+/// Takes the probes out. Returns whether memory stays mapped.
+fn detach(attached: &Attached, process: &Process, patience: Duration) -> Result<bool, Wrong> {
+    let report = attached.detach().map_err(|e| format!("detach: {e}"))?;
+    if report.foreign != 0 {
+        return Err(format!("somebody else's bytes: {report:?}"));
+    }
+    let started = Instant::now();
+    let mut lingering = report.lingering;
+    while lingering && started.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(50));
+        match capriole_target::recover::detach_all(process) {
+            Ok(report) => lingering = report.lingering,
+            Err(TargetError::NothingAttached { .. }) => lingering = false,
+            Err(error) => return Err(format!("detach: {error}")),
+        }
+    }
+    Ok(lingering)
+}
