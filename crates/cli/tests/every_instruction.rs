@@ -52,9 +52,6 @@ struct Subject {
     only: &'static [&'static str],
     /// In the long form all functions, not only those that the question executes.
     all: bool,
-    /// Signal frames that are done with stay to be seen in memory, so that the arenas may
-    /// not be unmapped before the next signals: only the bytes have to be back.
-    stale_frames: bool,
 }
 
 impl Subject {
@@ -68,7 +65,6 @@ impl Subject {
             objects,
             only: &[],
             all: true,
-            stale_frames: false,
         }
     }
 
@@ -115,7 +111,7 @@ fn round(
     if busy {
         program.ask(&subject.question)?;
     }
-    let patience = Duration::from_secs(if subject.stale_frames { 0 } else { 30 });
+    let patience = Duration::from_secs(30);
     let outcome = probed(&process, probes, patience, || {
         if busy {
             compare(program.answer()?)?;
@@ -136,12 +132,10 @@ fn round(
     if busy {
         compare(program.answer()?)?;
     }
-    if outcome.0.lingering && !subject.stale_frames {
+    if outcome.0.lingering {
         return Err("memory stays mapped".to_owned());
     }
-    if !subject.stale_frames {
-        assert_no_session(&process);
-    }
+    assert_no_session(&process);
     assert_text_is_the_files(&process, false);
     Ok(outcome)
 }
@@ -198,10 +192,13 @@ fn executed(
         if plan.shape.covered.start >= last {
             probes.push(Probe {
                 shape: plan.shape.clone(),
-                records: vec![Record {
-                    event: index as u32,
-                    fields: Vec::new(),
-                }],
+                work: vec![
+                    Record {
+                        event: index as u32,
+                        fields: Vec::new(),
+                    }
+                    .into(),
+                ],
                 near: sites[index].object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,
@@ -387,7 +384,7 @@ fn narrow(subject: &Subject, mut keys: Vec<(String, u64)>, busy: bool) -> Vec<St
                 "{} {:#x} {:x?}",
                 p.name,
                 p.key.1,
-                (p.probe.shape.tactic, &p.probe.before, &p.probe.records)
+                (p.probe.shape.tactic, &p.probe.before, &p.probe.work)
             )
         });
         let wrong = round(subject, &mut program, &expected, &plans.probes(&all), busy).err()?;
@@ -577,11 +574,7 @@ fn go_program() -> Option<PathBuf> {
 }
 
 fn go_subject(program: PathBuf) -> Subject {
-    let mut subject = Subject::of("Go", program, &[""]);
-    // Its scheduler interrupts goroutines by a signal, also in detours, and the stacks of
-    // its handlers lie in its heap.
-    subject.stale_frames = true;
-    subject
+    Subject::of("Go", program, &[""])
 }
 
 #[test]
@@ -593,7 +586,6 @@ fn go() {
 /// A displaced instruction faults, the runtime turns that into a panic at that place, and
 /// the program recovers.
 #[test]
-#[ignore = "the fault is told at the address of the copy, which Go does not know"]
 fn faults_of_go() {
     let Some(program) = go_program() else { return };
     let mut subject = go_subject(program);

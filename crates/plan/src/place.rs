@@ -36,6 +36,8 @@ const REACH: u64 = 1 << 31;
 /// near its object; one farther away might not reach it and holds the address in
 /// full.
 const NEAR: u64 = 1 << 30;
+/// Programs that are linked for a fixed address are below.
+const LOW: u64 = 1 << 32;
 /// Bytes of a near stub: `jmp rel32`.
 pub const NEAR_STUB: u64 = 5;
 /// Bytes of a far stub: `notrack jmp *0(%rip)` and the address.
@@ -102,7 +104,10 @@ pub(crate) struct Slot {
 
 impl Slot {
     fn new(address: u64, from: u64) -> Self {
-        let size = match address.wrapping_sub(from).min(from.wrapping_sub(address)) < NEAR {
+        let near = address.wrapping_sub(from).min(from.wrapping_sub(address)) < NEAR;
+        // The detours of a program at a low address are as far above it as can be.
+        let below_low_program = from < LOW && address < from;
+        let size = match near && !below_low_program {
             true => NEAR_STUB,
             false => FAR_STUB,
         };

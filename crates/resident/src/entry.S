@@ -13,13 +13,14 @@
 	.long	capriole_install_cs
 	.long	capriole_batch
 	.long	capriole_batch_home
+	.long	capriole_fault
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
 	.globl	capriole_config
 	.hidden	capriole_config
 capriole_config:
-	.fill	128, 1, 0
+	.fill	192, 1, 0
 
 	/* struct rseq_cs { u32 version, flags; u64 start, length, abort } of
 	 * capriole_install; the tracer adds the blob's address to start and abort. */

@@ -54,6 +54,11 @@ pub struct Entries {
     pub batch: u64,
     /// Where such a thread waits, and a `ret` leads home.
     pub batch_home: u64,
+    /// The handler of faults.
+    pub fault: u64,
+    /// Where the address of the table of copies stands, and the program's own handlers
+    /// of faults behind it, in the order of [`FAULTS`](capriole_ring::layout::FAULTS).
+    pub copies: u64,
     /// Where the address of the table of breakpoints stands.
     pub traps: u64,
     /// Where the program's own SIGTRAP handler and its flags stand.
@@ -63,9 +68,11 @@ pub struct Entries {
 /// Byte offsets in the configuration.
 const TRAPS: usize = 56;
 const OLD_TRAP: usize = 72;
+const COPIES: usize = 96;
 
 /// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
-/// in the target at a multiple of 16.
+/// in the target at a multiple of 16. The table of copies has the same form: (start of a
+/// copy, the original's address), and (end of a row of copies, 0).
 pub fn trap_table(traps: &[(u64, u64)]) -> Vec<u8> {
     let mut sorted = traps.to_vec();
     sorted.sort_unstable();
@@ -101,6 +108,8 @@ pub fn entries(base: u64) -> Entries {
         restorer: at(5),
         batch: at(8),
         batch_home: at(9),
+        fault: at(10),
+        copies: base + u64::from(head(6)) + COPIES as u64,
         traps: base + u64::from(head(6)) + TRAPS as u64,
         old_trap: base + u64::from(head(6)) + OLD_TRAP as u64,
     }

@@ -225,6 +225,7 @@ void capriole_locked_record(const u64 *event)
  * rt_sigframe: siginfo.si_code at 8, ucontext.uc_mcontext.gregs[REG_RIP] at 168). */
 #define SIGINFO_CODE(info) (*(s32 *)((u8 *)(info) + 8))
 #define UCONTEXT_RIP(context) (*(u64 *)((u8 *)(context) + 168))
+#define SIGINFO_ADDRESS(info) (*(u64 *)((u8 *)(info) + 16))
 #define SI_KERNEL 0x80
 
 /* SIGTRAP: a breakpoint probe, or somebody else's. */
@@ -262,4 +263,35 @@ void capriole_trap(int signal, void *info, void *context)
 	s64 pid = syscall4(39 /* getpid */, 0, 0, 0, 0);
 	s64 tid = syscall4(186 /* gettid */, 0, 0, 0, 0);
 	syscall4(234 /* tgkill */, (u64)pid, (u64)tid, (u64)signal, 0);
+}
+
+/* SIGILL, SIGBUS, SIGFPE or SIGSEGV: the program's own handler is to see the fault of a
+ * displaced instruction where that instruction was. If it returns to there, which means
+ * "try again", the copy is tried again: the original may be covered by a jump. */
+void capriole_fault(int signal, void *info, void *context)
+{
+	const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.copies);
+	u64 at = UCONTEXT_RIP(context);
+	u64 original = 0;
+	/* The last copy that starts at or before; an entry with 0 ends a row of copies. */
+	u64 low = 0, high = table->count;
+	while (low < high) {
+		u64 middle = low + (high - low) / 2;
+		if (table->trap[middle].site <= at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low > 0)
+		original = table->trap[low - 1].detour;
+	if (original) {
+		UCONTEXT_RIP(context) = original;
+		if ((signal == 4 || signal == 8) && SIGINFO_ADDRESS(info) == at)
+			SIGINFO_ADDRESS(info) = original;
+	}
+	u64 index = signal == 4 ? 0 : signal == 7 ? 1 : signal == 8 ? 2 : 3;
+	u64 handler = capriole_config.old_faults[index];
+	((void (*)(int, void *, void *))handler)(signal, info, context);
+	if (original && UCONTEXT_RIP(context) == original)
+		UCONTEXT_RIP(context) = at;
 }

@@ -71,6 +71,8 @@ struct config {
 	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
 	u64 old_flags;   /* 80 */
 	u64 heads;       /* 88: address of the heads: for each stream, the current control */
+	u64 copies;      /* 96: address of a struct traps: (start of a copy, the original) */
+	u64 old_faults[4]; /* 104: the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */

@@ -98,6 +98,14 @@ pub mod header {
     pub const READER_WAITING: usize = 192;
     /// 64 × u64: a bit for each packet, 1 = free.
     pub const FREE: usize = 256;
+    /// u32: a bit for each of [`super::FAULTS`], set from before the resident's handler
+    /// for that signal is installed until after it is gone.
+    pub const FAULTS_INSTALLED: usize = 2048;
+    /// u64: address of the resident's handler for faults.
+    pub const FAULT_HANDLER: usize = 2056;
+    /// For each of [`super::FAULTS`] 4 × u64: the program's own action, as
+    /// [`TRAP_OLD`].
+    pub const FAULT_OLD: usize = 2064;
     /// [`super::MAX_ARENAS`] × { u64 start, u64 length in bytes }.
     pub const ARENAS: usize = 768;
 }
@@ -108,6 +116,8 @@ pub const HEADER_SIZE: usize = 4096;
 pub const SCRATCH: usize = HEADER_SIZE;
 /// Bytes of the scratch pages.
 pub const SCRATCH_SIZE: usize = 4 * 4096;
+/// The signals of faults that an instruction can raise: SIGILL, SIGBUS, SIGFPE, SIGSEGV.
+pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
 /// Most packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
 /// Most arenas of a session.
@@ -378,6 +388,7 @@ mod tests {
     #[test]
     fn header_fields_stay_inside_the_header() {
         const { assert!(header::FREE + MAX_PACKETS / 8 <= header::ARENAS) };
-        const { assert!(header::ARENAS + MAX_ARENAS * 16 <= HEADER_SIZE) };
+        const { assert!(header::ARENAS + MAX_ARENAS * 16 <= header::FAULTS_INSTALLED) };
+        const { assert!(header::FAULT_OLD + FAULTS.len() * 32 <= HEADER_SIZE) };
     }
 }

@@ -33,7 +33,7 @@ use crate::survey::Survey;
 use crate::threads::Stopped;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::layout::{Geometry, State, header};
+use capriole_ring::layout::{FAULTS, Geometry, State, header};
 use capriole_ring::memory::Identity;
 use std::ops::Range;
 use std::time::Duration;
@@ -288,7 +288,9 @@ fn prepare_and_write(
     let traps = code.traps(probes, breakpoints_allowed(process));
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
-    if !stubs.rows.is_empty() || !traps.is_empty() {
+    let caught = process.status()?.caught;
+    let handles_faults = FAULTS.iter().any(|signal| caught.contains(*signal));
+    if !stubs.rows.is_empty() || !traps.is_empty() || handles_faults {
         let agent = Agent::hire(process, &remote)?;
         if !stubs.rows.is_empty() {
             let batch = Batch {
@@ -302,6 +304,9 @@ fn prepare_and_write(
         if !traps.is_empty() {
             traps.install(&agent, &remote, &memory, &code)?;
         }
+        if handles_faults {
+            code.install_faults(&agent, &remote, &memory, probes)?;
+        }
         standstill.one += agent.dismiss();
     }
     let installed = Installed {
@@ -310,7 +315,7 @@ fn prepare_and_write(
         arenas,
         stubs: recover::stubs_in(&process.maps()?, memory.memory.load(header::STUBS_INODE)),
         changes: Vec::new(),
-        trap: recover::trap_state(&memory.memory),
+        actions: recover::actions(&memory.memory),
     };
     memory.memory.store_u32(header::STATE, State::Armed as u32);
     let mut attached = Attached {

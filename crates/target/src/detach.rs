@@ -6,7 +6,7 @@
 //! 1. the bytes (detours and handler are still there for whoever is inside);
 //! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
 //!    SIGTRAP and goes through the detour like any other;
-//! 3. the SIGTRAP action;
+//! 3. the signal actions;
 //! 4. arenas, then session memory, which holds the journal.
 //!
 //! Memory is unmapped only if no thread is in it, no signal frame on a stack returns
@@ -30,9 +30,11 @@ use capriole_ring::layout::{State, header};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The SIGTRAP action that was replaced.
+/// A signal's action that was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrapState {
+pub struct Action {
+    /// The signal: SIGTRAP, or one that an instruction's fault raises.
+    pub signal: i32,
     /// Our handler.
     pub handler: u64,
     /// The program's `struct kernel_sigaction`.
@@ -52,11 +54,18 @@ pub struct Installed {
     pub stubs: Vec<Range<u64>>,
     /// The sites.
     pub changes: Vec<Change>,
-    /// The replaced SIGTRAP action, if one was.
-    pub trap: Option<TrapState>,
+    /// The replaced signal actions.
+    pub actions: Vec<Action>,
 }
 
 impl Installed {
+    /// Whether breakpoints are handled.
+    pub(crate) fn handles_traps(&self) -> bool {
+        self.actions
+            .iter()
+            .any(|action| action.signal == libc::SIGTRAP)
+    }
+
     /// Whether an address lies in generated code.
     fn holds(&self, address: u64) -> bool {
         let at = self.stubs.partition_point(|range| range.end <= address);
@@ -145,8 +154,8 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
             // Nobody can come in any more, since no byte leads there; but a foreign
             // SIGTRAP still enters our handler. So that goes first, and then it is
             // looked again.
-            if let Some(trap) = installed.trap {
-                restore_trap(process, &remote, installed.base, trap, stopped)?;
+            if !installed.actions.is_empty() {
+                restore_actions(process, &remote, installed, stopped)?;
                 // Between that and now a thread can have entered it once more.
                 let mut stopped = Stopped::all(pid)?;
                 if !is_ours()? {
@@ -306,15 +315,24 @@ fn unreferenced(
     let in_arena = |word: u64| installed.holds(word);
     let mut referenced = false;
     let restorer = |word: u64| {
-        installed.trap.is_some()
+        !installed.actions.is_empty()
             && installed
                 .arenas
                 .iter()
                 .any(|a| capriole_resident::entries(a.start).restorer == word)
     };
+    // Frames of our handlers, which lead over our restorer.
+    let mut frames = std::collections::BTreeSet::new();
     stacks::scan(stopped, remote, &process.maps()?, |word| {
-        referenced |= word.saved_rip.is_some_and(in_arena) || restorer(word.value);
+        referenced |= word.saved_rip.is_some_and(in_arena);
+        if restorer(word.value) {
+            frames.insert(word.address);
+        }
+        if let Some(stale) = word.stale_frame {
+            frames.remove(&stale);
+        }
     });
+    referenced |= !frames.is_empty();
     if referenced {
         return Ok(false);
     }
@@ -335,32 +353,36 @@ fn unreferenced(
     Ok(true)
 }
 
-fn restore_trap(
+fn restore_actions(
     process: &Process,
     remote: &RemoteMemory,
-    base: u64,
-    trap: TrapState,
+    installed: &Installed,
     stopped: Stopped,
 ) -> Result<(), TargetError> {
+    let base = installed.base;
     let agent =
         Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
-    let current = agent.trap_action(remote, base, None)?;
-    // The program may have installed a handler of its own meanwhile: that stays.
-    if current[0] == trap.handler {
-        agent.trap_action(remote, base, Some(trap.old))?;
-        step("trap handler removed");
+    for action in &installed.actions {
+        let current = agent.signal_action(remote, base, action.signal, None)?;
+        // The program may have installed a handler of its own meanwhile: that stays.
+        if current[0] == action.handler {
+            agent.signal_action(remote, base, action.signal, Some(action.old))?;
+            step("signal handler removed");
+        }
     }
     if owns(process, remote, base) {
-        let address = base + header::TRAP_INSTALLED as u64;
-        let pid = process.pid() as i32;
-        remote
-            .write(address, &0u32.to_le_bytes())
-            .map_err(|source| TargetError::Memory {
-                pid,
-                what: "write",
-                address,
-                source,
-            })?;
+        for word in [header::TRAP_INSTALLED, header::FAULTS_INSTALLED] {
+            let address = base + word as u64;
+            let pid = process.pid() as i32;
+            remote
+                .write(address, &0u32.to_le_bytes())
+                .map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address,
+                    source,
+                })?;
+        }
     }
     agent.dismiss();
     Ok(())

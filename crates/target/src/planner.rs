@@ -54,6 +54,15 @@ const C_LIBRARIES: [&str; 5] = [
     "libc.musl",
     "ld-musl",
 ];
+/// Starts of the names of what Go's signal handlers may run.
+const GO_RUNTIME: [&str; 6] = [
+    "runtime.",
+    "runtime/",
+    "internal/",
+    "type:",
+    "sync/atomic.",
+    "go:",
+];
 /// Functions that a processor plans before it asks for more.
 const PORTION: usize = 16;
 
@@ -142,6 +151,15 @@ impl Planner {
     /// and C libraries block all signals while they make a thread, raise a signal or
     /// abort, in functions of their own.
     fn breakpoints_in(&self, site: &Site) -> Result<(), Refusal> {
+        if site.object.file().is_go() {
+            // What Go's handlers run, they run with all signals blocked.
+            let symbol = site.linkage_name.as_deref().unwrap_or("runtime.");
+            if GO_RUNTIME.iter().any(|start| symbol.starts_with(start)) {
+                return self.breakpoints.and(Err(Refusal::TrapUnusable(
+                    "Go's signal handlers run this with all signals blocked, where a breakpoint ends the program",
+                )));
+            }
+        }
         let name = site.object.file().soname().unwrap_or_default();
         match C_LIBRARIES.iter().any(|library| name.starts_with(library)) {
             true => self.breakpoints.and(Err(Refusal::TrapUnusable(

@@ -1,6 +1,6 @@
 //! Sessions found in a process: another tracer's, or what a dead one left.
 
-use crate::detach::{Detached, Installed, TrapState, detach};
+use crate::detach::{Action, Detached, Installed, detach};
 use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
@@ -43,12 +43,34 @@ pub fn own_identity() -> (u32, u64) {
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
 
-/// The replaced SIGTRAP action, as session memory has it.
-pub(crate) fn trap_state(memory: &Memory) -> Option<TrapState> {
-    (memory.load_u32(header::TRAP_INSTALLED) != 0).then(|| TrapState {
-        handler: memory.load(header::TRAP_HANDLER),
-        old: std::array::from_fn(|i| memory.load(header::TRAP_OLD + i * 8)),
-    })
+/// The replaced signal actions, as session memory has them.
+pub(crate) fn actions(memory: &Memory) -> Vec<Action> {
+    read_actions(|at| memory.load(at), |at| memory.load_u32(at))
+}
+
+fn read_actions(word: impl Fn(usize) -> u64, half: impl Fn(usize) -> u32) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let mut add = |signal, handler, old: usize| {
+        actions.push(Action {
+            signal,
+            handler: word(handler),
+            old: std::array::from_fn(|i| word(old + i * 8)),
+        });
+    };
+    if half(header::TRAP_INSTALLED) != 0 {
+        add(libc::SIGTRAP, header::TRAP_HANDLER, header::TRAP_OLD);
+    }
+    let installed = half(header::FAULTS_INSTALLED);
+    for (index, signal) in layout::FAULTS.into_iter().enumerate() {
+        if installed >> index & 1 == 1 {
+            add(
+                signal,
+                header::FAULT_HANDLER,
+                header::FAULT_OLD + index * 32,
+            );
+        }
+    }
+    actions
 }
 
 struct Header(Vec<u8>);
@@ -110,7 +132,7 @@ fn read_session(
         arenas: Vec::new(),
         stubs: Vec::new(),
         changes: Vec::new(),
-        trap: None,
+        actions: Vec::new(),
     };
     if h.u64(header::MAGIC) != layout::MAGIC {
         // The tracer died between mapping and formatting: nothing else is there.
@@ -163,12 +185,7 @@ fn read_session(
             installed.changes.push(change);
         }
     }
-    if h.u32(header::TRAP_INSTALLED) != 0 {
-        installed.trap = Some(TrapState {
-            handler: h.u64(header::TRAP_HANDLER),
-            old: std::array::from_fn(|i| h.u64(header::TRAP_OLD + i * 8)),
-        });
-    }
+    installed.actions = read_actions(|at| h.u64(at), |at| h.u32(at));
     let (owner, started) = (h.u32(header::OWNER), h.u64(header::OWNER_START_TIME));
     let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
     let owner = alive.then_some(owner);

@@ -369,12 +369,13 @@ impl Agent {
         Err(no_space())
     }
 
-    /// The program's SIGTRAP action (`struct kernel_sigaction`: handler, flags,
+    /// The program's action for a signal (`struct kernel_sigaction`: handler, flags,
     /// restorer, mask), and if `new` is given, replaces it.
-    pub fn trap_action(
+    pub fn signal_action(
         &self,
         remote: &RemoteMemory,
         base: u64,
+        signal: i32,
         new: Option<[u64; 4]>,
     ) -> Result<[u64; 4], TargetError> {
         let pid = self.stopped.pid;
@@ -398,10 +399,10 @@ impl Agent {
         self.with(remote, place, |i| {
             i.call(
                 libc::SYS_rt_sigaction,
-                [libc::SIGTRAP as u64, argument, at_old, 8, 0, 0],
+                [signal as u64, argument, at_old, 8, 0, 0],
             )
         })?
-        .map_err(self.refused("set its SIGTRAP action"))?;
+        .map_err(self.refused("change what a signal does"))?;
         let mut bytes = [0; 32];
         remote
             .read(at_old, &mut bytes)

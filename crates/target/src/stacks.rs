@@ -52,11 +52,52 @@ fn ranges(stopped: &Stopped, maps: &[Mapping]) -> Vec<Range<u64>> {
 /// A word on a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
+    /// Where it stands.
+    pub address: u64,
     /// The word itself.
     pub value: u64,
-    /// If the word is the segment registers of a signal frame: the program counter
-    /// that was saved in that frame.
+    /// If the word is the segment registers of a signal frame that is not done with: the
+    /// program counter that was saved in that frame.
     pub saved_rip: Option<u64>,
+    /// If it is the segment registers of a signal frame that is done with: where that
+    /// frame starts, with the address of the restorer.
+    pub stale_frame: Option<u64>,
+}
+
+/// Bytes of a signal frame before the segments (struct rt_sigframe).
+const BEFORE_SEGMENTS: u64 = 192;
+/// Words of a signal frame before the segments: from `uc_stack.ss_sp`, and from
+/// `uc_stack.ss_size` (struct ucontext, asm/ucontext.h).
+const STACK_START: usize = 21;
+const STACK_SIZE: usize = 19;
+
+/// The last words that were seen, the newest first.
+#[derive(Default)]
+struct History([u64; STACK_START], usize);
+
+impl History {
+    fn push(&mut self, word: u64) {
+        self.1 = (self.1 + STACK_START - 1) % STACK_START;
+        self.0[self.1] = word;
+    }
+
+    /// The word that was seen `back` words ago; 1 is the last.
+    fn back(&self, back: usize) -> u64 {
+        self.0[(self.1 + back - 1) % STACK_START]
+    }
+}
+
+/// Whether a signal frame at `at` is left over from a handler that has returned: it lies
+/// on the alternate stack that it was delivered to, and no thread is on that stack. The
+/// kernel would write the next frame over it.
+fn is_stale(at: u64, history: &History, stopped: &Stopped) -> bool {
+    let (start, size) = (history.back(STACK_START), history.back(STACK_SIZE));
+    let Some(end) = start.checked_add(size) else {
+        return false;
+    };
+    let stack = start..end;
+    let is_on = |t: &crate::threads::StoppedThread| stack.contains(&t.registers.rsp);
+    size < LIMIT && stack.contains(&at) && !stopped.threads().iter().any(is_on)
 }
 
 /// The segments word of `struct sigcontext_64`: cs, gs, fs, ss, 16 bits each. The
@@ -69,8 +110,7 @@ fn is_segments(word: u64) -> bool {
 pub fn scan(stopped: &Stopped, memory: &RemoteMemory, maps: &[Mapping], mut see: impl FnMut(Word)) {
     for range in ranges(stopped, maps) {
         let mut at = range.start;
-        // sigcontext_64 has rip, then the flags, then the segments.
-        let (mut two_before, mut before) = (0, 0);
+        let mut history = History::default();
         while at < range.end {
             let len = (range.end - at).min(CHUNK as u64) as usize;
             let Ok(bytes) = memory.read_some(at, len) else {
@@ -79,15 +119,20 @@ pub fn scan(stopped: &Stopped, memory: &RemoteMemory, maps: &[Mapping], mut see:
             if bytes.is_empty() {
                 break;
             }
-            for word in bytes.chunks_exact(8) {
+            for (word, address) in bytes.chunks_exact(8).zip((at..).step_by(8)) {
                 let mut w = [0; 8];
                 w.copy_from_slice(word);
                 let value = u64::from_le_bytes(w);
+                // sigcontext_64 has rip, then the flags, then the segments.
+                let is_frame = is_segments(value);
+                let stale = is_frame && is_stale(address, &history, stopped);
                 see(Word {
+                    address,
                     value,
-                    saved_rip: is_segments(value).then_some(two_before),
+                    saved_rip: (is_frame && !stale).then(|| history.back(2)),
+                    stale_frame: stale.then(|| address.wrapping_sub(BEFORE_SEGMENTS)),
                 });
-                (two_before, before) = (before, value);
+                history.push(value);
             }
             at += bytes.len() as u64;
         }

@@ -130,7 +130,7 @@ impl Plans {
                         key: (site.object.name(), site.link_address),
                         probe: Probe {
                             shape: plan.shape,
-                            records: Vec::new(),
+                            work: Vec::new(),
                             near: site.object.range(),
                             before: plan.before,
                             stand_in: plan.breakpoint,
@@ -149,10 +149,8 @@ impl Plans {
         }
         for (number, planned) in plans.planned.iter_mut().enumerate() {
             let fields = fields_of(number, planned.probe.shape.site);
-            planned.probe.records.push(Record {
-                event: number as u32,
-                fields,
-            });
+            let event = number as u32;
+            planned.probe.work.push(Record { event, fields }.into());
         }
         plans
     }

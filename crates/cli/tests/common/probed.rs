@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // no test uses all of it
 
-use capriole_plan::detour::Record;
+use capriole_plan::detour::Work;
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
 use capriole_ring::{Packet, Reader};
@@ -75,8 +75,12 @@ pub fn probed(
             Err(error) => *left_out.entry(error.to_string()).or_default() += 1,
         }
     }
-    let size = |r: &Record| (r.event, record_size(r.fields.len()));
-    let sizes: BTreeMap<u32, usize> = probes.iter().flat_map(|p| &p.records).map(size).collect();
+    let size = |work: &Work| match work {
+        Work::Record(r) => Some((r.event, record_size(r.fields.len()))),
+        Work::Count { .. } => None,
+    };
+    let work = probes.iter().flat_map(|p| &p.work);
+    let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();
     let memory = &attached.memory;
     let mut reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
     let mut hits = Hits::default();

@@ -12,7 +12,7 @@ use crate::survey::Survey;
 use capriole_plan::detour::{Compiler, Counters, Detour, Request, Runtime, room};
 use capriole_plan::site::{Placed, StubTo, Tactic};
 use capriole_resident as resident;
-use capriole_ring::layout::{header, journal};
+use capriole_ring::layout::{FAULTS, header, journal};
 use std::ops::Range;
 
 /// Sites whose object lies within 1 GiB share an arena.
@@ -85,7 +85,15 @@ fn tables_room(probes: &[Probe]) -> u64 {
     let stubs = |p: &Probe| placed(p).map(|p| p.stubs.len()).sum::<usize>();
     let entries: usize = probes.iter().map(entries).sum();
     let stubs: usize = probes.iter().map(stubs).sum();
-    2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64 + ENTRY
+    2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64 + copies_room(probes) + ENTRY
+}
+
+/// Room for the table of copies.
+fn copies_room(probes: &[Probe]) -> u64 {
+    let evicted = |p: &Probe| placed(p).map(|p| p.evicted.len()).sum::<usize>();
+    let copies = |p: &Probe| p.shape.displaced.len() + 1 + 2 * evicted(p);
+    let copies: usize = probes.iter().map(copies).sum();
+    2 * ENTRY + ENTRY * copies as u64
 }
 
 /// What was made for one probe.
@@ -97,6 +105,8 @@ pub(super) struct Made {
     stubs: Vec<(u64, Vec<u8>)>,
     /// Breakpoints inside, and where they lead.
     traps: Vec<(u64, u64)>,
+    /// The copies of neighbours: (start, end, original).
+    evicted: Vec<(u64, u64, u64)>,
 }
 
 /// The code of one arena: the resident, the detours.
@@ -139,7 +149,7 @@ impl Traps {
         memory: &SessionMemory,
         code: &Code,
     ) -> Result<(), TargetError> {
-        let old = agent.trap_action(remote, memory.base, None)?;
+        let old = agent.signal_action(remote, memory.base, libc::SIGTRAP, None)?;
         code.write_old_trap(agent.pid(), remote, (old[0], old[1]))?;
         let entries = code.entries();
         // The journal of the signal action, before the action.
@@ -155,18 +165,21 @@ impl Traps {
         // handler runs: a breakpoint in what the program's own handler calls would
         // end the program, and whoever looks would find SIGTRAP blocked.
         let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
-        const SA_RESTORER: u64 = 0x0400_0000;
         let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
         let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
-        agent.trap_action(
+        agent.signal_action(
             remote,
             memory.base,
+            libc::SIGTRAP,
             Some([entries.trap, flags, entries.restorer, mask]),
         )?;
         step("trap handler installed");
         Ok(())
     }
 }
+
+/// The flag of an action that has a restorer (asm/signal.h).
+const SA_RESTORER: u64 = 0x0400_0000;
 
 fn jump(from: u64, to: u64) -> [u8; 5] {
     let displacement = to.wrapping_sub(from + 5) as u32;
@@ -189,8 +202,9 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
     change
 }
 
-/// Compiles one probe's detour, and what else it needs.
-fn make(probe: &Probe, compiler: &mut Compiler) -> Result<Made, SiteError> {
+/// Compiles one probe's detour, and what else it needs, in the image that is to stand at
+/// `start`.
+fn make(probe: &Probe, start: u64, compiler: &mut Compiler) -> Result<Made, SiteError> {
     let shape = &probe.shape;
     let detour = compiler.compile(&Request {
         work: &probe.work,
@@ -213,11 +227,15 @@ fn make(probe: &Probe, compiler: &mut Compiler) -> Result<Made, SiteError> {
             detour,
             stubs: Vec::new(),
             traps: Vec::new(),
+            evicted: Vec::new(),
         });
     };
-    let mut copies = Vec::new();
+    let (mut copies, mut evicted) = (Vec::new(), Vec::new());
     for instruction in &placed.evicted {
-        copies.push((instruction.ip(), compiler.copy_out(instruction)?));
+        let copy = compiler.copy_out(instruction)?;
+        copies.push((instruction.ip(), copy));
+        let end = start + compiler.image().len() as u64;
+        evicted.push((copy, end, instruction.ip()));
     }
     let copy_of = |at: u64| {
         copies
@@ -246,6 +264,7 @@ fn make(probe: &Probe, compiler: &mut Compiler) -> Result<Made, SiteError> {
         detour,
         stubs,
         traps,
+        evicted,
     })
 }
 
@@ -254,6 +273,20 @@ impl Made {
     pub(super) fn traps(&self) -> impl Iterator<Item = (u64, u64)> {
         let sites = self.changes.iter().map(|c| (c.address, c.detour));
         sites.chain(self.traps.iter().copied())
+    }
+
+    /// The copies of displaced instructions, as rows for the table by which faults are
+    /// told where the originals are.
+    fn copies(&self) -> impl Iterator<Item = (u64, u64)> {
+        let detour = &self.detour;
+        let own = detour
+            .copies
+            .iter()
+            .map(|(original, copy)| (*copy, *original));
+        let end = (detour.address + detour.size as u64, 0);
+        let evicted = self.evicted.iter();
+        let evicted = evicted.flat_map(|(start, end, original)| [(*start, *original), (*end, 0)]);
+        own.chain([end]).chain(evicted)
     }
 
     /// Whether a breakpoint stands somewhere, be it for a moment.
@@ -314,7 +347,7 @@ impl Code {
             let head = vec![INT3; resident::size()];
             let mut compiler = Compiler::new(runtime, arena.start, head);
             for &index in &cluster.probes {
-                made[index] = Some(make(&probes[index], &mut compiler));
+                made[index] = Some(make(&probes[index], arena.start, &mut compiler));
             }
             let bytes = compiler.into_image();
             assert!(
@@ -409,6 +442,55 @@ impl Code {
         step("second table of breakpoints written");
         write(pid, remote, self.entries().traps, &self.free.to_le_bytes())?;
         step("second table of breakpoints in place");
+        Ok(())
+    }
+
+    /// Has the resident stand before the program's own handlers of faults, so that they
+    /// see a displaced instruction's fault at its own address.
+    pub(super) fn install_faults(
+        &mut self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        memory: &SessionMemory,
+        probes: &[Probe],
+    ) -> Result<(), TargetError> {
+        let pid = agent.pid();
+        let copies: Vec<(u64, u64)> = self.made.iter().flatten().flat_map(Made::copies).collect();
+        let table = resident::trap_table(&copies);
+        let at = self.free.next_multiple_of(ENTRY);
+        assert!(
+            table.len() as u64 <= copies_room(probes),
+            "there is room for it"
+        );
+        write(pid, remote, at, &table)?;
+        self.free = at + table.len() as u64;
+        let entries = self.entries();
+        write(pid, remote, entries.copies, &at.to_le_bytes())?;
+        let m = &memory.memory;
+        m.store(header::FAULT_HANDLER, entries.fault);
+        let mut installed = 0;
+        for (index, signal) in FAULTS.into_iter().enumerate() {
+            let old = agent.signal_action(remote, memory.base, signal, None)?;
+            // The default and being ignored stay what they are, and so does a handler
+            // that is for once only.
+            let once = libc::SA_RESETHAND as u64;
+            if old[0] <= 1 || old[1] & once == once {
+                continue;
+            }
+            let place = entries.copies + 8 + index as u64 * 8;
+            write(pid, remote, place, &old[0].to_le_bytes())?;
+            for (i, word) in old.iter().enumerate() {
+                m.store(header::FAULT_OLD + index * 32 + i * 8, *word);
+            }
+            installed |= 1 << index;
+            m.store_u32(header::FAULTS_INSTALLED, installed);
+            step("fault journal written");
+            // Its stack, its mask and its restarting of calls are the program's own.
+            let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
+            let new = [entries.fault, flags, entries.restorer, old[3]];
+            agent.signal_action(remote, memory.base, signal, Some(new))?;
+            step("fault handler installed");
+        }
         Ok(())
     }
 

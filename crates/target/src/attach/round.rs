@@ -321,11 +321,11 @@ impl Attached {
         let remote = RemoteMemory::open(pid)?;
         let traps = self.round.traps();
         self.round.code.replace_traps(pid, &remote, &traps)?;
-        if self.installed.trap.is_none() {
+        if !self.installed.handles_traps() {
             let agent = Agent::hire(&self.process, &remote)?;
             traps.install(&agent, &remote, &self.memory, &self.round.code)?;
             self.standstill.one += agent.dismiss();
-            self.installed.trap = recover::trap_state(&self.memory.memory);
+            self.installed.actions = recover::actions(&self.memory.memory);
         }
         self.write(Occupied::StandIn)
     }
