@@ -17,6 +17,9 @@ use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
 /// How many candidates, or implementations, a message names.
 const NAMED: usize = 8;
 
+/// Fewer names than this are demangled on one thread.
+const WORTH_A_THREAD: usize = 2000;
+
 /// One place to probe.
 #[derive(Debug, Clone)]
 pub struct Site {
@@ -143,6 +146,9 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn sites(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
+        if self.pattern.bytes().all(|byte| byte == b'*') {
+            return self.matching(); // no function is called that
+        }
         let found = symbols.exact(self.pattern);
         match found.as_slice() {
             [] if self.spec.is_glob() => self.matching(),
@@ -183,11 +189,24 @@ impl Finder<'_> {
     fn matching(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
         let found = symbols.matching(|name| self.spec.matches(name));
-        let sites: Vec<Site> = found
-            .iter()
-            .filter(|found| self.offset < found.function.extent.len())
-            .filter_map(|found| self.site(found))
-            .collect();
+        let some = |found: &[Found<'_>]| -> Vec<Site> {
+            let long_enough = |found: &&Found<'_>| self.offset < found.function.extent.len();
+            let found = found.iter().filter(long_enough);
+            found.filter_map(|found| self.site(found)).collect()
+        };
+        // Names are demangled, which takes its time.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = found.len().div_ceil(threads).max(WORTH_A_THREAD);
+        let sites: Vec<Site> = std::thread::scope(|scope| {
+            let shares = found.chunks(share);
+            let work: Vec<_> = shares.map(|share| scope.spawn(|| some(share))).collect();
+            work.into_iter()
+                .flat_map(|work| match work.join() {
+                    Ok(sites) => sites,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
+                .collect()
+        });
         if sites.is_empty() {
             return Err(ResolveError::NoMatch {
                 pattern: self.pattern.to_owned(),

@@ -41,15 +41,16 @@ impl SymbolTable {
     /// Resolvers (`STT_GNU_IFUNC`), old versions and the cold parts that
     /// compilers split off (`name.cold`) are left out.
     pub fn matching(&self, matches: impl Fn(&str) -> bool) -> Vec<Found<'_>> {
-        let demangled = self.demangled();
         let symbols = &self.raw.symbols;
+        let demangled = |index: u32| self.demangled()[index as usize].as_ref();
         let wanted = |index: u32| {
             let symbol = &symbols[index as usize];
             let name = self.raw.text(symbol);
-            let names = demangled[index as usize].as_ref();
+            // Demangling is dear: not if the name itself matches.
             symbol.default_version
                 && !is_cold(name)
-                && (matches(name) || names.is_some_and(|n| matches(&n.short) || matches(&n.full)))
+                && (matches(name)
+                    || demangled(index).is_some_and(|n| matches(&n.short) || matches(&n.full)))
         };
         self.functions
             .iter()
