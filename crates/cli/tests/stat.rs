@@ -211,7 +211,7 @@ fn what_cannot_be_counted_is_said() {
     for (words, wanted) in [
         (&["-e", ":no_such_function"][..], "no function"),
         (
-            &["--no-breakpoints", "-e", ":counted_short"],
+            &["--no-breakpoints", "-e", ":counted_stubborn"],
             "cannot be probed",
         ),
         (

@@ -1,7 +1,10 @@
 //! `choose` on small functions, each with its disassembly.
 
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, RelocateError, Targets};
-use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose};
+use capriole_plan::place::{Placer, Space};
+use capriole_plan::site::{
+    Refusal, Refused, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
+};
 use iced_x86::Register;
 
 /// Where the function under test begins.
@@ -44,13 +47,23 @@ impl Function {
 
     /// Chooses at an offset from the start.
     fn at(&self, offset: u64) -> Result<Shape, Refused> {
+        self.choose(offset, None)
+    }
+
+    /// Chooses with room for stubs in `free`.
+    fn placed(&self, offset: u64, free: &[std::ops::Range<u64>]) -> Result<Shape, Refused> {
+        let mut placer = Placer::new(Space::new(free.to_vec(), 100));
+        self.choose(offset, Some(&mut placer))
+    }
+
+    fn choose(&self, offset: u64, placer: Option<&mut Placer>) -> Result<Shape, Refused> {
         let code = Code::new(&self.bytes, START);
         let extent = Extent::new(START, START + self.size);
         let hints = Hints {
             landing_pads: &self.pads,
             read: &|_, _| None,
         };
-        choose(&SiteInput {
+        let input = SiteInput {
             code: &code,
             flow: &FunctionFlow::analyse_with(&code, &extent, &hints).unwrap(),
             site: START + offset,
@@ -61,7 +74,11 @@ impl Function {
             int3: self.int3,
             go: self.go,
             split_part: self.split_part,
-        })
+        };
+        match placer {
+            None => choose(&input),
+            Some(placer) => choose_placed(&input, placer),
+        }
     }
 
     /// The reason why `tactic` was not used at an offset.
@@ -242,10 +259,92 @@ fn without_breakpoints_the_reason_is_passed_on() {
     let refused = function.at(0).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "reserved: no nops at the site; \
-         jump: the instruction has 2 bytes, 5 are needed; \
-         region: something may jump to 0x401002, which would be covered; \
+        "region: something may jump to 0x401002, which would be covered; \
          int3: thread 7 blocks SIGTRAP"
+    );
+}
+
+/// Above the program, as far as a jump reaches.
+const ABOVE: std::ops::Range<u64> = 0x1000_0000..0x8000_0000;
+
+/// ```text
+/// before  31 c0 │ ff c0 39 f8 …       xor %eax,%eax; inc %eax; cmp %edi,%eax
+/// after   e9 xx │ ff c0 39            jmp .+5+0x39c0ffxx
+/// ```
+#[test]
+fn a_pun_shares_the_bytes_behind() {
+    let function = Function::new(LOOP, &[]);
+    let shape = function.placed(0, &[ABOVE]).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Punned, 0, 2, 2, 1));
+    let placed = shape.placed.expect("a placed shape");
+    let [write] = &placed.writes[..] else {
+        panic!("{placed:x?}")
+    };
+    assert_eq!(
+        (write.address, write.before.len(), write.after[0]),
+        (START, 2, 0xe9)
+    );
+    let [stub] = placed.stubs[..] else {
+        panic!("{placed:x?}")
+    };
+    let displacement = u64::from(u32::from_le_bytes([
+        write.after[1],
+        LOOP[2],
+        LOOP[3],
+        LOOP[4],
+    ]));
+    assert_eq!(
+        (stub.address, stub.to),
+        (START + 5 + displacement, StubTo::Detour)
+    );
+    assert_eq!(placed.relies_on, [(START, LOOP[..5].to_vec())]);
+    // Nothing is free there, nor where neighbours could lead it.
+    let elsewhere = function
+        .placed(0, std::slice::from_ref(&(ABOVE.start..0x3000_0000)))
+        .unwrap();
+    assert_eq!(elsewhere.tactic, Tactic::Int3);
+}
+
+/// A `ret` before something else's code: all of the displacement is given.
+#[test]
+fn a_pun_over_one_byte_has_one_address() {
+    // c3 ret │ 89 f8 mov %edi,%eax; 5b pop %rbx; 48 … belongs to others
+    let function = Function::new(&[0xc3], &[0x89, 0xf8, 0x5b, 0x48, 0x90]);
+    let stub = START + 5 + 0x485b_f889;
+    let shape = function.placed(0, &[ABOVE]).unwrap();
+    assert_eq!(summary(&shape), (Tactic::PunnedByte, 0, 1, 1, 1));
+    let placed = shape.placed.expect("a placed shape");
+    assert_eq!(placed.stubs[0].address, stub);
+    assert_eq!(placed.writes[0].after, [0xe9]);
+    // Taken, by whomever: only a breakpoint is left.
+    let page = stub & !0xfff;
+    let shape = function
+        .placed(0, &[ABOVE.start..page, page + 0x1000..ABOVE.end])
+        .unwrap();
+    assert_eq!(shape.tactic, Tactic::Int3);
+}
+
+/// Unused bytes behind the function hold the jump, and the site a short one to it.
+#[test]
+fn unused_bytes_nearby_hold_the_jump() {
+    // 31 c0 xor %eax,%eax; 1: ff c0 inc; 39 f8 cmp; 75 fa jne 1b; c3 ret; cc…
+    let bytes = [0x31, 0xc0, 0xff, 0xc0, 0x39, 0xf8, 0x75, 0xfa, 0xc3];
+    let function = Function::new(&bytes, &[0xcc; 7]);
+    // Only there: neither the bytes behind the site nor a jump in them lead so far.
+    let shape = function.placed(0, &[0x1000_0000..0x1000_1000]).unwrap();
+    assert_eq!(shape.tactic, Tactic::Evicted);
+    let placed = shape.placed.expect("a placed shape");
+    let [hole, site] = &placed.writes[..] else {
+        panic!("{placed:x?}")
+    };
+    assert!(
+        hole.address >= START + 9 && hole.after[0] == 0xe9,
+        "{placed:x?}"
+    );
+    let landing = site.address + 2 + u64::from(site.after[1]);
+    assert_eq!(
+        (site.address, site.after[0], landing),
+        (START, 0xeb, hole.address)
     );
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
-use capriole_plan::detour::{Detour, Record, Request, compile};
+use capriole_plan::detour::{Compiler, Detour, Record, Request, Work};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Shape, SiteInput, Tactic, choose, choose_placed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -14,7 +14,7 @@ use crate::machine::{CALLS, End, FLAGS, Machine, Outcome, Program, Step};
 use crate::memory::{self, BIAS, Memory, SENTINEL, STACK_POINTER};
 use crate::object::Object;
 use crate::patch::{self, Patch};
-use crate::session::{DETOURS, Mode, Session};
+use crate::session::{COUNTERS, DETOURS, Mode, Session};
 use crate::support::random::Random;
 use crate::tally::{Ended, Other, Tally};
 use crate::{child, vectors};
@@ -24,8 +24,10 @@ const SITES: usize = 6;
 const INPUTS: usize = 3;
 /// Longer functions are not taken: their analysis takes longer than all runs.
 const LONGEST: u64 = 0x8000;
-/// Room for a detour, and for the copy of an evicted instruction behind it.
-const DETOUR_SIZE: u64 = 0x1000;
+/// Room for the image of a probe: its detour, those of others before it, what they
+/// share, and copies of evicted instructions.
+const IMAGE_SIZE: usize = 0x2000;
+const INT3: u8 = 0xcc;
 /// How often the memory below the stack is changed to see whether that matters: a
 /// comparison with one wrong value may come out as with another.
 const SCRIBBLES: u64 = 12;
@@ -54,10 +56,11 @@ struct Function {
 /// A probe on a site of it.
 struct Probe {
     shape: Shape,
-    records: Vec<Record>,
+    work: Vec<Work>,
     mode: Mode,
-    /// Where the detour begins, before its entry.
+    /// Where the image begins.
     address: u64,
+    image: Vec<u8>,
     detour: Detour,
     patch: Patch,
     /// The bytes of the text before the patch, in the order of its writes.
@@ -221,42 +224,40 @@ impl<'a> Prover<'a> {
             Mode::Unregistered,
             Mode::Locked,
         ]);
-        let mut records = Vec::new();
-        for event in 0..1 + random.below(8) as u32 / 6 {
-            let fields = (0..random.below(5)).map(|_| {
-                let number = random.pick(&[0u32, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-                Register::RAX + number
-            });
-            records.push(Record {
-                event: 1000 + event,
-                fields: fields.collect(),
-            });
-        }
+        let work = random_work(random);
         let address = DETOURS + 32 * random.below(64) as u64;
         let request = Request {
-            records: &records,
+            work: &work,
             displaced: &shape.displaced,
             resume: shape.resume,
             red_zone: !shape.at_entry,
             live: shape.live,
         };
-        let detour = compile(&request, &self.session.runtime(mode), address)
-            .map_err(|e| format!("no detour: {e}: {shape:#x?}"))?;
-        assert!(detour.bytes.len() as u64 <= DETOUR_SIZE);
-        let room = address + DETOUR_SIZE;
-        let Some(patch) = patch::patch(&shape, &detour, room) else {
+        let mut compiler = Compiler::new(self.session.runtime(mode), address, Vec::new());
+        let no_detour = |e| format!("no detour: {e}: {shape:#x?}");
+        for other in 0..random.below(3) as u32 {
+            let request = Request {
+                work: &elsewhere(&work, other),
+                displaced: &[],
+                ..request
+            };
+            compiler.compile(&request).map_err(no_detour)?;
+        }
+        let detour = compiler.compile(&request).map_err(no_detour)?;
+        let Some(patch) = patch::patch(&shape, &detour, &mut compiler) else {
             return Ok(None);
         };
+        let image = compiler.into_image();
+        assert!(image.len() <= IMAGE_SIZE);
         if child::Stubs::map(&patch.stubs).is_none() {
             return Ok(None);
         }
         let memory = &mut self.memory;
         // The kernel may still look at the descriptor of the last detour.
         child::forget_rseq();
-        memory.write_arena(address, &detour.bytes);
-        for (at, bytes) in &patch.evicted {
-            memory.write_arena(*at, bytes);
-        }
+        let mut bytes = image.clone();
+        bytes.resize(IMAGE_SIZE, INT3); // nothing stays of the last one
+        memory.write_arena(address, &bytes);
         // What displacements share with the code behind the function.
         for (at, bytes) in &patch.relies_on {
             for (at, byte) in (*at..).zip(bytes) {
@@ -272,9 +273,10 @@ impl<'a> Prover<'a> {
         Ok(Some(Probe {
             before: before.collect(),
             shape,
-            records,
+            work,
             mode,
             address,
+            image,
             detour,
             patch,
         }))
@@ -327,7 +329,7 @@ impl<'a> Prover<'a> {
         generated.push(Extent::new(memory::ARENA, arena_end));
         // The copies, or the way back if there are none.
         let detour = &probe.detour;
-        let way_back = probe.address + detour.bytes.len() as u64 - 5;
+        let way_back = detour.address + detour.size as u64 - 5;
         let landing = detour.copies.first().map_or(way_back, |(_, copy)| *copy);
         // Now and then through the recording, too: each step aborts its restartable
         // sequence.
@@ -356,10 +358,10 @@ impl<'a> Prover<'a> {
         unwritten.extend(undo_call(probe, &mut probed));
         let same = compare::steps(&original.outcome, &probed.outcome, dead).and_then(|loose| {
             compare::ends(&original, &probed, loose, dead, &unwritten, locate)?;
-            self.check_records(probe, &original.outcome)
+            self.check_work(probe, &original.outcome)
         });
         if let Err(error) = same {
-            if self.reads_garbage(&original, &original_program, shape.at_entry) {
+            if self.reads_garbage(function, &original, &original_program, shape.at_entry) {
                 tally.other(Other::Garbage);
                 return Ok(());
             }
@@ -381,6 +383,9 @@ impl<'a> Prover<'a> {
             original.outcome.steps.len(),
             arrivals.len(),
         );
+        if !arrivals.is_empty() && probe.work.iter().any(is_count) {
+            tally.counted();
+        }
         let runs_on = match original.outcome.end {
             End::Left(to) => !self.memory.stops_at(to),
             _ => ended == Ended::Bound,
@@ -398,20 +403,21 @@ impl<'a> Prover<'a> {
         // The detour may take another way than when it is stepped, and leave other
         // values where nothing is alive.
         let same = compare::ends(&original, &plain, dead, dead, &unwritten, locate)
-            .and_then(|()| self.check_records(probe, &original.outcome));
-        if let Err(error) = same {
-            if self.reads_garbage(&original, &original_program, shape.at_entry) {
+            .and_then(|()| self.check_work(probe, &original.outcome));
+        match same {
+            Ok(restartable) => tally.plain(restartable > 0),
+            Err(_)
+                if self.reads_garbage(function, &original, &original_program, shape.at_entry) =>
+            {
                 tally.other(Other::Garbage);
-                return Ok(());
             }
-            return Err(explain(&error, "at full speed", &original, &plain));
+            Err(error) => return Err(explain(&error, "at full speed", &original, &plain)),
         }
-        tally.plain();
         Ok(())
     }
 
     /// With the first writes of a probe only, of which the last is that of the site,
-    /// nothing is recorded and nothing changes.
+    /// nothing is recorded or counted and nothing changes.
     fn prove_half_written(
         &mut self,
         original: &Run,
@@ -432,20 +438,29 @@ impl<'a> Prover<'a> {
         half.patched.retain(is_written);
         half.generated
             .retain(|range| !is_write(probe, range) || is_written(&range.start));
-        let half = self.run(half, Some((probe, writes)));
+        let mut half = self.run(half, Some((probe, writes)));
+        let pushed: Vec<Extent> = undo_call(probe, &mut half).into_iter().collect();
         let none = Loose::default();
         compare::steps(&original.outcome, &half.outcome, none)
             .and_then(|loose| {
-                compare::ends(original, &half, loose, none, &[], |at| {
-                    match is_written(&at) {
+                compare::ends(
+                    original,
+                    &half,
+                    loose,
+                    none,
+                    &pushed,
+                    |at| match is_written(&at) {
                         true => None,
                         false => copy_around(probe, at).map_or(Some(at), |(_, old)| Some(old)),
-                    }
-                })
+                    },
+                )
             })
-            .and_then(|()| match self.session.written(&probe.records)?.len() {
-                0 => Ok(()),
-                n => Err(format!("{n} records")),
+            .and_then(|()| {
+                let seen = self.session.seen(&probe.work)?;
+                match (seen.records.len(), seen.counts.iter().sum::<u64>()) {
+                    (0, 0) => Ok(()),
+                    (records, counts) => Err(format!("{records} records, counted {counts}")),
+                }
             })
             .map_err(|e| explain(&e, "half written", original, &half))
     }
@@ -453,10 +468,27 @@ impl<'a> Prover<'a> {
     /// Whether the original itself does something else if what lies below the stack
     /// pointer on arrival changes, so that nothing follows from the run.
     ///
-    /// At a function's entry that holds for the red zone, too, but a function that
-    /// calls nobody has no excuse for reading there.
-    fn reads_garbage(&mut self, original: &Run, program: &Program, at_entry: bool) -> bool {
-        let spared = if at_entry && original.outcome.calls > 0 {
+    /// At a function's entry that holds for the red zone, too. A function that calls
+    /// nobody has an excuse for reading there only if it comes from its start and had
+    /// no chance to write before: of the 16 bytes of a `long double` in its frame it
+    /// writes ten, and may read all.
+    fn reads_garbage(
+        &mut self,
+        function: &Function,
+        original: &Run,
+        program: &Program,
+        at_entry: bool,
+    ) -> bool {
+        let outcome = &original.outcome;
+        let code = self.object.code();
+        let is_endbr = |step: &Step| {
+            code.instruction_at(step.address, function.extent.end)
+                .is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64)
+        };
+        let nothing_before = program.start.address == function.extent.start
+            && matches!(outcome.arrivals[..], [arrival]
+                if outcome.steps[..arrival.after].iter().all(is_endbr));
+        let spared = if at_entry && (outcome.calls > 0 || nothing_before) {
             0
         } else {
             RED_ZONE
@@ -532,21 +564,78 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// Each arrival was recorded once, with the registers that it came with.
-    fn check_records(&self, probe: &Probe, original: &Outcome) -> Result<(), String> {
-        let mut expected = Vec::new();
+    /// Each arrival was recorded once, with the registers that it came with, and
+    /// counted once. Returns how much of that was done by a restartable sequence.
+    fn check_work(&self, probe: &Probe, original: &Outcome) -> Result<u64, String> {
+        let mut records = Vec::new();
+        let mut counts = vec![0; COUNTERS as usize];
         for arrival in &original.arrivals {
-            for record in &probe.records {
-                let value = |r: &Register| arrival.step.gprs[r.number()];
-                expected.push((record.event, record.fields.iter().map(value).collect()));
+            let value = |r: &Register| arrival.step.gprs[r.number()];
+            for work in &probe.work {
+                match work {
+                    Work::Record(record) => {
+                        records.push((record.event, record.fields.iter().map(value).collect()));
+                    }
+                    Work::Count { counter } => counts[*counter as usize] += 1,
+                }
             }
         }
-        let written = self.session.written(&probe.records)?;
-        if written != expected {
-            return Err(format!("recorded {written:x?}, not {expected:x?}"));
+        let seen = self.session.seen(&probe.work)?;
+        if seen.records != records {
+            return Err(format!("recorded {:x?}, not {records:x?}", seen.records));
         }
-        Ok(())
+        if seen.counts != counts {
+            return Err(format!("counted {:?}, not {counts:?}", seen.counts));
+        }
+        if seen.restartable > 0 && probe.mode != Mode::Registered {
+            return Err(format!("{} times as if registered", seen.restartable));
+        }
+        Ok(seen.restartable)
     }
+}
+
+/// One or two records, with a count before, between or behind them, or counts only.
+fn random_work(random: &mut Random) -> Vec<Work> {
+    let count = |random: &mut Random| Work::Count {
+        counter: random.below(COUNTERS as usize) as u32,
+    };
+    if random.below(8) == 0 {
+        return (0..1 + random.below(2)).map(|_| count(random)).collect();
+    }
+    let mut work = Vec::new();
+    for event in 0..1 + random.below(8) as u32 / 6 {
+        let fields = (0..random.below(5)).map(|_| {
+            let number = random.pick(&[0u32, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
+            Register::RAX + number
+        });
+        let record = Record {
+            event: 1000 + event,
+            fields: fields.collect(),
+        };
+        work.push(record.into());
+    }
+    if random.below(4) == 0 {
+        work.insert(random.below(work.len() + 1), count(random));
+    }
+    work
+}
+
+/// What a site elsewhere does, in the same form: other events, other counters.
+fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
+    let change = |work: &Work| match work {
+        Work::Record(record) => Work::Record(Record {
+            event: record.event + 1000 * (other + 1),
+            fields: record.fields.clone(),
+        }),
+        Work::Count { counter } => Work::Count {
+            counter: (counter + 1 + other) % COUNTERS,
+        },
+    };
+    work.iter().map(change).collect()
+}
+
+fn is_count(work: &Work) -> bool {
+    matches!(work, Work::Count { .. })
 }
 
 /// Whether a range is that of one of the probe's writes.
@@ -649,7 +738,10 @@ fn undo_call(probe: &Probe, run: &mut Run) -> Option<Extent> {
         return None;
     };
     let (copy, original) = copy_around(probe, at)?;
-    let call = probe.shape.displaced.iter().find(|i| i.ip() == original)?;
+    let shape = &probe.shape;
+    let evicted = shape.placed.iter().flat_map(|placed| &placed.evicted);
+    let mut copied = shape.displaced.iter().chain(evicted);
+    let call = copied.find(|i| i.ip() == original)?;
     if copy == at || call.flow_control() != FlowControl::IndirectCall {
         return None;
     }
@@ -747,7 +839,7 @@ fn describe(
     let shape = &probe.shape;
     let mut text = format!(
         "{error}\n{} {} (mapped {BIAS:#x} higher than linked), site {:#x}, {}\n\
-         covered {}, resume {:#x}, at entry: {}, live {:?}, records {:?}, {:?}\n",
+         covered {}, resume {:#x}, at entry: {}, live {:?}, work {:?}, {:?}\n",
         function.name,
         function.extent,
         shape.site,
@@ -756,7 +848,7 @@ fn describe(
         shape.resume,
         shape.at_entry,
         shape.live,
-        probe.records,
+        probe.work,
         probe.mode,
     );
     let _ = writeln!(text, "{:x?}", probe.patch);
@@ -777,6 +869,6 @@ fn describe(
         .unwrap_or(&[]);
     list("around the site", bytes, from, 40);
     let hot = (probe.detour.entry - probe.address) as usize;
-    list("detour", &probe.detour.bytes[hot..], probe.detour.entry, 80);
+    list("detour", &probe.image[hot..], probe.detour.entry, 80);
     text
 }

@@ -1,7 +1,7 @@
 //! The proof by execution: random functions of real libraries are run from random
 //! registers and memory, as they are and with a probe, in a child process. General,
 //! vector and flag registers, memory and every step of control flow must be the
-//! same, and each arrival at the site must have been recorded once.
+//! same, and each arrival at the site must have been recorded and counted once.
 //!
 //! `CAPRIOLE_LONG` makes it long, `CAPRIOLE_SEED=n` varies it, and
 //! `CAPRIOLE_CASE=library:n` runs one case of it, as a failure says.

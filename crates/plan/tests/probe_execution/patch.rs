@@ -2,11 +2,8 @@
 //! to forward.
 
 use capriole_insn::Extent;
-use capriole_plan::detour::{Detour, copy_out};
+use capriole_plan::detour::{Compiler, Detour};
 use capriole_plan::site::{Shape, StubTo, Tactic};
-
-/// Room for the copy of an evicted instruction and the jump behind it, in bytes.
-const COPY_ROOM: u64 = 64;
 
 /// All that has to be done for a probe, and what has to be known to follow it.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +20,6 @@ pub struct Patch {
     pub patched: Vec<u64>,
     /// Copies, and what they are copies of.
     pub copies: Vec<(u64, u64)>,
-    /// Copies of evicted instructions, for the arena.
-    pub evicted: Vec<(u64, Vec<u8>)>,
 }
 
 /// `jmp rel32` from one address to another, if it reaches.
@@ -36,8 +31,9 @@ fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
 }
 
 /// What leads from the site of `shape` to `detour`. Copies of evicted instructions
-/// stand at `room`. `None` if something is out of reach.
-pub fn patch(shape: &Shape, detour: &Detour, room: u64) -> Option<Patch> {
+/// come to the image of `compiler`, from which the detour is. `None` if something is
+/// out of reach.
+pub fn patch(shape: &Shape, detour: &Detour, compiler: &mut Compiler) -> Option<Patch> {
     let site = shape.site;
     let mut patch = Patch {
         patched: vec![site],
@@ -58,17 +54,17 @@ pub fn patch(shape: &Shape, detour: &Detour, room: u64) -> Option<Patch> {
         patch.writes.push((write.address, write.after.clone()));
     }
     patch.relies_on = placed.relies_on.clone();
-    for (index, evicted) in placed.evicted.iter().enumerate() {
-        let at = room + index as u64 * COPY_ROOM;
-        let bytes = copy_out(evicted, at).ok()?;
-        patch.patched.push(evicted.ip());
-        patch.copies.push((at, evicted.ip()));
-        patch.evicted.push((at, bytes));
+    let mut evicted = Vec::new();
+    for instruction in &placed.evicted {
+        let copy = compiler.copy_out(instruction).ok()?;
+        patch.patched.push(instruction.ip());
+        patch.copies.push((copy, instruction.ip()));
+        evicted.push(copy);
     }
     for stub in &placed.stubs {
         let to = match stub.to {
             StubTo::Detour => detour.entry,
-            StubTo::Evicted(index) => room + index as u64 * COPY_ROOM,
+            StubTo::Evicted(index) => evicted[index],
         };
         let bytes = stub.bytes(to)?;
         assert!(bytes.len() as u64 <= stub.size);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use capriole_plan::detour::{Record, Runtime};
+use capriole_plan::detour::{Counters, Runtime, Work};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry};
 use capriole_ring::memory::Identity;
@@ -16,7 +16,10 @@ const GEOMETRY: Geometry = Geometry {
     packet_size: 4096,
     packets: 64,
     journal: 1,
+    counters: 6,
 };
+/// How many counters there are.
+pub const COUNTERS: u32 = GEOMETRY.counters;
 const RESIDENT_SIZE: u64 = 0x1000;
 /// The detours stand behind the residents.
 pub const DETOURS: u64 = ARENA + 3 * RESIDENT_SIZE;
@@ -50,6 +53,16 @@ impl Mode {
 
 /// A record as it was written: its event and fields.
 pub type Written = (u32, Vec<u64>);
+
+/// What detours have left in a session.
+pub struct Seen {
+    /// All records, in the order of their times.
+    pub records: Vec<Written>,
+    /// The values of the counters.
+    pub counts: Vec<u64>,
+    /// How much of both was done by a restartable sequence.
+    pub restartable: u64,
+}
 
 pub struct Session {
     memory: Arc<Memory>,
@@ -101,6 +114,11 @@ impl Session {
             tid_offset: Some(TID.0),
             switch: entries.switch,
             locked: entries.locked,
+            counters: Counters {
+                address: self.base + GEOMETRY.counters_offset() as u64,
+                stride: GEOMETRY.counter_stride() as u32,
+                cpus: GEOMETRY.cpus,
+            },
         }
     }
 
@@ -118,10 +136,25 @@ impl Session {
                 self.memory.store_u32(at + layout::stream::LOCK, 0);
             }
         }
+        for copy in 0..=GEOMETRY.cpus {
+            for counter in 0..COUNTERS {
+                self.memory.store(GEOMETRY.counter(copy, counter), 0);
+            }
+        }
     }
 
-    /// All records, in the order of their times.
-    pub fn written(&self, records: &[Record]) -> Result<Vec<Written>, String> {
+    /// What the detour that does `work` has left.
+    pub fn seen(&self, work: &[Work]) -> Result<Seen, String> {
+        let fields = |event: u32| {
+            work.iter().find_map(|work| match work {
+                Work::Record(record) if record.event == event => Some(record.fields.len()),
+                _ => None,
+            })
+        };
+        let counts = capriole_ring::Counters::new(self.memory.clone(), GEOMETRY).read();
+        let shared = |counter| self.memory.load(GEOMETRY.counter(GEOMETRY.cpus, counter));
+        let shared: u64 = (0..COUNTERS).map(shared).sum();
+        let mut restartable = counts.iter().sum::<u64>() - shared;
         let mut reader = Reader::new(self.memory.clone(), GEOMETRY, self.base);
         let mut written: Vec<(u64, Written)> = Vec::new();
         reader.collect::<String>(true, |packet| {
@@ -130,13 +163,11 @@ impl Session {
                 let word =
                     |i: usize| u64::from_le_bytes(rest[8 * i..8 * i + 8].try_into().unwrap());
                 let (time, event) = (word(0), word(1) as u32);
-                let record = records
-                    .iter()
-                    .find(|record| record.event == event)
-                    .ok_or_else(|| format!("event {event} was never asked for"))?;
-                let fields = (0..record.fields.len()).map(|i| word(2 + i)).collect();
-                written.push((time, (event, fields)));
-                rest = &rest[16 + 8 * record.fields.len()..];
+                let fields =
+                    fields(event).ok_or_else(|| format!("event {event} was never asked for"))?;
+                written.push((time, (event, (0..fields).map(|i| word(2 + i)).collect())));
+                restartable += u64::from(packet.lane == 0);
+                rest = &rest[16 + 8 * fields..];
             }
             Ok(())
         })?;
@@ -148,6 +179,10 @@ impl Session {
             ));
         }
         written.sort();
-        Ok(written.into_iter().map(|(_, record)| record).collect())
+        Ok(Seen {
+            records: written.into_iter().map(|(_, record)| record).collect(),
+            counts,
+            restartable,
+        })
     }
 }

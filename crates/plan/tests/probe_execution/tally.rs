@@ -58,6 +58,8 @@ pub struct Tally {
     others: [AtomicU64; Other::ALL.len()],
     ended: [AtomicU64; Ended::ALL.len()],
     plain: AtomicU64,
+    restartable: AtomicU64,
+    counted: AtomicU64,
     arrivals: AtomicU64,
     steps: AtomicU64,
     sites: AtomicU64,
@@ -119,9 +121,16 @@ impl Tally {
         add(&self.half_written, 1);
     }
 
-    /// The same once more at full speed.
-    pub fn plain(&self) {
+    /// The same once more at full speed; `restartable` says whether something was done
+    /// by a restartable sequence.
+    pub fn plain(&self, restartable: bool) {
         add(&self.plain, 1);
+        add(&self.restartable, u64::from(restartable));
+    }
+
+    /// A site-run whose arrivals were counted.
+    pub fn counted(&self) {
+        add(&self.counted, 1);
     }
 
     pub fn other(&self, other: Other) {
@@ -145,6 +154,13 @@ impl Tally {
         }
         let plain = get(&self.plain);
         assert!(plain * 10 >= runs, "{plain} of {runs} at full speed");
+        let restartable = get(&self.restartable);
+        assert!(
+            restartable * 5 >= plain || !self.has_rseq(),
+            "{restartable} of {plain} by restartable sequences"
+        );
+        let counted = get(&self.counted);
+        assert!(counted * 10 >= runs, "{counted} of {runs} counted");
     }
 }
 
@@ -152,12 +168,15 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} site-runs at {} sites ({} arrivals, {} instructions; {} also at full speed, {} half written):",
+            "{} site-runs at {} sites ({} arrivals, {} instructions; {} counted; {} also at full speed, {} of \
+             them by restartable sequences; {} half written):",
             self.runs(),
             get(&self.sites),
             get(&self.arrivals),
             get(&self.steps),
+            get(&self.counted),
             get(&self.plain),
+            get(&self.restartable),
             get(&self.half_written),
         )?;
         for tactic in Tactic::ALL {
