@@ -290,10 +290,18 @@ impl Probed {
     /// # Errors
     /// They are still in; the error says why.
     pub fn detach(&self) -> Result<Detached, TargetError> {
-        match self.attached.detach() {
-            // It ended while it was being left: nothing is left to take out.
-            Err(_) if is_over(&self.attached.process) => Ok(Detached::default()),
-            result => result,
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.attached.detach() {
+                // It ended while it was being left: nothing is left to take out.
+                Err(_) if is_over(&self.attached.process) => return Ok(Detached::default()),
+                // A parent in vfork stops when its child has executed its program.
+                Err(TargetError::Unstoppable { .. }) if tries < DETACH_TRIES => {
+                    std::thread::sleep(SECOND);
+                }
+                result => return result,
+            }
         }
     }
 
@@ -355,6 +363,9 @@ impl Ended {
 
 /// Between two looks at what takes longer to look at.
 const SECOND: Duration = Duration::from_secs(1);
+/// How often it is tried to stop a thread that does not stop, before its probes are left
+/// in the program. Each try takes seconds.
+const DETACH_TRIES: u32 = 3;
 /// When sites that were occupied are tried again for the first time; then after twice
 /// as long each time, up to the longest.
 const FIRST_ROUND: Duration = Duration::from_millis(5);

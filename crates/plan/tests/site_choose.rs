@@ -274,7 +274,7 @@ const ABOVE: std::ops::Range<u64> = 0x1000_0000..0x8000_0000;
 #[test]
 fn a_pun_shares_the_bytes_behind() {
     let function = Function::new(LOOP, &[]);
-    let shape = function.placed(0, &[ABOVE]).unwrap();
+    let shape = function.placed(0, std::slice::from_ref(&ABOVE)).unwrap();
     assert_eq!(summary(&shape), (Tactic::Punned, 0, 2, 2, 1));
     let placed = shape.placed.expect("a placed shape");
     let [write] = &placed.writes[..] else {
@@ -311,7 +311,7 @@ fn a_pun_over_one_byte_has_one_address() {
     // c3 ret │ 89 f8 mov %edi,%eax; 5b pop %rbx; 48 … belongs to others
     let function = Function::new(&[0xc3], &[0x89, 0xf8, 0x5b, 0x48, 0x90]);
     let stub = START + 5 + 0x485b_f889;
-    let shape = function.placed(0, &[ABOVE]).unwrap();
+    let shape = function.placed(0, std::slice::from_ref(&ABOVE)).unwrap();
     assert_eq!(summary(&shape), (Tactic::PunnedByte, 0, 1, 1, 1));
     let placed = shape.placed.expect("a placed shape");
     assert_eq!(placed.stubs[0].address, stub);
@@ -331,7 +331,9 @@ fn unused_bytes_nearby_hold_the_jump() {
     let bytes = [0x31, 0xc0, 0xff, 0xc0, 0x39, 0xf8, 0x75, 0xfa, 0xc3];
     let function = Function::new(&bytes, &[0xcc; 7]);
     // Only there: neither the bytes behind the site nor a jump in them lead so far.
-    let shape = function.placed(0, &[0x1000_0000..0x1000_1000]).unwrap();
+    let shape = function
+        .placed(0, std::slice::from_ref(&(0x1000_0000..0x1000_1000)))
+        .unwrap();
     assert_eq!(shape.tactic, Tactic::Evicted);
     let placed = shape.placed.expect("a placed shape");
     let [hole, site] = &placed.writes[..] else {
