@@ -21,10 +21,23 @@
 //! | [`kernel`] | the rows measured with the kernel's tracing |
 //! | [`runner`] | rounds, calibration, honesty |
 //! | [`report`] | results as JSON and as a table |
+//!
+//! For `capriole bench attach` and `capriole bench program` there are programs to be
+//! probed: one with very many functions, and real ones with work to do.
+//!
+//! | module | about |
+//! | --- | --- |
+//! | [`crowd`] | a program with 40,000 functions, generated and compiled |
+//! | [`workload`] | CPython and SQLite with a fixed amount of work |
+//! | [`server`] | node, which serves itself |
+//! | [`talk`] | having a program do something, and hearing its answer |
+//! | [`scratch`] | a directory that does not stay |
+//! | [`spread`] | median and extremes |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("capriole-bench measures x86-64 Linux only");
 
+pub mod crowd;
 pub mod floor;
 pub mod function;
 mod interrupt;
@@ -32,7 +45,12 @@ pub mod kernel;
 pub mod process;
 pub mod report;
 pub mod runner;
+pub mod scratch;
+pub mod server;
+pub mod spread;
+pub mod talk;
 pub mod target;
+pub mod workload;
 
 pub use function::Function;
 pub use process::{BenchError, Target, TargetInfo};

@@ -32,6 +32,9 @@ pub enum BenchError {
     /// A signal came that asks to stop; every probe was taken out before.
     #[error("stopped by signal {0}")]
     Interrupted(i32),
+    /// Something that is needed is not there.
+    #[error("skipped: {0}")]
+    Skipped(String),
     /// The row names cannot be told apart, or there are fewer than one round.
     #[error("bad request: {0}")]
     Request(String),

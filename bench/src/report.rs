@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
+use crate::spread::quantile;
+
 /// What became of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowResult {
@@ -59,12 +61,7 @@ impl Measured {
     /// # Panics
     ///
     /// If there is no round.
-    pub(crate) fn from_rounds(
-        name: &str,
-        per_call: &[f64],
-        calls: u64,
-        hits: Option<u64>,
-    ) -> Measured {
+    pub fn from_rounds(name: &str, per_call: &[f64], calls: u64, hits: Option<u64>) -> Measured {
         let mut sorted = per_call.to_vec();
         sorted.sort_by(f64::total_cmp);
         Measured {
@@ -80,14 +77,6 @@ impl Measured {
             rounds: sorted.len(),
         }
     }
-}
-
-/// Quantile of sorted values, linear between the two nearest (R's type 7).
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let at = q * (sorted.len() - 1) as f64;
-    let below = at.floor() as usize;
-    let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + (at - below as f64) * (sorted[above] - sorted[below])
 }
 
 impl RowResult {

@@ -39,35 +39,56 @@ fn list() {
     let path = text(&program);
     insta::assert_snapshot!(of(&program, &["list", path], 0), @r"
      ADDRESS    BYTES  TACTIC    FUNCTION
-    0x401000       60  region    _start
-    0x401040       10  reserved  shape_reserved
-    0x401050        6  jump      shape_jump
-    0x401060        9  region    shape_region
-    0x401070       10  jump      shape_endbr
-    0x401080        1  int3      shape_short  (less than 5 bytes up to 0x401081, and no unused padding follows)
-    0x401081        3  region    shape_behind
-    0x401090        7  int3      shape_loop  (something may jump to 0x401092, which would be covered)
+    0x401000       70  region    _start
+    0x401050       10  reserved  shape_reserved
+    0x401060        6  jump      shape_jump
+    0x401070        9  region    shape_region
+    0x401080       10  jump      shape_endbr
+    0x401090        1  int3      shape_short  (less than 5 bytes up to 0x401091, and no unused padding follows)
+    0x401091        3  region    shape_behind
+    0x4010a0        7  pun       shape_loop
+    0x4010b0       22  region    shape_table
+    0x4010d0        3  int3      shape_stubborn  (something may jump to 0x4010d1, which would be covered)
+    0x4010e0        2  int3      shape_overlap  (less than 5 bytes up to 0x4010e2, and no unused padding follows)
     ");
     insta::assert_snapshot!(of(&program, &["list", "--summary", path], 0), @r"
-    8 functions
-      reserved                             1   12.50 %
-      jump                                 2   25.00 %
-      region                               3   37.50 %
-      int3                                 2   25.00 %
+    11 functions
+      reserved                             1    9.09 %
+      jump                                 2   18.18 %
+      region                               4   36.36 %
+      pun                                  1    9.09 %
+      pun-byte                             0    0.00 %
+      evict                                0    0.00 %
+      trapped                              0    0.00 %
+      int3                                 3   27.27 %
       none                                 0    0.00 %
     why not a jump:
-      branch-target                        1   12.50 %
-      ends-too-soon                        1   12.50 %
+      ends-too-soon                        2   18.18 %
+      branch-target                        1    9.09 %
+    refused, tactic by tactic:
+      reserved  no-reserved-bytes                   10
+      jump      short-instruction                    8
+      region    branch-target                        2
+                ends-too-soon                        2
+      pun       branch-target                        1
+                no-stub-address                      1
+                other-length                         1
+      pun-byte  other-length                         2
+                bytes-in-use                         1
+      evict     no-neighbour                         2
+                branch-target                        1
+      trapped   ends-too-soon                        2
+                branch-target                        1
     ");
-    insta::assert_snapshot!(of(&program, &["list", "--summary", "--json", path], 0), @r#"{"functions":8,"tactics":{"int3":2,"jump":2,"region":3,"reserved":1},"refusals":{"branch-target":1,"ends-too-soon":1}}"#);
+    insta::assert_snapshot!(of(&program, &["list", "--summary", "--json", path], 0), @r#"{"functions":11,"tactics":{"int3":3,"jump":2,"pun":1,"region":4,"reserved":1},"refusals":{"branch-target":1,"ends-too-soon":2},"refused":{"evict":{"branch-target":1,"no-neighbour":2},"jump":{"short-instruction":8},"pun":{"branch-target":1,"no-stub-address":1,"other-length":1},"pun-byte":{"bytes-in-use":1,"other-length":2},"region":{"branch-target":2,"ends-too-soon":2},"reserved":{"no-reserved-bytes":10},"trapped":{"branch-target":1,"ends-too-soon":2}}}"#);
     insta::assert_snapshot!(of(&program, &["list", "shape_jump", "--json", path], 0), @r#"
     [
       {
         "event": "shape_jump",
         "object": "PROGRAM",
         "symbol": "shape_jump",
-        "offset": "0x1050",
-        "address": "0x401050",
+        "offset": "0x1060",
+        "address": "0x401060",
         "tactic": "jump",
         "refusals": [
           {
@@ -81,105 +102,386 @@ fn list() {
 }
 
 #[test]
+fn list_every_instruction() {
+    let Some(program) = shapes() else { return };
+    let path = text(&program);
+    let words = ["list", "--summary", "--instructions", path];
+    insta::assert_snapshot!(of(&program, &words, 0), @r"
+    46 instructions of 11 functions, without 0 that nothing leads to
+      reserved                             1    2.17 %
+      jump                                18   39.13 %
+      region                              20   43.48 %
+      pun                                  1    2.17 %
+      pun-byte                             0    0.00 %
+      evict                                2    4.35 %
+      trapped                              0    0.00 %
+      int3                                 3    6.52 %
+      none                                 1    2.17 %
+    why not a jump:
+      ends-too-soon                        2    4.35 %
+      branch-target                        1    2.17 %
+      not-relocatable                      1    2.17 %
+    refused, tactic by tactic:
+      reserved  no-reserved-bytes                   45
+      jump      short-instruction                   27
+      region    ends-too-soon                        3
+                branch-target                        2
+                not-relocatable                      2
+      pun       no-stub-address                      2
+                other-length                         2
+                branch-target                        1
+                not-relocatable                      1
+      pun-byte  other-length                         4
+                no-stub-address                      2
+      evict     no-neighbour                         2
+                branch-target                        1
+                not-relocatable                      1
+      trapped   ends-too-soon                        2
+                branch-target                        1
+                not-relocatable                      1
+      int3      not-relocatable                      1
+    ");
+    let words = [
+        "list",
+        "--summary",
+        "--instructions",
+        "--json",
+        "shape_[rj]*",
+        path,
+    ];
+    insta::assert_snapshot!(of(&program, &words, 0), @r#"{"functions":3,"tactics":{"jump":1,"region":8,"reserved":1},"refusals":{},"refused":{"jump":{"short-instruction":8},"reserved":{"no-reserved-bytes":9}},"instructions":10,"not_reached":0}"#);
+}
+
+/// What is said about the sites, without the detours.
+fn without_detours(text: &str) -> String {
+    let mut out = String::new();
+    let mut inside = false;
+    for line in text.lines() {
+        inside = line.starts_with("  registers") || inside && line.starts_with("  ");
+        if !inside {
+            out += line;
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[test]
 fn check() {
     let Some(program) = shapes() else { return };
     let path = text(&program);
-    insta::assert_snapshot!(of(&program, &["check", ":shape_*", path], 0), @r"
-    shape_reserved in PROGRAM, file offset 0x1040, address 0x401040
+    insta::assert_snapshot!(without_detours(&of(&program, &["check", ":shape_*", path], 0)), @r"
+    shape_reserved in PROGRAM, file offset 0x1050, address 0x401050
       reserved  yes: nops that may be overwritten stand here
       before    0f 1f 44 00 00
       after     e9 .. .. .. ..
       displaced nothing
-      goes on   at 0x401045: lea (%rdi,%rsi),%rax
+      goes on   at 0x401055: lea (%rdi,%rsi),%rax
       live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
-    shape_jump in PROGRAM, file offset 0x1050, address 0x401050
+    shape_jump in PROGRAM, file offset 0x1060, address 0x401060
       reserved  no: no nops at the site
       jump      yes: a jump over one instruction
       before    b8 07 00 00 00
       after     e9 .. .. .. ..
-      displaced 0x401050: mov $7,%eax
-      goes on   at 0x401055: ret
+      displaced 0x401060: mov $7,%eax
+      goes on   at 0x401065: ret
       live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
-    shape_region in PROGRAM, file offset 0x1060, address 0x401060
+    shape_region in PROGRAM, file offset 0x1070, address 0x401070
       reserved  no: no nops at the site
-      jump      no: the instruction has 1 bytes, 5 are needed
+      jump      no: the instruction has 1 byte, 5 are needed
       region    yes: a jump over several instructions
       before    55 48 89 e5 48 89 f8
       after     e9 .. .. .. .. 89 f8
-      displaced 0x401060: push %rbp
-                0x401061: mov %rsp,%rbp
-                0x401064: mov %rdi,%rax
-      goes on   at 0x401067: pop %rbp
+      displaced 0x401070: push %rbp
+                0x401071: mov %rsp,%rbp
+                0x401074: mov %rdi,%rax
+      goes on   at 0x401077: pop %rbp
       live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
-    shape_endbr in PROGRAM, file offset 0x1070, address 0x401070
+    shape_endbr in PROGRAM, file offset 0x1080, address 0x401080
       reserved  no: no nops at the site
       jump      yes: a jump over one instruction
-      the probe goes behind endbr64, to 0x401074
+      the probe goes behind endbr64, to 0x401084
       before    b8 08 00 00 00
       after     e9 .. .. .. ..
-      displaced 0x401074: mov $8,%eax
-      goes on   at 0x401079: ret
+      displaced 0x401084: mov $8,%eax
+      goes on   at 0x401089: ret
       live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
-    shape_short in PROGRAM, file offset 0x1080, address 0x401080
+    shape_short in PROGRAM, file offset 0x1090, address 0x401090
       reserved  no: no nops at the site
-      jump      no: the instruction has 1 bytes, 5 are needed
-      region    no: less than 5 bytes up to 0x401081, and no unused padding follows
+      jump      no: the instruction has 1 byte, 5 are needed
+      region    no: less than 5 bytes up to 0x401091, and no unused padding follows
+      pun       no: the instruction has 1 byte
+      pun-byte  no: another probe changes the byte at 0x401091 or relies on it
+      evict     no: no instruction or unused bytes nearby could make room for the jump
+      trapped   no: less than 5 bytes up to 0x401091, and no unused padding follows
       int3      yes: a breakpoint, which costs about 100 times more than a jump
       before    c3
       after     cc
-      displaced 0x401080: ret
-      goes on   at 0x401081: mov %edi,%eax
+      displaced 0x401090: ret
+      goes on   where the last of these leads
       live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
-    shape_behind in PROGRAM, file offset 0x1081, address 0x401081
+    shape_behind in PROGRAM, file offset 0x1091, address 0x401091
       reserved  no: no nops at the site
       jump      no: the instruction has 2 bytes, 5 are needed
       region    yes: a jump over several instructions
       before    89 f8 c3 cc cc
       after     e9 .. .. .. ..
-      displaced 0x401081: mov %edi,%eax
-                0x401083: ret
-      goes on   at 0x401084: int3
+      displaced 0x401091: mov %edi,%eax
+                0x401093: ret
+      goes on   where the last of these leads
       live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
-    shape_loop in PROGRAM, file offset 0x1090, address 0x401090
+    shape_loop in PROGRAM, file offset 0x10a0, address 0x4010a0
       reserved  no: no nops at the site
       jump      no: the instruction has 2 bytes, 5 are needed
-      region    no: something may jump to 0x401092, which would be covered
+      region    no: something may jump to 0x4010a2, which would be covered
+      pun       yes: a jump that shares bytes with the next instruction
+      before    0x4010a0: 89 f9 ff c9 75
+      after     0x4010a0: e9 00 ff c9 75
+      stub      0x760a0fa5, to the detour
+      displaced 0x4010a0: mov %edi,%ecx
+                0x4010a2: dec %ecx
+      goes on   at 0x4010a4: jne 0x4010a2
+      live      rax rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
+      red zone  dead: the function is entered here
+    shape_table in PROGRAM, file offset 0x10b0, address 0x4010b0
+      reserved  no: no nops at the site
+      jump      no: the instruction has 3 bytes, 5 are needed
+      region    yes: a jump over several instructions
+      before    83 e7 03 ff 24 fd 00 20 40 00
+      after     e9 .. .. .. .. fd 00 20 40 00
+      displaced 0x4010b0: and $3,%edi
+                0x4010b3: jmpq *0x402000(,%rdi,8)
+      goes on   where the last of these leads
+      live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15
+      red zone  dead: the function is entered here
+    shape_stubborn in PROGRAM, file offset 0x10d0, address 0x4010d0
+      reserved  no: no nops at the site
+      jump      no: the instruction has 2 bytes, 5 are needed
+      region    no: something may jump to 0x4010d1, which would be covered
+      pun       no: something may jump to 0x4010d1, which would be covered
+      pun-byte  no: the instruction has 2 bytes
+      evict     no: something may jump to 0x4010d1, which would be covered
+      trapped   no: something may jump to 0x4010d1, which would be covered
       int3      yes: a breakpoint, which costs about 100 times more than a jump
       before    89
       after     cc
-      displaced 0x401090: mov %edi,%ecx
-      goes on   at 0x401092: dec %ecx
-      live      rax rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
+      displaced 0x4010d0: mov %edi,%eax
+      goes on   at 0x4010d2: ret
+      live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
+      red zone  dead: the function is entered here
+    shape_overlap in PROGRAM, file offset 0x10e0, address 0x4010e0
+      reserved  no: no nops at the site
+      jump      no: the instruction has 2 bytes, 5 are needed
+      region    no: less than 5 bytes up to 0x4010e2, and no unused padding follows
+      pun       no: the bytes behind the instruction would lead the jump to addresses that are in use
+      pun-byte  no: the instruction has 2 bytes
+      evict     no: no instruction or unused bytes nearby could make room for the jump
+      trapped   no: less than 5 bytes up to 0x4010e2, and no unused padding follows
+      int3      yes: a breakpoint, which costs about 100 times more than a jump
+      before    eb
+      after     cc
+      displaced 0x4010e0: jmp 0x4010d1
+      goes on   where the last of these leads
+      live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  dead: the function is entered here
     ");
     insta::assert_snapshot!(of(&program, &["check", ":shape_loop+3", path], 1), @r"
-    shape_loop+0x3 in PROGRAM, file offset 0x1093, address 0x401093
-      it cannot be probed: 0x401093 is in the middle of the instruction at 0x401092; the next one begins at 0x401094
+    shape_loop+0x3 in PROGRAM, file offset 0x10a3, address 0x4010a3
+      it cannot be probed: 0x4010a3 is in the middle of the instruction at 0x4010a2; the next one begins at 0x4010a4
     ");
-    insta::assert_snapshot!(of(&program, &["check", ":shape_endbr", "--json", path], 0), @r#"
+}
+
+#[test]
+fn check_detours() {
+    let Some(program) = shapes() else { return };
+    let path = text(&program);
+    let event = ":shape_region $arg1 third=$arg3";
+    // Live flags, a field that is only read, and one whose register is needed.
+    insta::assert_snapshot!(of(&program, &["check", event, path], 0), @r"
+    shape_region in PROGRAM, file offset 0x1070, address 0x401070
+      reserved  no: no nops at the site
+      jump      no: the instruction has 1 byte, 5 are needed
+      region    yes: a jump over several instructions
+      before    55 48 89 e5 48 89 f8
+      after     e9 .. .. .. .. 89 f8
+      displaced 0x401070: push %rbp
+                0x401071: mov %rsp,%rbp
+                0x401074: mov %rdi,%rax
+      goes on   at 0x401077: pop %rbp
+      live      rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
+      red zone  dead: the function is entered here
+      registers rax: dead, not saved
+                rdx: holds the field third, saved
+                rdi: holds the field arg1, is only read
+                r10: live, saved
+                r11: live, saved
+                flags: live, saved
+      detour    172 bytes, for threads as glibc 2.36 has them
+      save      0x4040ee: mov %rdx,-0x10(%rsp)
+                0x4040f3: mov %r11,-0x18(%rsp)
+                0x4040f8: mov %r10,-0x20(%rsp)
+                0x4040fd: lahf
+                0x4040fe: seto %al
+                0x404101: mov %rax,-0x28(%rsp)
+      record    0x404106: lea descriptor,%rax
+                0x40410d: mov %rax,%fs:0x928               restartable from here
+                0x404116: movslq %fs:0x924,%rax            the CPU
+                0x40411f: movabs $heads,%r11
+                0x404129: mov (%r11,%rax,8),%r11
+                0x40412d: mov (%r11),%r10
+                0x404131: lea 0x20(%r10),%rax
+                0x404135: cmp 8(%r11),%rax
+                0x404139: ja cold                          no room
+                0x40413b: mov %rdi,0x10(%r10)              arg1
+                0x40413f: mov %rdx,0x18(%r10)              third
+                0x404143: movl $0,8(%r10)                  event 0
+                0x40414b: mov %fs:0x2d0,%eax               the thread's id
+                0x404153: mov %eax,0xc(%r10)
+                0x404157: rdtsc                            the time
+                0x404159: mov %eax,(%r10)
+                0x40415d: mov %edx,4(%r10)
+                0x404161: lea 0x20(%r10),%r10
+      commit    0x404165: mov %r10,(%r11)
+      restore   0x404169: mov -0x28(%rsp),%rax
+                0x40416e: add $0x7f,%al
+                0x404170: sahf
+                0x404171: mov -0x20(%rsp),%r10
+                0x404176: mov -0x18(%rsp),%r11
+                0x40417b: mov -0x10(%rsp),%rdx
+      copy      0x404180: push %rbp                        of 0x401070
+                0x404181: mov %rsp,%rbp                    of 0x401071
+                0x404184: mov %rdi,%rax                    of 0x401074
+      go on     0x404187: jmp 0x401077
+      cold      14 bytes, and 96 shared: `switch` if a packet is full, `locked` if restarted
+    ");
+    // Dead flags, an indirect jump that does not come back.
+    insta::assert_snapshot!(of(&program, &["check", ":shape_table", path], 0), @r"
+    shape_table in PROGRAM, file offset 0x10b0, address 0x4010b0
+      reserved  no: no nops at the site
+      jump      no: the instruction has 3 bytes, 5 are needed
+      region    yes: a jump over several instructions
+      before    83 e7 03 ff 24 fd 00 20 40 00
+      after     e9 .. .. .. .. fd 00 20 40 00
+      displaced 0x4010b0: and $3,%edi
+                0x4010b3: jmpq *0x402000(,%rdi,8)
+      goes on   where the last of these leads
+      live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15
+      red zone  dead: the function is entered here
+      registers rax: live, saved
+                rdx: live, saved
+                r10: live, saved
+                r11: live, saved
+                flags: dead, not saved
+      detour    155 bytes, for threads as glibc 2.36 has them
+      save      0x4040ee: mov %rax,-0x10(%rsp)
+                0x4040f3: mov %rdx,-0x18(%rsp)
+                0x4040f8: mov %r11,-0x20(%rsp)
+                0x4040fd: mov %r10,-0x28(%rsp)
+      record    0x404102: lea descriptor,%rax
+                0x404109: mov %rax,%fs:0x928               restartable from here
+                0x404112: movslq %fs:0x924,%rax            the CPU
+                0x40411b: movabs $heads,%r11
+                0x404125: mov (%r11,%rax,8),%r11
+                0x404129: mov (%r11),%r10
+                0x40412d: lea 0x10(%r10),%rax
+                0x404131: cmp 8(%r11),%rax
+                0x404135: ja cold                          no room
+                0x404137: movl $0,8(%r10)                  event 0
+                0x40413f: mov %fs:0x2d0,%eax               the thread's id
+                0x404147: mov %eax,0xc(%r10)
+                0x40414b: rdtsc                            the time
+                0x40414d: mov %eax,(%r10)
+                0x404151: mov %edx,4(%r10)
+                0x404155: lea 0x10(%r10),%r10
+      commit    0x404159: mov %r10,(%r11)
+      restore   0x40415d: mov -0x28(%rsp),%r10
+                0x404162: mov -0x20(%rsp),%r11
+                0x404167: mov -0x18(%rsp),%rdx
+                0x40416c: mov -0x10(%rsp),%rax
+      copy      0x404171: and $3,%edi                      of 0x4010b0
+                0x404174: jmpq *0x402000(,%rdi,8)          of 0x4010b3
+      cold      14 bytes, and 85 shared: `switch` if a packet is full, `locked` if restarted
+    ");
+    // In the middle of a function, where the red zone may be in use; a neighbour's copy.
+    insta::assert_snapshot!(of(&program, &["check", ":shape_table+15", path], 0), @r"
+    shape_table+0xf in PROGRAM, file offset 0x10bf, address 0x4010bf
+      reserved  no: no nops at the site
+      jump      no: the instruction has 1 byte, 5 are needed
+      region    no: less than 5 bytes up to 0x4010c0, and no unused padding follows
+      pun       no: the instruction has 1 byte
+      pun-byte  no: the bytes behind the instruction would lead the jump to addresses that are in use
+      evict     yes: a jump for which something nearby makes room
+      before    0x4010bf: c3 b8 02 00 00 00
+      after     0x4010bf: e9 e9 72 50 35 12
+      stub      0x359083ad, to the detour
+      stub      0x12756137, to a copy of 0x4010c0: mov $2,%eax
+      displaced 0x4010bf: ret
+      goes on   where the last of these leads
+      live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
+      red zone  may be in use, skipped
+      registers rax: live, saved
+                rdx: live, saved
+                r10: live, saved
+                r11: live, saved
+                flags: live, saved
+      detour    176 bytes, for threads as glibc 2.36 has them
+      save      0x4040ee: lea -0x80(%rsp),%rsp
+                0x4040f3: mov %rax,-0x10(%rsp)
+                0x4040f8: mov %rdx,-0x18(%rsp)
+                0x4040fd: mov %r11,-0x20(%rsp)
+                0x404102: mov %r10,-0x28(%rsp)
+                0x404107: lahf
+                0x404108: seto %al
+                0x40410b: mov %rax,-0x30(%rsp)
+      record    0x404110: lea descriptor,%rax
+                0x404117: mov %rax,%fs:0x928               restartable from here
+                0x404120: movslq %fs:0x924,%rax            the CPU
+                0x404129: movabs $heads,%r11
+                0x404133: mov (%r11,%rax,8),%r11
+                0x404137: mov (%r11),%r10
+                0x40413b: lea 0x10(%r10),%rax
+                0x40413f: cmp 8(%r11),%rax
+                0x404143: ja cold                          no room
+                0x404145: movl $0,8(%r10)                  event 0
+                0x40414d: mov %fs:0x2d0,%eax               the thread's id
+                0x404155: mov %eax,0xc(%r10)
+                0x404159: rdtsc                            the time
+                0x40415b: mov %eax,(%r10)
+                0x40415f: mov %edx,4(%r10)
+                0x404163: lea 0x10(%r10),%r10
+      commit    0x404167: mov %r10,(%r11)
+      restore   0x40416b: mov -0x30(%rsp),%rax
+                0x404170: add $0x7f,%al
+                0x404172: sahf
+                0x404173: mov -0x28(%rsp),%r10
+                0x404178: mov -0x20(%rsp),%r11
+                0x40417d: mov -0x18(%rsp),%rdx
+                0x404182: mov -0x10(%rsp),%rax
+                0x404187: lea 0x80(%rsp),%rsp
+      copy      0x40418f: ret                              of 0x4010bf
+      evicted   0x404190: mov $2,%eax                      of 0x4010c0
+      go on     0x404195: jmp 0x4010c5
+      cold      14 bytes, and 91 shared: `switch` if a packet is full, `locked` if restarted
+    ");
+    insta::assert_snapshot!(of(&program, &["check", ":shape_reserved", "--json", path], 0), @r#"
     [
       {
-        "event": "shape_endbr",
+        "event": "shape_reserved",
         "object": "PROGRAM",
-        "symbol": "shape_endbr",
-        "offset": "0x1070",
-        "address": "0x401070",
-        "tactic": "jump",
-        "refusals": [
-          {
-            "tactic": "reserved",
-            "reason": "no nops at the site"
-          }
-        ],
-        "site": "0x401074",
-        "before": "b8 08 00 00 00",
-        "resume": "0x401079",
+        "symbol": "shape_reserved",
+        "offset": "0x1050",
+        "address": "0x401050",
+        "tactic": "reserved",
+        "refusals": [],
+        "site": "0x401050",
+        "before": "0f 1f 44 00 00",
+        "resume": "0x401055",
         "live_registers": [
           "rcx",
           "rdx",
@@ -198,10 +500,257 @@ fn check() {
           "r15"
         ],
         "live_flags": true,
-        "red_zone": false
+        "red_zone": false,
+        "detour": [
+          {
+            "address": "0x4040ee",
+            "text": "mov %rdx,-0x10(%rsp)",
+            "what": "save"
+          },
+          {
+            "address": "0x4040f3",
+            "text": "mov %r11,-0x18(%rsp)",
+            "what": "save"
+          },
+          {
+            "address": "0x4040f8",
+            "text": "mov %r10,-0x20(%rsp)",
+            "what": "save"
+          },
+          {
+            "address": "0x4040fd",
+            "text": "lahf",
+            "what": "save"
+          },
+          {
+            "address": "0x4040fe",
+            "text": "seto %al",
+            "what": "save"
+          },
+          {
+            "address": "0x404101",
+            "text": "mov %rax,-0x28(%rsp)",
+            "what": "save"
+          },
+          {
+            "address": "0x404106",
+            "text": "lea descriptor,%rax",
+            "what": "record"
+          },
+          {
+            "address": "0x40410d",
+            "text": "mov %rax,%fs:0x928",
+            "what": "record",
+            "note": "restartable from here"
+          },
+          {
+            "address": "0x404116",
+            "text": "movslq %fs:0x924,%rax",
+            "what": "record",
+            "note": "the CPU"
+          },
+          {
+            "address": "0x40411f",
+            "text": "movabs $heads,%r11",
+            "what": "record"
+          },
+          {
+            "address": "0x404129",
+            "text": "mov (%r11,%rax,8),%r11",
+            "what": "record"
+          },
+          {
+            "address": "0x40412d",
+            "text": "mov (%r11),%r10",
+            "what": "record"
+          },
+          {
+            "address": "0x404131",
+            "text": "lea 0x10(%r10),%rax",
+            "what": "record"
+          },
+          {
+            "address": "0x404135",
+            "text": "cmp 8(%r11),%rax",
+            "what": "record"
+          },
+          {
+            "address": "0x404139",
+            "text": "ja cold",
+            "what": "record",
+            "note": "no room"
+          },
+          {
+            "address": "0x40413b",
+            "text": "movl $0,8(%r10)",
+            "what": "record",
+            "note": "event 0"
+          },
+          {
+            "address": "0x404143",
+            "text": "mov %fs:0x2d0,%eax",
+            "what": "record",
+            "note": "the thread's id"
+          },
+          {
+            "address": "0x40414b",
+            "text": "mov %eax,0xc(%r10)",
+            "what": "record"
+          },
+          {
+            "address": "0x40414f",
+            "text": "rdtsc",
+            "what": "record",
+            "note": "the time"
+          },
+          {
+            "address": "0x404151",
+            "text": "mov %eax,(%r10)",
+            "what": "record"
+          },
+          {
+            "address": "0x404155",
+            "text": "mov %edx,4(%r10)",
+            "what": "record"
+          },
+          {
+            "address": "0x404159",
+            "text": "lea 0x10(%r10),%r10",
+            "what": "record"
+          },
+          {
+            "address": "0x40415d",
+            "text": "mov %r10,(%r11)",
+            "what": "commit"
+          },
+          {
+            "address": "0x404161",
+            "text": "mov -0x28(%rsp),%rax",
+            "what": "restore"
+          },
+          {
+            "address": "0x404166",
+            "text": "add $0x7f,%al",
+            "what": "restore"
+          },
+          {
+            "address": "0x404168",
+            "text": "sahf",
+            "what": "restore"
+          },
+          {
+            "address": "0x404169",
+            "text": "mov -0x20(%rsp),%r10",
+            "what": "restore"
+          },
+          {
+            "address": "0x40416e",
+            "text": "mov -0x18(%rsp),%r11",
+            "what": "restore"
+          },
+          {
+            "address": "0x404173",
+            "text": "mov -0x10(%rsp),%rdx",
+            "what": "restore"
+          },
+          {
+            "address": "0x404178",
+            "text": "jmp 0x401055",
+            "what": "go on"
+          }
+        ],
+        "detour_entry": "0x4040ee",
+        "detour_bytes": {
+          "own": 157,
+          "cold": 14,
+          "shared": 85
+        },
+        "registers": [
+          {
+            "register": "rax",
+            "live": false,
+            "saved": false,
+            "field": null
+          },
+          {
+            "register": "rdx",
+            "live": true,
+            "saved": true,
+            "field": null
+          },
+          {
+            "register": "r10",
+            "live": true,
+            "saved": true,
+            "field": null
+          },
+          {
+            "register": "r11",
+            "live": true,
+            "saved": true,
+            "field": null
+          },
+          {
+            "register": "flags",
+            "live": true,
+            "saved": true,
+            "field": null
+          }
+        ],
+        "saved": [
+          "rdx",
+          "r10",
+          "r11",
+          "flags"
+        ]
       }
     ]
     "#);
+}
+
+#[test]
+fn check_of_a_process() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let running = Running::start(&program, &["--wait"]);
+    let pid = running.pid.to_string();
+    let said = of(&program, &["check", ":main", "-p", &pid], 0);
+    let at = |start: &str| {
+        let line = said.lines().find(|line| line.starts_with(start));
+        let line = line.unwrap_or_else(|| panic!("no {start:?} in:\n{said}"));
+        line[start.len()..].trim_start().to_owned()
+    };
+    let detour = at("  detour");
+    assert!(detour.contains("for threads as "), "{said}");
+    // It would stand where nothing is yet, in reach of the program.
+    let number = |text: &str| {
+        let hex = text
+            .split(':')
+            .next()
+            .and_then(|word| word.strip_prefix("0x"));
+        u64::from_str_radix(hex.expect("an address"), 16).expect("an address")
+    };
+    let saved = number(&at("  save"));
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    for line in maps.lines() {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let (start, end) = range.expect("a range");
+        let address = |hex| u64::from_str_radix(hex, 16).expect("an address");
+        assert!(
+            !(address(start)..address(end)).contains(&saved),
+            "{saved:#x}: {line}"
+        );
+        if line.ends_with(text(&program)) {
+            assert!(
+                saved.abs_diff(address(start)) < 1 << 31,
+                "{saved:#x}: {line}"
+            );
+        }
+    }
 }
 
 /// The keys of an object, and of the first object in each list of it.
@@ -333,12 +882,12 @@ fn record_and_report() {
     #
     # TASK-PID CPU# TIMESTAMP FUNCTION
     # | | | | |
-    <...>-9 [9] 9.9: shape_reserved: (NAME+0x401040) arg1=0x5 second=0x6
-    <...>-9 [9] 9.9: shape_region: (NAME+0x401060) arg1=0x5 second=0x6
-    <...>-9 [9] 9.9: shape_short: (NAME+0x401080)
-    <...>-9 [9] 9.9: shape_reserved: (NAME+0x401040) arg1=0x5 second=0x6
-    <...>-9 [9] 9.9: shape_region: (NAME+0x401060) arg1=0x5 second=0x6
-    <...>-9 [9] 9.9: shape_short: (NAME+0x401080)
+    <...>-9 [9] 9.9: shape_reserved: (NAME+0x401050) arg1=0x5 second=0x6
+    <...>-9 [9] 9.9: shape_region: (NAME+0x401070) arg1=0x5 second=0x6
+    <...>-9 [9] 9.9: shape_short: (NAME+0x401090)
+    <...>-9 [9] 9.9: shape_reserved: (NAME+0x401050) arg1=0x5 second=0x6
+    <...>-9 [9] 9.9: shape_region: (NAME+0x401070) arg1=0x5 second=0x6
+    <...>-9 [9] 9.9: shape_short: (NAME+0x401090)
     ");
     let json = report(&["--json"]);
     assert_eq!(json.lines().count(), 6);
@@ -482,9 +1031,9 @@ fn help() {
       report  Show a recorded trace
       stat    Count the calls of functions of a running program, or of one that is started
       list    List functions, and the tactic by which each would be reached
-      check   Show how a site would be probed: tactics, reasons, bytes
+      check   Show how a site would be probed: tactics, reasons, bytes, the detour
       detach  Take every probe out of a process, also those of a recorder that was killed
-      bench   Measure what a hit costs on this machine, next to other ways of seeing a call
+      bench   Measure what probes cost on this machine
       help    Print this message or the help of the given subcommand(s)
 
     Options:
@@ -548,13 +1097,14 @@ fn help() {
       [PATTERN|PATH]...  `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`
 
     Options:
-      -p, --pid <PID>  The running process
-          --summary    Count tactics and reasons instead of listing functions
-          --json       Print JSON
-      -h, --help       Print help
+      -p, --pid <PID>     The running process
+          --summary       Count tactics and reasons instead of listing functions
+          --instructions  Count every instruction of every function, each by itself
+          --json          Print JSON
+      -h, --help          Print help
     ");
     insta::assert_snapshot!(help(&["check", "--help"]), @r"
-    Show how a site would be probed: tactics, reasons, bytes
+    Show how a site would be probed: tactics, reasons, bytes, the detour
 
     Usage: capriole check [OPTIONS] EVENT (-p PID | PATH)
 
@@ -580,17 +1130,19 @@ fn help() {
       -h, --help  Print help
     ");
     insta::assert_snapshot!(help(&["bench", "--help"]), @r"
-    Measure what a hit costs on this machine, next to other ways of seeing a call
+    Measure what probes cost on this machine
 
     Usage: capriole bench [OPTIONS] [WHAT]
 
     Arguments:
-      [WHAT]  What to measure [default: hit] [possible values: hit]
+      [WHAT]  What to measure: the hit of a probe next to other ways of seeing a call, attaching to programs with many functions, or real programs with every function probed [default: hit] [possible values: hit, attach, program]
 
     Options:
-          --rounds <ROUNDS>      Rounds, at least 7; the median of them counts [default: 9]
-          --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25]
-          --cpu <CPU>            Measure on this CPU
+          --rounds <ROUNDS>      Rounds; the median of them counts [default: 9 for hit, 5 for the others]
+          --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
+          --cpu <CPU>            hit: measure on this CPU
+          --sites <SITES>        attach: at most so many sites [default: 40000]
+          --buffer-size <SIZE>   program: memory shared with a program that is recorded [default: 1G]
           --json                 Print JSON
       -h, --help                 Print help
     ");

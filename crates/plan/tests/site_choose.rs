@@ -275,7 +275,7 @@ const ABOVE: std::ops::Range<u64> = 0x1000_0000..0x8000_0000;
 fn a_pun_shares_the_bytes_behind() {
     let function = Function::new(LOOP, &[]);
     let shape = function.placed(0, std::slice::from_ref(&ABOVE)).unwrap();
-    assert_eq!(summary(&shape), (Tactic::Punned, 0, 2, 2, 1));
+    assert_eq!(summary(&shape), (Tactic::Punned, 0, 2, 6, 3));
     let placed = shape.placed.expect("a placed shape");
     let [write] = &placed.writes[..] else {
         panic!("{placed:x?}")
@@ -297,7 +297,7 @@ fn a_pun_shares_the_bytes_behind() {
         (stub.address, stub.to),
         (START + 5 + displacement, StubTo::Detour)
     );
-    assert_eq!(placed.relies_on, [(START, LOOP[..5].to_vec())]);
+    assert_eq!(placed.relies_on, [(START, LOOP[..6].to_vec())]);
     // Nothing is free there, nor where neighbours could lead it.
     let elsewhere = function
         .placed(0, std::slice::from_ref(&(ABOVE.start..0x3000_0000)))

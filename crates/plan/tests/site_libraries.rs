@@ -54,10 +54,12 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
     }
     match shape.tactic {
         Tactic::Reserved => assert!(shape.displaced.is_empty()),
-        Tactic::OneInstruction | Tactic::Int3 | Tactic::Punned | Tactic::PunnedByte => {
-            assert_eq!(shape.displaced.len(), 1);
-        }
-        Tactic::Evicted | Tactic::Trapped | Tactic::Region => assert!(!shape.displaced.is_empty()),
+        Tactic::OneInstruction | Tactic::Int3 => assert_eq!(shape.displaced.len(), 1),
+        Tactic::Punned
+        | Tactic::PunnedByte
+        | Tactic::Evicted
+        | Tactic::Trapped
+        | Tactic::Region => assert!(!shape.displaced.is_empty()),
     }
     if shape.tactic != Tactic::Reserved {
         assert_eq!(shape.resume, at, "{}", say("resume"));

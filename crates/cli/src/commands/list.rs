@@ -4,12 +4,17 @@ use crate::exit::Usage;
 use crate::selection::{self, Selected};
 use crate::units;
 use anyhow::bail;
-use capriole_plan::site::Tactic;
-use serde_json::json;
-use std::collections::BTreeMap;
+use capriole_insn::{Extent, FunctionFlow, Hints};
+use capriole_plan::place::{Placer, Space};
+use capriole_plan::site::{Refusal, Refused, SiteInput, Tactic, choose, choose_placed};
+use capriole_target::maps::{PAGE_SIZE, max_map_count};
+use capriole_target::object::{Object, ObjectCode, ObjectKind};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// List functions, and the tactic by which each would be reached
 #[derive(Debug, clap::Args)]
@@ -24,6 +29,9 @@ pub struct Arguments {
     /// Count tactics and reasons instead of listing functions
     #[arg(long)]
     summary: bool,
+    /// Count every instruction of every function, each by itself
+    #[arg(long, requires = "summary", conflicts_with = "pid")]
+    instructions: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -65,7 +73,19 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             let sites: Vec<_> = selected.iter().map(Selected::json).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&sites)?)?;
         }
-        (true, json) => summary(&selected, json, &mut out)?,
+        (true, json) => {
+            let summary = match arguments.instructions {
+                true => {
+                    let all = arguments.words.len() < 2;
+                    Summary::of_instructions(&selected, all)?
+                }
+                false => Summary::of_functions(&selected),
+            };
+            match json {
+                true => writeln!(out, "{}", summary.json())?,
+                false => summary.write(&mut out)?,
+            }
+        }
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -98,43 +118,285 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn summary(selected: &[Selected], as_json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut tactics: BTreeMap<&str, u64> = BTreeMap::new();
-    // Why the best tactic that moves code, the region, was not used.
-    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-    for event in selected {
-        *tactics.entry(event.tactic()).or_default() += 1;
-        if matches!(event.tactic(), "int3" | "none")
-            && let Some((_, refusal)) = event.refusals().iter().rfind(|(t, _)| t.as_str() != "int3")
+/// Counts of words.
+type Counts = BTreeMap<&'static str, u64>;
+
+/// How many sites each tactic reaches, and why others do not.
+#[derive(Debug, Default)]
+struct Summary {
+    functions: u64,
+    /// Instructions, if those were looked at rather than functions.
+    instructions: Option<u64>,
+    /// Instructions that nothing is known to lead to: padding, or data.
+    not_reached: u64,
+    /// `none` for what no tactic reaches.
+    tactics: Counts,
+    /// Of what no jump reaches, why the last of them was refused.
+    reasons: Counts,
+    /// Why each tactic was refused where it was tried.
+    refused: BTreeMap<Tactic, Counts>,
+}
+
+impl Summary {
+    fn of_functions(selected: &[Selected]) -> Summary {
+        let mut summary = Summary::default();
+        for event in selected {
+            summary.functions += 1;
+            summary.add(event.tactic(), event.refusals());
+        }
+        summary
+    }
+
+    fn add(&mut self, tactic: &'static str, refusals: &[(Tactic, Refusal)]) {
+        *self.tactics.entry(tactic).or_default() += 1;
+        if matches!(tactic, "int3" | "none")
+            && let Some((_, refusal)) = refusals.iter().rfind(|(t, _)| *t != Tactic::Int3)
         {
+            *self.reasons.entry(refusal.key()).or_default() += 1;
+        }
+        for (tactic, refusal) in refusals {
+            let reasons = self.refused.entry(*tactic).or_default();
             *reasons.entry(refusal.key()).or_default() += 1;
         }
     }
-    let total = selected.len() as u64;
-    if as_json {
-        let value = json!({"functions": total, "tactics": tactics, "refusals": reasons});
-        writeln!(out, "{value}")?;
-        return Ok(());
-    }
-    writeln!(out, "{}", units::counted(total, "function", "functions"))?;
-    let line = |out: &mut dyn Write, name: &str, count: u64| {
-        let share = 100.0 * count as f64 / total.max(1) as f64;
-        writeln!(
-            out,
-            "  {name:<28} {:>9}  {share:>6.2} %",
-            units::count(count)
-        )
-    };
-    for tactic in Tactic::ALL.map(Tactic::as_str).into_iter().chain(["none"]) {
-        line(out, tactic, tactics.get(tactic).copied().unwrap_or(0))?;
-    }
-    if !reasons.is_empty() {
-        writeln!(out, "why not a jump:")?;
-        let mut reasons: Vec<_> = reasons.into_iter().collect();
-        reasons.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
-        for (reason, count) in reasons {
-            line(out, reason, count)?;
+
+    fn merge(&mut self, other: Summary) {
+        let add = |to: &mut Counts, from: Counts| {
+            for (word, count) in from {
+                *to.entry(word).or_default() += count;
+            }
+        };
+        self.functions += other.functions;
+        self.instructions = match (self.instructions, other.instructions) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),
+        };
+        self.not_reached += other.not_reached;
+        add(&mut self.tactics, other.tactics);
+        add(&mut self.reasons, other.reasons);
+        for (tactic, reasons) in other.refused {
+            add(self.refused.entry(tactic).or_default(), reasons);
         }
     }
-    Ok(())
+
+    /// Plans every instruction of the functions that were selected, or of all that are
+    /// known in their file, named or not. Each is planned as if it was the only one.
+    fn of_instructions(selected: &[Selected], all: bool) -> anyhow::Result<Summary> {
+        let Some(first) = selected.first() else {
+            return Ok(Summary::default());
+        };
+        let object = &first.site.object;
+        let code = object.code()?;
+        let mut functions: Vec<Extent> = match all {
+            true => code.functions().to_vec(),
+            false => selected.iter().map(|event| event.site.extent).collect(),
+        };
+        functions.sort_unstable();
+        functions.dedup();
+        // Where functions overlap, an instruction is counted once.
+        let mut end = 0;
+        let functions: Vec<(Extent, u64)> = functions
+            .into_iter()
+            .map(|extent| {
+                let from = end;
+                end = from.max(extent.end);
+                (extent, from)
+            })
+            .collect();
+        // The planner decides function by function, and does not know the nameless ones.
+        let breakpoints = selected.iter().filter_map(|event| {
+            let plan = event.plan.as_ref().ok()?;
+            Some((event.site.extent.start, plan.breakpoint))
+        });
+        let breakpoints: HashMap<u64, bool> = breakpoints.collect();
+        let file = Whole {
+            object,
+            code,
+            elsewhere: !code.is_go() && breakpoints.values().all(|allowed| *allowed),
+            breakpoints,
+            placer: Placer::new(space(object)),
+        };
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut summary = Summary::default();
+            while let Some((extent, from)) = functions.get(next.fetch_add(1, Ordering::Relaxed)) {
+                file.count(*extent, *from, &mut summary);
+            }
+            summary
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut summary = Summary {
+            instructions: Some(0),
+            ..Summary::default()
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            for worker in workers {
+                match worker.join() {
+                    Ok(part) => summary.merge(part),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        });
+        Ok(summary)
+    }
+
+    fn json(&self) -> Value {
+        let refused = self
+            .refused
+            .iter()
+            .map(|(tactic, reasons)| (tactic.as_str(), reasons));
+        let refused: BTreeMap<_, _> = refused.collect();
+        let mut value = json!({
+            "functions": self.functions,
+            "tactics": self.tactics,
+            "refusals": self.reasons,
+            "refused": refused,
+        });
+        if let Some(instructions) = self.instructions {
+            value["instructions"] = json!(instructions);
+            value["not_reached"] = json!(self.not_reached);
+        }
+        value
+    }
+
+    fn write(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let functions = units::counted(self.functions, "function", "functions");
+        let total = match self.instructions {
+            None => {
+                writeln!(out, "{functions}")?;
+                self.functions
+            }
+            Some(instructions) => {
+                let counted = units::counted(instructions, "instruction", "instructions");
+                let apart = units::count(self.not_reached);
+                writeln!(
+                    out,
+                    "{counted} of {functions}, without {apart} that nothing leads to"
+                )?;
+                instructions
+            }
+        };
+        let line = |out: &mut dyn Write, name: &str, count: u64| {
+            let share = 100.0 * count as f64 / total.max(1) as f64;
+            let count = units::count(count);
+            writeln!(out, "  {name:<28} {count:>9}  {share:>6.2} %")
+        };
+        for tactic in Tactic::ALL.map(Tactic::as_str).into_iter().chain(["none"]) {
+            line(out, tactic, self.tactics.get(tactic).copied().unwrap_or(0))?;
+        }
+        if !self.reasons.is_empty() {
+            writeln!(out, "why not a jump:")?;
+            for (reason, count) in by_count(&self.reasons) {
+                line(out, reason, count)?;
+            }
+        }
+        if !self.refused.is_empty() {
+            writeln!(out, "refused, tactic by tactic:")?;
+        }
+        for tactic in Tactic::ALL {
+            let reasons = self.refused.get(&tactic);
+            for (index, (reason, count)) in reasons.into_iter().flat_map(by_count).enumerate() {
+                let name = if index == 0 { tactic.as_str() } else { "" };
+                let count = units::count(count);
+                writeln!(out, "  {name:<9} {reason:<28} {count:>9}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The most frequent first.
+fn by_count(counts: &Counts) -> Vec<(&'static str, u64)> {
+    let mut counts: Vec<_> = counts.iter().map(|(word, count)| (*word, *count)).collect();
+    counts.sort_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
+    counts
+}
+
+/// A file all of whose instructions are looked at.
+struct Whole<'a> {
+    object: &'a Object,
+    code: &'a ObjectCode,
+    /// Whether breakpoints may be used in the functions that begin here, and elsewhere.
+    breakpoints: HashMap<u64, bool>,
+    elsewhere: bool,
+    /// With nothing placed yet.
+    placer: Placer,
+}
+
+impl Whole<'_> {
+    /// Counts the instructions of a function from an address on.
+    fn count(&self, extent: Extent, from: u64, summary: &mut Summary) {
+        let (Some(code), Some(targets)) = (
+            self.code.code_at(extent.start),
+            self.code.targets_at(extent.start),
+        ) else {
+            return;
+        };
+        let read = |address, size| self.code.read(address, size);
+        let hints = Hints {
+            landing_pads: self.code.landing_pads_in(extent),
+            read: &read,
+        };
+        let Ok(flow) = FunctionFlow::analyse_with(&code, &extent, &hints) else {
+            return;
+        };
+        let link = self.object.link(extent.start);
+        let split_part = self.object.symbols().is_ok_and(|symbols| {
+            let function = symbols.function_at(link);
+            function.is_none_or(|f| symbols.is_split_off(f))
+        });
+        let allowed = self.breakpoints.get(&extent.start);
+        let mut input = SiteInput {
+            code: &code,
+            flow: &flow,
+            site: extent.start,
+            targets,
+            padding_end: self.code.padding_end(extent),
+            forbidden: self.code.forbidden(),
+            shadow_stack: false,
+            int3: match allowed.unwrap_or(&self.elsewhere) {
+                true => Ok(()),
+                false => Err(Refusal::TrapUnusable("signals may be blocked here")),
+            },
+            go: self.code.is_go(),
+            split_part,
+        };
+        summary.functions += 1;
+        for site in flow.boundaries().filter(|site| *site >= from) {
+            input.site = site;
+            let shape = match choose(&input) {
+                Ok(shape) if shape.tactic != Tactic::Int3 => Ok(shape),
+                _ => choose_placed(&input, &mut self.placer.clone()),
+            };
+            let (tactic, refusals) = match &shape {
+                Ok(shape) => (shape.tactic.as_str(), &shape.refusals),
+                Err(Refused { refusals }) => ("none", refusals),
+            };
+            let not_reached = matches!(refusals.first(), Some((_, Refusal::NotReached { .. })));
+            if shape.is_err() && not_reached {
+                summary.not_reached += 1;
+                continue;
+            }
+            *summary.instructions.get_or_insert(0) += 1;
+            summary.add(tactic, refusals);
+        }
+    }
+}
+
+/// Where stubs could be mapped if the file was loaded by itself: as the planner has it.
+fn space(object: &Object) -> Space {
+    let range = object.range();
+    if object.file().kind() != ObjectKind::FixedProgram {
+        return Space::around(range);
+    }
+    // A program at a fixed address has its heap behind it.
+    const HEAP_ROOM: u64 = (32 + 256) << 20;
+    let page = |address: u64| address.next_multiple_of(PAGE_SIZE);
+    let above = page(range.end.saturating_add(HEAP_ROOM));
+    let free = vec![
+        page(64 << 10)..range.start / PAGE_SIZE * PAGE_SIZE,
+        above..page(range.start.saturating_add(1 << 31)),
+    ];
+    Space::new(free, max_map_count() / 2)
 }

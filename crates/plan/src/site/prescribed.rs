@@ -320,12 +320,49 @@ impl Ladder<'_> {
                 Ok(stub) => {
                     let stubs = [(stub, StubTo::Detour)];
                     let placed = cells.place(placer, &[own], &stubs, Vec::new(), Vec::new())?;
-                    return Ok(self.alone(placed));
+                    let mut cover = self.alone(placed);
+                    self.go_on_behind(jump.end(), &mut cover, placer);
+                    return Ok(cover);
                 }
                 Err(why) => refusal = why,
             }
         }
         Err(refusal)
+    }
+
+    /// Has the detour run also the instructions that share bytes with the jump, where
+    /// they can be copied, so that the program does not come back into bytes that were
+    /// just decoded as another instruction: processors take several nanoseconds over
+    /// that. Whoever comes there from elsewhere runs the originals.
+    fn go_on_behind(&self, end: u64, cover: &mut Cover, placer: &Placer) {
+        let (flow, code) = (self.input.flow, self.input.code);
+        let mut last = self.first;
+        while cover.resume < end && runs_on(&last) {
+            let at = cover.resume;
+            let known = code.instruction_at(at, flow.extent().end);
+            let Some(next) = known.filter(|_| flow.is_boundary(at)) else {
+                return;
+            };
+            let bytes = bytes_of(&next);
+            let extent = Extent::new(bytes.start, bytes.end);
+            let stays = matches!(next.mnemonic(), Mnemonic::Int3 | Mnemonic::Endbr64)
+                || self.displaceable(&next).is_err()
+                || leads_into(&next, self.site..bytes.end)
+                || bytes.clone().any(|at| placer.is_taken(at))
+                || self.input.forbidden.iter().any(|f| f.overlaps(&extent));
+            if stays {
+                return;
+            }
+            // What is copied has to be what is there.
+            if let Some((start, known)) = cover.placed.as_mut().and_then(|p| p.relies_on.last_mut())
+            {
+                let more = Extent::new(*start + known.len() as u64, bytes.end);
+                known.extend(code.get(more).unwrap_or_default());
+            }
+            cover.displaced.push(next);
+            cover.resume = bytes.end;
+            last = next;
+        }
     }
 
     pub(super) fn evicted(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
@@ -421,7 +458,7 @@ impl Ladder<'_> {
         // Saves the way over the successors' own jumps.
         let mut last = self.first;
         for successor in neighbours {
-            if !runs_on(&last) {
+            if !runs_on(&last) || leads_into(&successor, self.site..successor.next_ip()) {
                 break;
             }
             cover.displaced.push(successor);
@@ -634,6 +671,16 @@ fn runs_on(instruction: &Instruction) -> bool {
         instruction.flow_control(),
         FlowControl::Next | FlowControl::ConditionalBranch
     )
+}
+
+/// Whether the instruction is a jump into `block`. Of copies that loop, a thread might
+/// not come out for long.
+fn leads_into(instruction: &Instruction, block: Range<u64>) -> bool {
+    let is_jump = matches!(
+        instruction.flow_control(),
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+    );
+    is_jump && block.contains(&instruction.near_branch_target())
 }
 
 /// Leads a jump at each of several places in a row to a stub. `forms` are the jumps

@@ -225,8 +225,15 @@ impl ObjectCode {
         let symbols = file.symbols()?;
         let (source, headers) = (&file.source, &file.headers);
         let relocated = pointers::relative_relocations(source, headers).map_err(problem)?;
+        // Nearly all words of a program's data are no addresses of code: told at once.
+        let texts = file.text()?;
+        let lowest = texts.iter().map(|text| text.address).min().unwrap_or(0);
+        let highest = texts.iter().map(|text| text.end()).max().unwrap_or(0);
         let mut insert = |link: u64| {
-            if file.is_text(link) && symbols.function_starting_at(link).is_none() {
+            if (lowest..highest).contains(&link)
+                && file.is_text(link)
+                && symbols.function_starting_at(link).is_none()
+            {
                 self.insert(link.wrapping_add(self.bias));
             }
         };

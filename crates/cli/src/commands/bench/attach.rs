@@ -1,0 +1,392 @@
+//! `capriole bench attach`: what it takes to put many probes into a program that runs,
+//! and to take them out again.
+
+mod footprint;
+mod hits;
+mod table;
+
+use self::footprint::Footprint;
+use super::{Arguments, Outcome, go_on, progress, skipped};
+use crate::selection::{self, Selected};
+use crate::{machine, signals};
+use anyhow::{Context, ensure};
+use capriole_bench::crowd::{self, Crowd};
+use capriole_bench::server::Server;
+use capriole_bench::spread::Spread;
+use capriole_event::EventSpec;
+use capriole_ring::layout::Geometry;
+use capriole_target::attach::{Attached, Probe, attach};
+use capriole_target::detach::Detached;
+use capriole_target::object::Objects;
+use capriole_target::planner::Planner;
+use capriole_target::process::Process;
+use capriole_target::recover::is_session;
+use capriole_target::resolve::resolve;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Threads that call the functions of the crowd all the time.
+const THREADS: usize = 4;
+/// Memory for events, as `record` takes it.
+const BUFFER: u64 = 64 << 20;
+
+/// A program to attach to.
+trait Subject {
+    fn name(&self) -> &'static str;
+    fn pid(&self) -> u32;
+    /// The event that means at least the first `sites` functions.
+    fn event(&self, sites: usize) -> String;
+    /// Whether it still does what it should.
+    fn check(&mut self) -> anyhow::Result<()>;
+}
+
+impl Subject for Crowd {
+    fn name(&self) -> &'static str {
+        "crowd"
+    }
+
+    fn pid(&self) -> u32 {
+        Crowd::pid(self)
+    }
+
+    fn event(&self, sites: usize) -> String {
+        crowd::event(sites)
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        Ok(Crowd::check(self)?)
+    }
+}
+
+impl Subject for Server {
+    fn name(&self) -> &'static str {
+        "node"
+    }
+
+    fn pid(&self) -> u32 {
+        Server::pid(self)
+    }
+
+    fn event(&self, _: usize) -> String {
+        ":*".to_owned()
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        Ok(Server::check(self)?)
+    }
+}
+
+/// What is wanted of a program, found and planned.
+struct Prepared {
+    probes: Vec<Probe>,
+    /// Sites that were found.
+    sites: usize,
+    /// Why some have no probe, and how many.
+    refused: BTreeMap<String, usize>,
+    time: Duration,
+}
+
+/// Finds and plans `sites` functions, as evenly spread as there are more.
+fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepared> {
+    let started = Instant::now();
+    let objects = Objects::of_process(process)?;
+    let planner = Planner::of_process(process);
+    let spec = EventSpec::parse(event)?;
+    let mut found = resolve(&objects, &spec)?;
+    let all = found.len();
+    if all > sites {
+        let wanted = |index: &usize| (index + 1) * sites / all > index * sites / all;
+        let mut index = 0..all;
+        found.retain(|_| index.next().is_some_and(|index| wanted(&index)));
+    }
+    let refs: Vec<_> = found.iter().collect();
+    let plans = planner.plan_all(&refs);
+    let selected: Vec<Selected> = found
+        .into_iter()
+        .zip(plans)
+        .zip(0..)
+        .map(|((site, plan), id)| Selected {
+            id,
+            site,
+            fields: Vec::new(),
+            plan,
+            named: false,
+        })
+        .collect();
+    let probes = selection::probes(&selected, |event| event.record().into());
+    let time = started.elapsed();
+    let mut refused: BTreeMap<String, usize> = BTreeMap::new();
+    for event in selected.iter().filter(|event| event.plan.is_err()) {
+        let last = event.refusals().last();
+        let why = last.map_or("", |(_, refusal)| refusal.key());
+        *refused.entry(why.to_owned()).or_default() += 1;
+    }
+    if !probes.overlapping.is_empty() {
+        refused.insert("overlapping".to_owned(), probes.overlapping.len());
+    }
+    Ok(Prepared {
+        sites: selected.len(),
+        probes: probes.probes.into_iter().map(|(probe, _)| probe).collect(),
+        refused,
+        time,
+    })
+}
+
+/// A program with its probes, how long that took, and how long to take them out.
+struct Visit {
+    attached: Attached,
+    attach: Duration,
+    footprint: Footprint,
+    detached: Detached,
+    detach: Duration,
+}
+
+/// Attaches, has `meanwhile` look, and detaches, as `record` does: on a thread that goes
+/// before others. The priority ends with that thread.
+fn visit<T: Send>(
+    process: &Process,
+    probes: &[Probe],
+    meanwhile: impl FnOnce(&Attached) -> anyhow::Result<T> + Send,
+) -> anyhow::Result<(Visit, T)> {
+    let work = || {
+        machine::hurry();
+        let geometry = |journal| Geometry::for_buffer(BUFFER, machine::possible_cpus(), journal);
+        let started = Instant::now();
+        let attached = attach(process, probes, geometry)?;
+        let attach = started.elapsed();
+        let seen = Footprint::of(process, &attached)
+            .and_then(|footprint| Ok((footprint, meanwhile(&attached)?)));
+        let started = Instant::now();
+        let detached = attached.detach()?;
+        let detach = started.elapsed();
+        let (footprint, result) = seen?;
+        let visit = Visit {
+            attached,
+            attach,
+            footprint,
+            detached,
+            detach,
+        };
+        anyhow::Ok((visit, result))
+    };
+    let (visit, result) = std::thread::scope(|scope| {
+        let joined = scope.spawn(work).join();
+        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    let (foreign, lingering) = (visit.detached.foreign, visit.detached.lingering);
+    ensure!(foreign == 0, "{foreign} sites had been changed by others");
+    ensure!(!lingering, "memory stays mapped after the detach");
+    let left = process.maps()?.iter().any(is_session);
+    ensure!(!left, "session memory is still mapped after the detach");
+    Ok((visit, result))
+}
+
+/// A row on its way through the rounds.
+struct Row {
+    sites: usize,
+    rounds: Vec<(Duration, Visit)>,
+    found: usize,
+    refused: BTreeMap<String, usize>,
+    failed: Option<String>,
+}
+
+impl Row {
+    fn round(&mut self, subject: &mut dyn Subject) -> anyhow::Result<()> {
+        let process = Process::open(subject.pid())?;
+        let prepared = prepare(&process, &subject.event(self.sites), self.sites)?;
+        ensure!(!prepared.probes.is_empty(), "nothing can be probed");
+        let (visit, ()) = visit(&process, &prepared.probes, |_| Ok(()))?;
+        subject.check().context("with the probes, or without")?;
+        self.found = prepared.sites;
+        self.refused = prepared.refused;
+        for error in visit
+            .attached
+            .outcomes
+            .iter()
+            .filter_map(|o| o.as_ref().err())
+        {
+            *self.refused.entry(error.to_string()).or_default() += 1;
+        }
+        self.rounds.push((prepared.time, visit));
+        Ok(())
+    }
+
+    fn spread(&self, quantity: impl Fn(&(Duration, Visit)) -> f64) -> Spread {
+        Spread::of(&self.rounds.iter().map(quantity).collect::<Vec<_>>())
+    }
+}
+
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_nanos() as f64
+}
+
+/// A row's numbers. Times in nanoseconds, memory in bytes.
+#[derive(Debug, Serialize)]
+struct Measured {
+    name: String,
+    sites: usize,
+    /// Of the last round, as everything that is no spread.
+    probed: usize,
+    tactics: BTreeMap<&'static str, usize>,
+    refused: BTreeMap<String, usize>,
+    plan_ns: Spread,
+    attach_ns: Spread,
+    attach_standstill_ns: Spread,
+    attach_one_thread_ns: Spread,
+    detach_ns: Spread,
+    detach_standstill_ns: Spread,
+    #[serde(flatten)]
+    footprint: Footprint,
+    bytes_per_probe: f64,
+    bytes_per_probe_with_code: f64,
+    rounds: usize,
+}
+
+impl Measured {
+    /// `None` if there was no round.
+    fn of(program: &str, row: &Row) -> Option<Measured> {
+        let (_, last) = row.rounds.last()?;
+        let mut tactics = BTreeMap::new();
+        for site in last.attached.outcomes.iter().flatten() {
+            *tactics.entry(site.tactic.as_str()).or_default() += 1;
+        }
+        let probed: usize = tactics.values().sum();
+        let footprint = last.footprint;
+        let each = |bytes: u64| bytes as f64 / probed.max(1) as f64;
+        Some(Measured {
+            name: format!("{program}.{}", row.sites),
+            sites: row.found,
+            probed,
+            tactics,
+            refused: row.refused.clone(),
+            plan_ns: row.spread(|(plan, _)| nanoseconds(*plan)),
+            attach_ns: row.spread(|(_, v)| nanoseconds(v.attach)),
+            attach_standstill_ns: row.spread(|(_, v)| nanoseconds(v.attached.standstill.all)),
+            attach_one_thread_ns: row.spread(|(_, v)| nanoseconds(v.attached.standstill.one)),
+            detach_ns: row.spread(|(_, v)| nanoseconds(v.detach)),
+            detach_standstill_ns: row.spread(|(_, v)| nanoseconds(v.detached.standstill)),
+            footprint,
+            bytes_per_probe: each(footprint.session_bytes + footprint.stub_bytes),
+            bytes_per_probe_with_code: each(
+                footprint.session_bytes + footprint.stub_bytes + footprint.code_bytes,
+            ),
+            rounds: row.rounds.len(),
+        })
+    }
+}
+
+/// The numbers of sites of the rows.
+fn sizes(most: usize) -> Vec<usize> {
+    crowd::SETS
+        .into_iter()
+        .filter(|sites| *sites <= most)
+        .collect()
+}
+
+/// Rows of one program, round after round.
+fn measure(
+    subject: &mut dyn Subject,
+    rounds: u32,
+    most: usize,
+    bar: &ProgressBar,
+) -> anyhow::Result<Vec<Row>> {
+    let mut rows: Vec<Row> = sizes(most)
+        .into_iter()
+        .map(|sites| Row {
+            sites,
+            rounds: Vec::new(),
+            found: 0,
+            refused: BTreeMap::new(),
+            failed: None,
+        })
+        .collect();
+    for _ in 0..rounds {
+        for row in rows.iter_mut().filter(|row| row.failed.is_none()) {
+            bar.set_message(format!("{}.{}", subject.name(), row.sites));
+            go_on()?;
+            if let Err(error) = row.round(subject) {
+                row.failed = Some(format!("{error:#}"));
+                // One that is gone, or wrong, is of no use to the others.
+                if subject.check().is_err() {
+                    return Ok(rows);
+                }
+            }
+            bar.inc(1);
+        }
+    }
+    Ok(rows)
+}
+
+/// Adds the rows of one program to the outcome.
+fn report(outcome: &mut Vec<Value>, text: &mut String, program: &str, rows: &[Row]) -> bool {
+    let mut measured = Vec::new();
+    let mut failed = false;
+    for row in rows {
+        let name = format!("{program}.{}", row.sites);
+        match (&row.failed, Measured::of(program, row)) {
+            (None, Some(numbers)) => {
+                outcome.push(json!(numbers));
+                measured.push(numbers);
+            }
+            (why, _) => {
+                failed = true;
+                let why = why.as_deref().unwrap_or("the program is gone");
+                *text += &format!("{name}  failed: {why}\n");
+                outcome.push(json!({"name": name, "failed": why}));
+            }
+        }
+    }
+    *text += &table::of(program, &measured);
+    failed
+}
+
+/// Measures.
+pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
+    let rounds = arguments.rounds.unwrap_or(5);
+    let most = arguments.sites as usize;
+    let programs = 2;
+    let bar = progress(u64::from(rounds) * (programs * sizes(most).len() as u64 + 3))?;
+    signals::catch();
+    let (mut rows, mut text, mut failed) = (Vec::new(), String::new(), false);
+    let skip = |rows: &mut Vec<Value>, text: &mut String, name: &str, error: anyhow::Error| {
+        let Some(why) = skipped(&error) else {
+            return Err(error);
+        };
+        *text += &format!("{name}  skipped: {why}\n");
+        rows.push(json!({"name": name, "skipped": why}));
+        Ok(())
+    };
+
+    let functions = sizes(most).last().copied().unwrap_or(1);
+    match Crowd::start(functions, THREADS) {
+        Ok(mut crowd) => {
+            crowd.run(true)?;
+            let measured = measure(&mut crowd, rounds, most, &bar)?;
+            failed |= report(&mut rows, &mut text, "crowd", &measured);
+            crowd.run(false)?;
+            let round_ms = arguments.round_ms.unwrap_or(25);
+            let results = hits::measure(&mut crowd, functions, rounds, round_ms, &bar)?;
+            text += &format!("\n{}", hits::table(&results));
+            rows.extend(results.iter().map(|row| json!(row)));
+            failed |= hits::failed(&results);
+        }
+        Err(error) => skip(&mut rows, &mut text, "crowd", error.into())?,
+    }
+    text += "\n";
+    match Server::start() {
+        Ok(mut server) => {
+            let measured = measure(&mut server, rounds, most, &bar)?;
+            failed |= report(&mut rows, &mut text, "node", &measured);
+        }
+        Err(error) => skip(&mut rows, &mut text, "node", error.into())?,
+    }
+    bar.finish_and_clear();
+    Ok(Outcome {
+        text,
+        rows: Value::Array(rows),
+        failed,
+    })
+}

@@ -1,0 +1,107 @@
+//! The memory that probes take in a program.
+
+use anyhow::Context;
+use capriole_ring::layout::header;
+use capriole_target::attach::Attached;
+use capriole_target::process::Process;
+use capriole_target::session::STUBS_NAME;
+use serde::Serialize;
+
+/// Bytes of memory, apart from the packets for events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Footprint {
+    /// Session memory in front of the packets: header, streams, controls, journal,
+    /// counters.
+    pub session_bytes: u64,
+    /// Pages of stubs that there really are, however often they are mapped.
+    pub stub_bytes: u64,
+    /// Mappings of stubs.
+    pub stub_mappings: u64,
+    /// Pages of the arenas that are in use: detours, shared code, tables.
+    pub code_bytes: u64,
+    /// Of that, detours by themselves.
+    pub detour_bytes: u64,
+}
+
+impl Footprint {
+    /// Of a program with its probes in.
+    ///
+    /// # Errors
+    /// The kernel does not tell (`/proc/PID/smaps`).
+    pub fn of(process: &Process, attached: &Attached) -> anyhow::Result<Footprint> {
+        let memory = &attached.memory.memory;
+        let geometry = &attached.memory.geometry;
+        let arenas = memory.load_u32(header::ARENAS_LEN) as usize;
+        let arenas: Vec<u64> = (0..arenas)
+            .map(|i| memory.load(header::ARENAS + i * 16))
+            .collect();
+        let path = process.proc_path("smaps");
+        let smaps = std::fs::read_to_string(&path);
+        let smaps = smaps.with_context(|| path.display().to_string())?;
+        let detours = attached.outcomes.iter().flatten();
+        let mut footprint = Footprint {
+            session_bytes: geometry.counter(geometry.cpus + 1, 0) as u64,
+            stub_bytes: 0,
+            stub_mappings: 0,
+            code_bytes: 0,
+            detour_bytes: detours.map(|site| site.detour_size as u64).sum(),
+        };
+        for mapping in mappings(&smaps) {
+            if arenas.contains(&mapping.start) {
+                footprint.code_bytes += mapping.proportional;
+            } else if mapping.name.contains(STUBS_NAME) {
+                footprint.stub_bytes += mapping.proportional;
+                footprint.stub_mappings += 1;
+            }
+        }
+        Ok(footprint)
+    }
+}
+
+/// A mapping in the text of `/proc/PID/smaps`.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping<'a> {
+    start: u64,
+    name: &'a str,
+    /// Bytes in memory; those of pages that are mapped several times are shared out.
+    proportional: u64,
+}
+
+fn mappings(smaps: &str) -> Vec<Mapping<'_>> {
+    let mut mappings: Vec<Mapping<'_>> = Vec::new();
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if first == "Pss:" {
+            let kilobytes: u64 = words.next().and_then(|w| w.parse().ok()).unwrap_or(0);
+            if let Some(mapping) = mappings.last_mut() {
+                mapping.proportional = kilobytes << 10;
+            }
+        } else if let Some((start, _)) = first.split_once('-')
+            && let Ok(start) = u64::from_str_radix(start, 16)
+        {
+            mappings.push(Mapping {
+                start,
+                name: line.splitn(6, ' ').nth(5).unwrap_or_default().trim(),
+                proportional: 0,
+            });
+        }
+    }
+    mappings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smaps_are_read() {
+        let smaps = "7f10-7f20 r-xp 00000000 00:00 0 \nSize:  64 kB\nRss: 12 kB\nPss:  8 kB\nPss_Dirty: 4 kB\n\
+                     7f30-7f40 r-xs 00001000 00:01 12      /memfd:capriole-stubs (deleted)\nPss: 2 kB\n";
+        let read = mappings(smaps);
+        assert_eq!(read.len(), 2, "{read:?}");
+        assert_eq!((read[0].start, read[0].proportional), (0x7f10, 8192));
+        assert_eq!(read[1].name, "/memfd:capriole-stubs (deleted)");
+        assert_eq!(read[1].proportional, 2048);
+    }
+}

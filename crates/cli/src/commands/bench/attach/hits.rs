@@ -1,0 +1,133 @@
+//! What a hit costs when all other functions of the program have probes, too.
+
+use super::super::reading::Reading;
+use super::{go_on, prepare, visit};
+use anyhow::{Context, ensure};
+use capriole_bench::crowd::{self, Crowd};
+use capriole_bench::{Measured, RowResult};
+use capriole_plan::detour::{Record, Work};
+use capriole_target::attach::Probe;
+use capriole_target::process::Process;
+use iced_x86::Register;
+use indicatif::ProgressBar;
+use std::fmt::Write as _;
+
+/// How many calls of the measured function are thought to take a millisecond.
+const CALLS: u64 = 50_000;
+
+/// Has a probe record both arguments, as `capriole.record2` of `bench hit` does.
+fn record2(probe: &mut Probe) {
+    probe.work = vec![Work::Record(Record {
+        event: u32::MAX,
+        fields: vec![Register::RDI, Register::RSI],
+    })];
+}
+
+/// Nanoseconds that `calls` calls take with these probes in; each has to be seen.
+fn time(crowd: &mut Crowd, probes: &[Probe], calls: u64) -> anyhow::Result<u64> {
+    let process = Process::open(crowd.pid())?;
+    let (_, (ns, hits)) = visit(&process, probes, |attached| {
+        let reading = Reading::start(attached);
+        let ns = crowd.time(calls);
+        let hits = reading.hits();
+        reading.end().map_err(anyhow::Error::msg)?;
+        Ok((ns?, hits))
+    })?;
+    ensure!(hits == calls, "{hits} hits in {calls} calls");
+    Ok(ns)
+}
+
+/// Measures a crowd that pauses: `hit.bare`, `hit.alone`, `hit.among` the others.
+///
+/// # Errors
+/// The program is gone, or its functions are not found.
+pub fn measure(
+    crowd: &mut Crowd,
+    functions: usize,
+    rounds: u32,
+    round_ms: u64,
+    bar: &ProgressBar,
+) -> anyhow::Result<Vec<RowResult>> {
+    let process = Process::open(crowd.pid())?;
+    let mut alone = prepare(&process, &format!(":{}", crowd::MEASURED), 1)?.probes;
+    // All planned together, so that none gets in another's way.
+    let mut all = prepare(&process, crowd::ALL, usize::MAX)?.probes;
+    let site = alone.first().map(|probe| probe.shape.site);
+    let same = all.iter_mut().find(|probe| Some(probe.shape.site) == site);
+    let same = same.context("the function to be measured cannot be probed")?;
+    alone.iter_mut().chain([same]).for_each(record2);
+    let calls = round_ms * CALLS;
+    let among = format!("hit.among{functions}");
+    let rows: [(&str, &[Probe]); 3] = [("hit.bare", &[]), ("hit.alone", &alone), (&among, &all)];
+    let mut per_call = [const { Vec::new() }; 3];
+    let mut failed = [const { None }; 3];
+    for _ in 0..rounds {
+        for (index, (name, probes)) in rows.iter().enumerate() {
+            go_on()?;
+            bar.set_message((*name).to_owned());
+            let ns = match probes.is_empty() {
+                true => Ok(crowd.time(calls)?),
+                false => time(crowd, probes, calls),
+            };
+            match ns {
+                Ok(ns) => per_call[index].push(ns as f64 / calls as f64),
+                Err(error) => failed[index] = Some(format!("{error:#}")),
+            }
+            bar.inc(1);
+        }
+    }
+    crowd.check()?;
+    let mut bare = 0.0;
+    let mut results = Vec::new();
+    for (index, (name, probes)) in rows.iter().enumerate() {
+        let name = (*name).to_owned();
+        results.push(match failed[index].take() {
+            Some(why) => RowResult::Failed { name, why },
+            None => {
+                let total = calls * u64::from(rounds);
+                let hits = (!probes.is_empty()).then_some(total);
+                let mut row = Measured::from_rounds(&name, &per_call[index], total, hits);
+                if index == 0 {
+                    bare = row.ns;
+                }
+                row.over_bare_ns = row.ns - bare;
+                RowResult::Measured(row)
+            }
+        });
+    }
+    Ok(results)
+}
+
+/// For a person.
+pub fn table(results: &[RowResult]) -> String {
+    let width = results.iter().map(|row| row.name().len()).max();
+    let width = width.unwrap_or(0);
+    let mut text = format!(
+        "{:<width$}  {:>8}  {:>9}  {:>16}  {:>10}\n",
+        "hit", "ns/call", "over bare", "min .. max", "hits"
+    );
+    for result in results {
+        // Writing to a String cannot fail.
+        let _ = match result {
+            RowResult::Measured(row) => writeln!(
+                text,
+                "{:<width$}  {:>8.2}  {:>9.2}  {:>16}  {:>10}",
+                row.name,
+                row.ns,
+                row.over_bare_ns,
+                format!("{:.2} .. {:.2}", row.min_ns, row.max_ns),
+                row.hits.map_or("-".to_owned(), |hits| hits.to_string())
+            ),
+            RowResult::Skipped { name, why } => writeln!(text, "{name}  skipped: {why}"),
+            RowResult::Failed { name, why } => writeln!(text, "{name}  failed: {why}"),
+        };
+    }
+    text
+}
+
+/// Whether one is wrong.
+pub fn failed(results: &[RowResult]) -> bool {
+    results
+        .iter()
+        .any(|row| matches!(row, RowResult::Failed { .. }))
+}

@@ -1,0 +1,81 @@
+//! A reader without a trace.
+
+use capriole_ring::Reader;
+use capriole_ring::reader::record_size;
+use capriole_target::attach::Attached;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A reader that takes the packets of a session as `record` does, but only counts.
+pub struct Reading {
+    count: Arc<Mutex<Count>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+struct Count {
+    reader: Reader,
+    bytes: u64,
+}
+
+impl Count {
+    fn collect(&mut self) {
+        let bytes = &mut self.bytes;
+        let counted = self.reader.collect::<Infallible>(false, |packet| {
+            *bytes += packet.content.len() as u64;
+            Ok(())
+        });
+        match counted {
+            Ok(_) => {}
+            Err(never) => match never {},
+        }
+    }
+}
+
+fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
+    count.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Reading {
+    /// Starts it.
+    pub fn start(attached: &Attached) -> Reading {
+        let memory = &attached.memory;
+        let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+        let count = Arc::new(Mutex::new(Count { reader, bytes: 0 }));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (counting, stopping) = (count.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            while !stopping.load(Ordering::Relaxed) {
+                let mut count = lock(&counting);
+                count.collect();
+                count.reader.wait(Duration::from_millis(5));
+            }
+        });
+        Reading {
+            count,
+            stop,
+            thread,
+        }
+    }
+
+    /// Events with two fields recorded so far, and those for which there was no room.
+    pub fn hits(&self) -> u64 {
+        let mut count = lock(&self.count);
+        count.collect();
+        let bytes = count.bytes + count.reader.pending();
+        bytes / record_size(2) as u64 + count.reader.lost()
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// It has panicked.
+    pub fn end(self) -> Result<(), String> {
+        self.stop.store(true, Ordering::Relaxed);
+        let joined = self.thread.join();
+        joined.map_err(|_| "the reader failed".to_owned())
+    }
+}
