@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  detour + 0     a call into shared code for each way out of the hot path
-//!                 (packet full; aborted, with the signature before it)
+//!                 (packet full; aborted, with the signature before it); with a
+//!                 shadow stack a jump
 //!  entry          go below the red zone                     if one may be live
 //!                 save the scratch registers and the flags  those that are live
 //!  begin          rseq_cs of this thread = ours
@@ -75,6 +76,8 @@ pub struct Runtime {
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
     pub tid_offset: Option<i32>,
+    /// Whether the program runs with a shadow stack, which knows only what calls push.
+    pub shadow_stack: bool,
     /// Address of the resident's entry for a full packet.
     pub switch: u64,
     /// Address of the resident's entry for recording without restartable sequences.

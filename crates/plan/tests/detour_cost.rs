@@ -69,6 +69,7 @@ fn time_and_bytes_of_detours() {
 
 fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
     let runtime = Runtime {
+        shadow_stack: false,
         heads: 0x7f12_3456_7000,
         counters: Counters {
             address: 0x7f12_3457_0000,

@@ -254,7 +254,10 @@ impl Session {
             unsafe { (rseq_cs as *mut u64).write_volatile(0) };
         }
         sandbox.write(COPY, &resident::place(COPY, &config));
-        let (detour, image) = case.compile(runtime(self.base, rseq));
+        let (detour, image) = case.compile(Runtime {
+            shadow_stack: case.seed % 2 == 1,
+            ..runtime(self.base, rseq)
+        });
         sandbox.write(DETOUR, &image);
         detour
     }
@@ -263,6 +266,7 @@ impl Session {
 fn runtime(base: u64, rseq_offset: Option<i32>) -> Runtime {
     let entries = resident::entries(COPY);
     Runtime {
+        shadow_stack: false,
         heads: base + GEOMETRY.heads() as u64,
         counters: Counters {
             address: base + GEOMETRY.counters_offset() as u64,

@@ -252,7 +252,7 @@ fn prepare_and_write(
         recover::clear_the_way(process)?;
         stopped = Stopped::all(pid)?;
     }
-    let survey = Survey::of(&stopped, &remote);
+    let survey = Survey::of(process, &stopped, &remote);
     let filtered = stopped.threads().iter().any(|t| {
         process
             .thread_status(t.tid as u32)

@@ -11,6 +11,7 @@ use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
 use crate::object::ObjectKind;
 use crate::process::Process;
 use crate::resolve::Site;
+use crate::survey::has_shadow_stack;
 use capriole_insn::{Extent, FunctionFlow, Hints};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_placed};
@@ -79,16 +80,6 @@ fn outside(site: &Site) -> Refused {
     refused(Refusal::OutsideFunction {
         site: site.address,
         function: site.extent,
-    })
-}
-
-/// Whether the process runs with a shadow stack (CET), from
-/// `x86_Thread_features` of its status.
-fn has_shadow_stack(process: &Process) -> bool {
-    std::fs::read_to_string(process.proc_path("status")).is_ok_and(|status| {
-        status
-            .lines()
-            .any(|l| l.starts_with("x86_Thread_features:") && l.contains("shstk"))
     })
 }
 

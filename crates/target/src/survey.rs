@@ -1,6 +1,7 @@
 //! What has to be known of a stopped process before code is made for it.
 
 use crate::memory::RemoteMemory;
+use crate::process::Process;
 use crate::ptrace;
 use crate::threads::Stopped;
 use capriole_resident::RSEQ_SIGNATURE;
@@ -12,6 +13,8 @@ pub struct Survey {
     pub rseq_offset: Option<i32>,
     /// Offset of the kernel's thread id from the thread pointer.
     pub tid_offset: Option<i32>,
+    /// They have a shadow stack (CET).
+    pub shadow_stack: bool,
 }
 
 /// Where C libraries keep the thread id: glibc (`struct pthread.tid`) and musl.
@@ -22,6 +25,16 @@ const SEARCH: i64 = 2048;
 /// An offset from the thread pointer that detours can encode.
 fn offset(address: u64, thread_pointer: u64) -> Option<i32> {
     i32::try_from(address.wrapping_sub(thread_pointer) as i64).ok()
+}
+
+/// Whether the process runs with a shadow stack (CET), from
+/// `x86_Thread_features` of its status.
+pub fn has_shadow_stack(process: &Process) -> bool {
+    std::fs::read_to_string(process.proc_path("status")).is_ok_and(|status| {
+        status
+            .lines()
+            .any(|l| l.starts_with("x86_Thread_features:") && l.contains("shstk"))
+    })
 }
 
 /// The one offset at which all threads have registered restartable sequences.
@@ -85,8 +98,9 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
 
 impl Survey {
     /// Looks at every thread of a stopped process.
-    pub fn of(stopped: &Stopped, memory: &RemoteMemory) -> Survey {
+    pub fn of(process: &Process, stopped: &Stopped, memory: &RemoteMemory) -> Survey {
         Survey {
+            shadow_stack: has_shadow_stack(process),
             rseq_offset: rseq_offset(stopped),
             tid_offset: tid_offset(stopped, memory),
         }

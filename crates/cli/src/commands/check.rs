@@ -463,6 +463,7 @@ impl Sketch {
         let start = arena(event, objects, PAGE_SIZE + room(&work));
         let session = start + (1 << 20);
         let runtime = Runtime {
+            shadow_stack: false,
             heads: session,
             counters: Counters::default(),
             rseq_offset: threads.rseq_offset,

@@ -53,8 +53,10 @@ pub(super) struct Part {
 pub(super) struct Sequence {
     /// The first instruction that is restarted; `done` is behind the last.
     pub start: usize,
-    /// The abort address: a call into shared code, 5 bytes.
+    /// The abort address: a [way into shared code](into_shared).
     pub abort: usize,
+    /// Bytes of that way.
+    pub way: usize,
     /// rel32 of the descriptor.
     pub descriptor: usize,
     /// rel32 of [`Shared::other`].
@@ -64,11 +66,11 @@ pub(super) struct Sequence {
 impl Sequence {
     /// rel32 of [`Shared::aborted`].
     pub fn aborted(&self) -> usize {
-        self.abort + 1
+        self.after_abort() - 4
     }
     /// What shared code finds on the stack after an abort.
     pub fn after_abort(&self) -> usize {
-        self.abort + 5
+        self.abort + self.way
     }
 }
 
@@ -94,6 +96,7 @@ pub(super) struct Labels {
 pub(super) struct SequenceLabels {
     pub start: CodeLabel,
     pub abort: CodeLabel,
+    pub after_abort: CodeLabel,
     pub descriptor: CodeLabel,
     pub other: CodeLabel,
 }
@@ -111,11 +114,47 @@ pub(super) fn bind(a: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), I
     a.zero_bytes() // takes the label, so that the next instruction can have one, too
 }
 
+/// Goes into shared code, which has to find on the stack what stands behind, and goes
+/// back by a jump. `scratch` is spoilt. Returns the label behind.
+///
+/// A call is shorter, but a shadow stack would keep its return address for ever.
+pub(super) fn into_shared(
+    a: &mut CodeAssembler,
+    runtime: &Runtime,
+    scratch: iced_x86::Register,
+    to: u64,
+) -> Result<CodeLabel, IcedError> {
+    let mut behind = a.create_label();
+    if runtime.shadow_stack {
+        let scratch = get_gpr64(scratch).unwrap_or(rax); // it is one
+        a.lea(scratch, ptr(behind))?;
+    }
+    // With a shadow stack a jump, but as the assembler would choose its length, it is
+    // written as a call and mended by `body`.
+    a.call(to)?;
+    bind(a, &mut behind)?;
+    Ok(behind)
+}
+
+/// The start of shared code, where [`into_shared`] leads.
+pub(super) fn from_detour(
+    a: &mut CodeAssembler,
+    runtime: &Runtime,
+    scratch: iced_x86::Register,
+) -> Result<(), IcedError> {
+    if runtime.shadow_stack {
+        a.add_instruction(Instruction::with1(iced_x86::Code::Push_r64, scratch)?)?;
+    }
+    Ok(())
+}
+
 /// What follows if the work's own part of the code was written.
 pub(super) struct Cold {
     /// The label that the hot path jumps to when it cannot go on.
     pub way_out: CodeLabel,
     pub abort: CodeLabel,
+    /// Behind the way into shared code there.
+    pub after_abort: CodeLabel,
     /// Behind the rel32 of the call for [`Shared::other`], if that is called.
     pub other: Option<CodeLabel>,
 }
@@ -134,8 +173,8 @@ pub(super) fn body(
     if runtime.rseq_offset.is_some() {
         for (work, links) in work.iter().zip(links) {
             colds.push(match work {
-                Work::Record(_) => super::record::cold(&mut a, links)?,
-                Work::Count { .. } => super::count::cold(&mut a, links)?,
+                Work::Record(_) => super::record::cold(&mut a, runtime, links)?,
+                Work::Count { .. } => super::count::cold(&mut a, frame, runtime, links)?,
             });
         }
     }
@@ -174,6 +213,7 @@ pub(super) fn body(
             Some(s) => Some(Sequence {
                 start: offset(&s.start)?,
                 abort: offset(&s.abort)?,
+                way: offset(&s.after_abort)? - offset(&s.abort)?,
                 descriptor: offset(&s.descriptor)? - 4,
                 other: offset(&s.other)? - 4,
             }),
@@ -192,8 +232,21 @@ pub(super) fn body(
         });
     }
     let entry = offset(&entry)?;
+    let mut bytes = code.inner.code_buffer;
+    if runtime.shadow_stack {
+        const CALL: u8 = 0xe8;
+        const JUMP: u8 = 0xe9;
+        for sequence in parts.iter().filter_map(|part| part.sequence.as_ref()) {
+            // A count has no other way into shared code: there it is no call.
+            for rel32 in [sequence.aborted(), sequence.other] {
+                if bytes[rel32 - 1] == CALL {
+                    bytes[rel32 - 1] = JUMP;
+                }
+            }
+        }
+    }
     Ok(Body {
-        bytes: code.inner.code_buffer,
+        bytes,
         entry,
         parts,
     })
@@ -229,7 +282,9 @@ pub(super) fn shared(
             Work::Record(record) => {
                 super::record::shared(&mut a, frame, runtime, record, part, sequence)?
             }
-            Work::Count { .. } => super::count::shared(&mut a, frame, part, sequence, bases + 8)?,
+            Work::Count { .. } => {
+                super::count::shared(&mut a, frame, runtime, part, sequence, bases + 8)?
+            }
         });
     }
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;

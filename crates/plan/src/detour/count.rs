@@ -16,21 +16,27 @@
 
 use super::Runtime;
 use super::assemble::{
-    Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels, go,
-    mark,
+    Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels,
+    from_detour, go, into_shared, mark,
 };
 use super::frame::{Frame, at, fs, near};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
 /// The way out of the hot path, 9 bytes.
-pub(super) fn cold(a: &mut CodeAssembler, links: &Links) -> Result<Cold, IcedError> {
+pub(super) fn cold(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    links: &Links,
+) -> Result<Cold, IcedError> {
     a.dd(&[RSEQ_SIGNATURE])?;
     let abort = mark(a)?;
-    a.call(links.shared.aborted)?;
+    let after_abort = into_shared(a, runtime, frame.control, links.shared.aborted)?;
     Ok(Cold {
         way_out: abort,
         abort,
+        after_abort,
         other: None,
     })
 }
@@ -87,6 +93,7 @@ pub(super) fn hot(
         sequence: Some(SequenceLabels {
             start,
             abort: cold.abort,
+            after_abort: cold.after_abort,
             descriptor,
             other,
         }),
@@ -95,11 +102,12 @@ pub(super) fn hot(
 }
 
 /// What detours share: the same with a `lock` prefix, on the shared counters, whose
-/// address is the word at `base`. They come by a call from [`cold`], with the stack
+/// address is the word at `base`. They come from [`cold`], with the stack
 /// pointer of the hot path, and go by a jump.
 pub(super) fn shared(
     a: &mut CodeAssembler,
     frame: &Frame,
+    runtime: &Runtime,
     part: &Part,
     sequence: &Sequence,
     base: u64,
@@ -107,6 +115,7 @@ pub(super) fn shared(
     let r = frame.control;
     let site = sequence.after_abort();
     let aborted = mark(a)?;
+    from_detour(a, runtime, r)?;
     let saved = at(Register::RSP, 0);
     a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, r, saved)?)?;
     let offset = at(r, part.value as i64 - site as i64);

@@ -2,7 +2,7 @@
 
 use super::assemble::{
     Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels,
-    advance, bind, go, mark,
+    advance, bind, from_detour, go, into_shared, mark,
 };
 use super::frame::{Frame, at, fs, near};
 use super::{Record, Runtime};
@@ -10,17 +10,22 @@ use capriole_ring::layout::{HEAD_SIZE, control, record};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-/// The ways out of the hot path: 5 bytes for a full packet, 9 for an abort.
-pub(super) fn cold(a: &mut CodeAssembler, links: &Links) -> Result<Cold, IcedError> {
+/// The ways out of the hot path: 5 bytes for a full packet, 9 for an abort. In both
+/// places rax is saved, if it is live, and holds nothing that is still needed.
+pub(super) fn cold(
+    a: &mut CodeAssembler,
+    runtime: &Runtime,
+    links: &Links,
+) -> Result<Cold, IcedError> {
     let way_out = mark(a)?;
-    a.call(links.shared.other)?;
-    let other = mark(a)?;
+    let other = into_shared(a, runtime, Register::RAX, links.shared.other)?;
     a.dd(&[RSEQ_SIGNATURE])?;
     let abort = mark(a)?;
-    a.call(links.shared.aborted)?;
+    let after_abort = into_shared(a, runtime, Register::RAX, links.shared.aborted)?;
     Ok(Cold {
         way_out,
         abort,
+        after_abort,
         other: Some(other),
     })
 }
@@ -101,6 +106,7 @@ pub(super) fn hot(
         sequence: Some(SequenceLabels {
             start,
             abort: cold.abort,
+            after_abort: cold.after_abort,
             descriptor,
             other: cold.other.unwrap_or(done),
         }),
@@ -109,7 +115,7 @@ pub(super) fn hot(
 }
 
 /// What detours share: where they go on when their packet is full, and after an
-/// abort. They come by a call from [`cold`], with the stack pointer of the hot path,
+/// abort. They come from [`cold`], with the stack pointer of the hot path,
 /// and go by a jump. Returns the labels for [`super::assemble::Shared`].
 pub(super) fn shared(
     a: &mut CodeAssembler,
@@ -125,6 +131,7 @@ pub(super) fn shared(
     let mut locked = a.create_label();
 
     let full = mark(a)?;
+    from_detour(a, runtime, Register::RAX)?;
     Frame::move_stack(a, 8 - frame.size())?;
     a.add_instruction(Instruction::with1(Code::Push_r64, frame.control)?)?;
     a.call(runtime.switch)?;
@@ -139,6 +146,7 @@ pub(super) fn shared(
     go(a, Register::RAX, full_site, part.begin)?;
 
     let aborted = mark(a)?;
+    from_detour(a, runtime, Register::RAX)?;
     a.pop(rax)?;
     advance(a, Register::RAX, abort_site, full_site)?;
     bind(a, &mut locked)?;

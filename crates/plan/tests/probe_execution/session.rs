@@ -109,6 +109,7 @@ impl Session {
     pub fn runtime(&self, mode: Mode) -> Runtime {
         let entries = resident::entries(mode.resident());
         Runtime {
+            shadow_stack: false,
             heads: self.base + GEOMETRY.heads() as u64,
             rseq_offset: mode.rseq_offset(),
             tid_offset: Some(TID.0),

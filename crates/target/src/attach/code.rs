@@ -323,6 +323,7 @@ impl Code {
         for (cluster, arena) in clusters.iter().zip(arenas) {
             let entries = resident::entries(arena.start);
             let runtime = Runtime {
+                shadow_stack: survey.shadow_stack,
                 heads: memory.base + memory.geometry.heads() as u64,
                 rseq_offset: survey.rseq_offset,
                 tid_offset: survey.tid_offset,

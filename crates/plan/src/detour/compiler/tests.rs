@@ -20,6 +20,7 @@ impl Random {
 
 fn runtime(rseq_offset: Option<i32>) -> Runtime {
     Runtime {
+        shadow_stack: false,
         heads: 0x7000_0000_1000,
         counters: Counters {
             address: 0x7000_0001_0000,
@@ -70,8 +71,11 @@ fn random_work(random: &mut Random) -> Vec<Work> {
 #[test]
 fn detours_are_what_the_assembler_makes() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    for rseq in [Some(-160), None] {
-        let runtime = runtime(rseq);
+    for (rseq, shadow_stack) in [(Some(-160), false), (Some(-160), true), (None, false)] {
+        let runtime = Runtime {
+            shadow_stack,
+            ..runtime(rseq)
+        };
         let mut compiler = Compiler::new(runtime, ADDRESS, vec![INT3; 0x123]);
         let mut descriptors = HashSet::new();
         for round in 0..2000 {
