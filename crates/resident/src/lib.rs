@@ -65,6 +65,10 @@ pub struct Entries {
     pub old_trap: u64,
 }
 
+/// Set in the original's address, in the table of copies: the copy may be longer than the
+/// original, and all of it stands for the original's start.
+pub const COPY_EXACT: u64 = 1 << 63;
+
 /// Byte offsets in the configuration.
 const TRAPS: usize = 56;
 const OLD_TRAP: usize = 72;
@@ -72,7 +76,8 @@ const COPIES: usize = 96;
 
 /// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
 /// in the target at a multiple of 16. The table of copies has the same form: (start of a
-/// copy, the original's address), and (end of a row of copies, 0).
+/// row of copies as long as their originals, address of the first original), or with
+/// [`COPY_EXACT`] (start of a copy, the original's address); and (end of a row, 0).
 pub fn trap_table(traps: &[(u64, u64)]) -> Vec<u8> {
     let mut sorted = traps.to_vec();
     sorted.sort_unstable();
@@ -196,6 +201,7 @@ mod tests {
         assert_eq!(define("STREAM_SIZE"), stream::SIZE as u64);
         assert_eq!(define("CONTROL_SIZE"), control::SIZE as u64);
         assert_eq!(define("RECORD_FIELDS"), record::FIELDS as u64);
+        assert_eq!(define("COPY_EXACT"), COPY_EXACT);
         assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
         assert_eq!((stream::LOST, stream::LOCK), (0, 8));
         assert_eq!(define("HEAD_SIZE"), layout::HEAD_SIZE as u64);

@@ -273,7 +273,7 @@ void capriole_fault(int signal, void *info, void *context)
 	const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.copies);
 	u64 at = UCONTEXT_RIP(context);
 	u64 original = 0;
-	/* The last copy that starts at or before; an entry with 0 ends a row of copies. */
+	/* The last row of copies that starts at or before; an entry with 0 ends a row. */
 	u64 low = 0, high = table->count;
 	while (low < high) {
 		u64 middle = low + (high - low) / 2;
@@ -282,8 +282,13 @@ void capriole_fault(int signal, void *info, void *context)
 		else
 			high = middle;
 	}
-	if (low > 0)
+	if (low > 0) {
 		original = table->trap[low - 1].detour;
+		if (original & COPY_EXACT)
+			original &= ~COPY_EXACT;
+		else if (original)
+			original += at - table->trap[low - 1].site;
+	}
 	if (original) {
 		UCONTEXT_RIP(context) = original;
 		if ((signal == 4 || signal == 8) && SIGINFO_ADDRESS(info) == at)

@@ -84,6 +84,10 @@ struct trap {
 	u64 detour;
 };
 
+/* In a table of copies: all of the copy stands for the start of the original. Without it
+ * a row of copies is as long as the originals. */
+#define COPY_EXACT 0x8000000000000000
+
 /* Sorted by site. Never changed once the handler can see it. */
 struct traps {
 	u64 count;

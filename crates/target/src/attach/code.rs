@@ -13,6 +13,7 @@ use capriole_plan::detour::{Compiler, Counters, Detour, Request, Runtime, room};
 use capriole_plan::site::{Placed, StubTo, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{FAULTS, header, journal};
+use iced_x86::{FlowControl, Instruction};
 use std::ops::Range;
 
 /// Sites whose object lies within 1 GiB share an arena.
@@ -275,18 +276,30 @@ impl Made {
         sites.chain(self.traps.iter().copied())
     }
 
-    /// The copies of displaced instructions, as rows for the table by which faults are
-    /// told where the originals are.
-    fn copies(&self) -> impl Iterator<Item = (u64, u64)> {
-        let detour = &self.detour;
-        let own = detour
-            .copies
-            .iter()
-            .map(|(original, copy)| (*copy, *original));
-        let end = (detour.address + detour.size as u64, 0);
-        let evicted = self.evicted.iter();
-        let evicted = evicted.flat_map(|(start, end, original)| [(*start, *original), (*end, 0)]);
-        own.chain([end]).chain(evicted)
+    /// The copies of the `displaced` instructions, as rows for the table by which faults
+    /// are told where the originals are.
+    fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
+        let exact = |original: u64| original | resident::COPY_EXACT;
+        let mut rows = Vec::new();
+        // Where the next original would be if it continued the last row.
+        let mut next = None;
+        for ((original, copy), instruction) in self.detour.copies.iter().zip(displaced) {
+            // Others than jumps and calls are copied as they are, or with another
+            // displacement.
+            let as_long = instruction.flow_control() == FlowControl::Next;
+            if !as_long {
+                rows.push((*copy, exact(*original)));
+            } else if next != Some((*copy, *original)) {
+                rows.push((*copy, *original));
+            }
+            let len = instruction.len() as u64;
+            next = as_long.then_some((copy + len, original + len));
+        }
+        rows.push((self.detour.address + self.detour.size as u64, 0));
+        for (start, end, original) in &self.evicted {
+            rows.extend([(*start, exact(*original)), (*end, 0)]);
+        }
+        rows
     }
 
     /// Whether a breakpoint stands somewhere, be it for a moment.
@@ -456,7 +469,12 @@ impl Code {
         probes: &[Probe],
     ) -> Result<(), TargetError> {
         let pid = agent.pid();
-        let copies: Vec<(u64, u64)> = self.made.iter().flatten().flat_map(Made::copies).collect();
+        let made = self.made.iter().zip(probes);
+        let copies = made.filter_map(|(made, probe)| {
+            let made = made.as_ref().ok()?;
+            Some(made.copies(&probe.shape.displaced))
+        });
+        let copies: Vec<(u64, u64)> = copies.flatten().collect();
         let table = resident::trap_table(&copies);
         let at = self.free.next_multiple_of(ENTRY);
         assert!(
