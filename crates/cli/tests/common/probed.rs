@@ -25,9 +25,19 @@ pub struct Hits {
     pub lost: u64,
     /// Whether the arenas are still mapped.
     pub lingering: bool,
+    /// What makes no sense in a packet, for each such packet.
+    pub garbled: Vec<Wrong>,
 }
 
 impl Hits {
+    /// Takes a packet, as far as it makes sense.
+    fn take(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
+        if let Err(wrong) = self.add(packet, sizes) {
+            self.garbled.push(wrong);
+        }
+        Ok(())
+    }
+
     fn add(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
         let (mut at, mut time) = (0, 0);
         while at < packet.content.len() {
@@ -89,7 +99,7 @@ pub fn probed(
         let (reader, hits, ended, sizes) = (&mut reader, &mut hits, &ended, &sizes);
         let reading = scope.spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                reader.collect(false, |packet| hits.add(&packet, sizes))?;
+                reader.collect(false, |packet| hits.take(&packet, sizes))?;
                 reader.wait(Duration::from_millis(2));
             }
             Ok::<(), Wrong>(())
@@ -101,7 +111,8 @@ pub fn probed(
     result?;
     read?;
     hits.lingering = detach(&attached, process, patience)?;
-    reader.collect(true, |packet| hits.add(&packet, &sizes))?;
+    reader.collect(true, |packet| hits.take(&packet, &sizes))?;
+    hits.records.retain(|event, _| sizes.contains_key(event));
     hits.lost = reader.lost();
     match reader.damaged() {
         0 => Ok((hits, left_out)),
