@@ -296,8 +296,11 @@ impl Probed {
             match self.attached.detach() {
                 // It ended while it was being left: nothing is left to take out.
                 Err(_) if is_over(&self.attached.process) => return Ok(Detached::default()),
-                // A parent in vfork stops when its child has executed its program.
-                Err(TargetError::Unstoppable { .. }) if tries < DETACH_TRIES => {
+                // A parent in vfork stops when its child has executed its program; and
+                // `capriole detach` may be at the same work.
+                Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })
+                    if tries < DETACH_TRIES =>
+                {
                     std::thread::sleep(SECOND);
                 }
                 result => return result,
