@@ -10,6 +10,7 @@ use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, attach};
 use capriole_target::detach::Detached;
 use capriole_target::error::TargetError;
+use capriole_target::guards::Guards;
 use capriole_target::launch::{Launched, launch};
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
@@ -83,6 +84,7 @@ pub struct Planned {
     /// For each, why it has no probe.
     pub dropped: Vec<Option<String>>,
     probes: Probes,
+    guards: Guards,
 }
 
 impl Planned {
@@ -101,6 +103,7 @@ impl Planned {
         let selected = selection::select(&objects, &planner, events)?;
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, work);
+        let guards = Guards::find(&objects, &planner);
         let mut dropped: Vec<Option<String>> = selected
             .iter()
             .map(|e| e.plan.as_ref().err().map(ToString::to_string))
@@ -114,6 +117,7 @@ impl Planned {
             selected,
             dropped,
             probes,
+            guards,
         })
     }
 
@@ -130,19 +134,19 @@ impl Planned {
     pub fn attach(
         mut self,
         process: &Process,
-        geometry: impl FnOnce(u32) -> Geometry,
+        geometry: impl Fn(u32) -> Geometry,
     ) -> anyhow::Result<Probed> {
         // Planning has used all processors, at the usual priority.
         machine::hurry();
-        let probes: Vec<_> = self.probes.probes.iter().map(|(p, _)| p.clone()).collect();
-        let attached =
-            attach(process, &probes, geometry).map_err(|error| failed(process, error))?;
+        let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
+        let attached = attach(process, probes, &self.guards, geometry)
+            .map_err(|error| failed(process, error))?;
         let mut probe_of = vec![None; self.selected.len()];
-        for (number, (_, events)) in self.probes.probes.iter().enumerate() {
+        for (number, events) in events.into_iter().enumerate() {
             for index in events {
-                probe_of[*index] = Some(number);
+                probe_of[index] = Some(number);
                 if let Err(error) = &attached.outcomes[number] {
-                    self.dropped[*index] = Some(error.to_string());
+                    self.dropped[index] = Some(error.to_string());
                 }
             }
         }

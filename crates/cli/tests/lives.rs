@@ -38,8 +38,14 @@ fn read_trace(directory: &Path) -> (Vec<String>, Vec<Call>) {
 fn record_program(program: &Path, arguments: &[&str], event: &str) -> (String, Vec<Call>) {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
+    let text = record_into(&trace, program, arguments, event);
+    (text, read_trace(&trace).1)
+}
+
+/// Starts the program under `record`; it must have verified itself.
+fn record_into(trace: &Path, program: &Path, arguments: &[&str], event: &str) -> String {
     let output = command(&["record", "-e", event, "-o"])
-        .arg(&trace)
+        .arg(trace)
         .arg("--")
         .arg(program)
         .args(arguments)
@@ -48,7 +54,22 @@ fn record_program(program: &Path, arguments: &[&str], event: &str) -> (String, V
     let text = told(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.lines().any(|l| l.starts_with("ok ")), "{text}");
-    (text, read_trace(&trace).1)
+    text
+}
+
+/// How much of a trace was recorded by restartable sequences, in bytes, and how much in all.
+fn restartable_part(trace: &Path) -> (u64, u64) {
+    let (mut part, mut all) = (0, 0);
+    for entry in std::fs::read_dir(trace).expect("a trace") {
+        let entry = entry.expect("a file");
+        let name = entry.file_name().into_string().expect("a name");
+        if let Some(stream) = name.strip_prefix("cpu") {
+            let size = entry.metadata().expect("a file").len();
+            all += size;
+            part += if stream.contains('.') { 0 } else { size };
+        }
+    }
+    (part, all)
 }
 
 /// Children of fork are recorded, with thread ids of their own; executed ones are not.
@@ -78,6 +99,48 @@ fn children_are_recorded_under_their_own_thread_ids() {
     assert_eq!(all.len(), 11, "each child has its own thread id");
     assert_eq!(count(1_000_000), 10, "children of vfork");
     assert_eq!(count(2_000_000), 0, "executed programs are not recorded");
+}
+
+/// A child of vfork works on its parent's thread structure, which says that it has
+/// restartable sequences; the kernel restarts it not. Other threads work on the same CPUs.
+#[test]
+fn children_of_vfork_record_every_call_once() {
+    let Some(program) = build(Compiler::Gcc, "vfork_work.c", &[]) else {
+        return;
+    };
+    let children = rounds(30, 600);
+    let count = children.to_string();
+    let event = ":vfork_work $arg1 $arg2";
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("trace");
+    let text = record_into(&trace, &program, &[&count, "30000"], event);
+    // SAFETY: looks up a symbol by a terminated name.
+    let offset = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
+    match offset.is_null() {
+        true => println!("skipped: the C library registers no restartable sequences"),
+        false => {
+            let (part, all) = restartable_part(&trace);
+            assert!(
+                part > all / 2,
+                "only {part} bytes of {all} by restartable sequences"
+            );
+        }
+    }
+    let calls = read_trace(&trace).1;
+    let mut seqs: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for call in &calls {
+        seqs.entry(call.thread).or_default().push(call.seq);
+    }
+    let ok = text.lines().find(|line| line.starts_with("ok "));
+    let busy = ok.expect("it was checked").split(" busy=").skip(1);
+    let busy: Vec<u64> = busy.map(|n| n.trim().parse().expect("a number")).collect();
+    let wanted = (0..).zip(busy).chain((100..).zip(vec![30_000; children]));
+    for (who, calls) in wanted {
+        let seqs = seqs.remove(&who).unwrap_or_default();
+        let right = seqs.iter().copied().eq(0..calls);
+        assert!(right, "{} of {calls} calls of {who}", seqs.len());
+    }
+    assert!(seqs.is_empty(), "{seqs:?}");
 }
 
 /// When recording ends, children that live on are freed of the probes like the parent.

@@ -12,6 +12,7 @@ mod target;
 
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
+use capriole_target::guards::Guards;
 use capriole_target::process::Process;
 use capriole_target::ptrace::{self, Event};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
@@ -240,7 +241,8 @@ fn assert_reached(outcome: &Result<Site, SiteError>, probe: &Probe, what: &str) 
 
 fn attached_to(process: &Process, probes: &Probes) -> Attached {
     let geometry = |journal| Geometry::for_buffer(4 << 20, 64, journal);
-    attach(process, &probes.probes, geometry).expect("attach")
+    let guards = Guards::of_process(process).expect("guards");
+    attach(process, probes.probes.clone(), &guards, geometry).expect("attach")
 }
 
 /// Threads in a handler.

@@ -48,6 +48,9 @@
 //! **Order of work.** All that has to be loaded is loaded before `rdtsc`, which
 //! takes longer than the loads and during which they complete.
 //!
+//! **New threads** are marked as having no restartable sequences by a probe of their own,
+//! see [`unregister`].
+//!
 //! **Time order.** The time is read inside the sequence: whoever commits later on
 //! this CPU has also read the clock later.
 
@@ -56,6 +59,7 @@ mod compiler;
 mod count;
 mod frame;
 mod record;
+mod unregister;
 
 pub use compiler::{Compiler, room};
 
@@ -133,13 +137,17 @@ pub enum Work {
         /// The counter's number, less than the session has.
         counter: u32,
     },
+    /// A thread that finds 0 in rax is marked as one without restartable sequences.
+    /// Behind a system call that makes a thread, that is the new one, see
+    /// [`unregister`]. Spoils the flags. Nothing where they are not used anyway.
+    Unregister,
 }
 
 impl Work {
     fn fields(&self) -> &[Register] {
         match self {
             Work::Record(record) => &record.fields,
-            Work::Count { .. } => &[],
+            Work::Count { .. } | Work::Unregister => &[],
         }
     }
 }

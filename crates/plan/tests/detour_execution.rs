@@ -16,6 +16,7 @@ use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use support::random::Random;
@@ -40,6 +41,8 @@ enum Mode {
     Registered,
     /// A `struct rseq` that says "not registered".
     Unregistered,
+    /// One that was not registered, but says that it was, for CPU 0.
+    Stale,
     /// No offset is known: every record goes the locked way.
     Locked,
 }
@@ -52,6 +55,8 @@ struct Case {
     red_zone: bool,
     work: Vec<Work>,
     mode: Mode,
+    /// Before the rest it marks new threads; this is what such a call returned.
+    unregister: Option<u64>,
     /// Packets that are free when it starts, 0: the events are lost.
     free: u32,
     /// How often the detour runs, with the packets filling up.
@@ -70,6 +75,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         }
     };
     let mut work = Vec::new();
+    let mut used = HashSet::new();
     let only_counts = random.below(4) == 0;
     for index in 0..1 + random.below(3) as u32 {
         if only_counts || random.below(4) == 0 {
@@ -77,15 +83,23 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             work.push(Work::Count { counter });
             continue;
         }
-        let fields = (0..random.below(7)).map(|_| register(random)).collect();
+        let fields: Vec<Register> = (0..random.below(7)).map(|_| register(random)).collect();
+        used.extend(fields.iter().copied());
+        if used.len() > 11 {
+            break; // more than a site can have
+        }
         let event = 1000 + index;
         work.push(Record { event, fields }.into());
+    }
+    let unregister = (random.below(4) == 0).then(|| random.pick(&[0, 0, 4711]));
+    if unregister.is_some() {
+        work.insert(0, Work::Unregister);
     }
     Case {
         before: random.below(4) as u32,
         live: Live {
             gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
-            flags: random.below(2) == 0,
+            flags: random.below(2) == 0 && unregister.is_none(),
         },
         red_zone: random.below(2) == 0,
         work,
@@ -93,8 +107,10 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             Mode::Registered,
             Mode::Registered,
             Mode::Unregistered,
+            Mode::Stale,
             Mode::Locked,
         ]),
+        unregister,
         free: random.pick(&[GEOMETRY.packets, GEOMETRY.packets, 3, 0]),
         runs: random.pick(&[1, 2, 150]),
         stepped: false,
@@ -106,8 +122,13 @@ impl Case {
     fn records(&self) -> impl Iterator<Item = &Record> {
         self.work.iter().filter_map(|work| match work {
             Work::Record(record) => Some(record),
-            Work::Count { .. } => None,
+            Work::Count { .. } | Work::Unregister => None,
         })
+    }
+
+    /// Whether nothing may be done as if the thread was registered.
+    fn is_told_apart(&self) -> bool {
+        self.stepped || self.mode == Mode::Stale && self.unregister == Some(0)
     }
 
     /// Compiles its detour, behind others that differ in what they record or count.
@@ -119,6 +140,7 @@ impl Case {
                 match work {
                     Work::Record(record) => record.event = 7777 + other,
                     Work::Count { counter } => *counter = (*counter + 1) % GEOMETRY.counters,
+                    Work::Unregister => {}
                 }
             }
             let mut request = request(self);
@@ -231,7 +253,7 @@ impl Session {
     fn place(&self, sandbox: &mut Sandbox, case: &Case) -> Detour {
         let rseq = match case.mode {
             Mode::Registered => rseq_offset(),
-            Mode::Unregistered => {
+            Mode::Unregistered | Mode::Stale => {
                 let fake = FAKE.with(|fake| std::ptr::from_ref(fake) as u64);
                 Some(i32::try_from(fake.wrapping_sub(thread_pointer()) as i64).unwrap())
             }
@@ -302,8 +324,17 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     let mut expected = Vec::new();
     let mut counts = vec![0; GEOMETRY.counters as usize];
     for _ in 0..case.runs {
-        let input: State = random.state();
+        let mut input: State = random.state();
         let seed = random.next();
+        if let Some(returned) = case.unregister {
+            input.gprs[Register::RAX.number()] = returned;
+        }
+        let cpu = if case.mode == Mode::Stale {
+            0
+        } else {
+            -1i32 as u32
+        };
+        FAKE.with(|fake| fake.0.set([0, cpu, 0, 0, 0, 0, 0, 0]));
         // The same run without the detour: what memory and stack look like.
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
@@ -321,6 +352,14 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                 format!("{:#x} became {:#x}", plain.state.flags, out.state.flags)
             })?;
         }
+        if case.is_told_apart() && case.mode == Mode::Stale {
+            let cpu = FAKE.with(|fake| fake.0.get()[1]);
+            check(
+                "mark",
+                cpu == u32::MAX || case.unregister != Some(0),
+                || format!("it is said to be on CPU {cpu}"),
+            )?;
+        }
         check("data", out.data == plain.data, || "changed".into())?;
         let kept = (STACK_POINTER & 0xfff) as usize - if case.red_zone { 128 } else { 0 };
         check(
@@ -335,6 +374,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                     counts[*counter as usize] += 1;
                     continue;
                 }
+                Work::Unregister => continue,
             };
             let fields: Vec<u64> = record
                 .fields
@@ -351,7 +391,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     let on_a_cpu = |copy| GEOMETRY.counter(copy, 0)..GEOMETRY.counter(copy + 1, 0);
     let mut words = (0..GEOMETRY.cpus).flat_map(on_a_cpu).step_by(8);
     let restarted = words.all(|at| session.memory.load(at) == 0);
-    check("abort", restarted || !case.stepped, || {
+    check("abort", restarted || !case.is_told_apart(), || {
         "a CPU's counter was changed".into()
     })?;
     let mut reader = Reader::new(session.memory.clone(), GEOMETRY, session.base);
@@ -362,7 +402,8 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     };
     reader
         .collect::<String>(true, |packet| {
-            check("abort", packet.lane != 0 || !case.stepped, || {
+            let locked = packet.lane != 0;
+            check("abort", locked || !case.is_told_apart(), || {
                 "a record stands in lane 0".into()
             })?;
             let mut rest = packet.content;
@@ -609,6 +650,7 @@ fn the_hot_path_is_straight_code() {
                 stores += usize::from(written && to_control || counted);
             }
         }
-        assert_eq!(stores, case.work.len(), "{}", describe(&case));
+        let commits = case.work.iter().filter(|w| **w != Work::Unregister).count();
+        assert_eq!(stores, commits, "{}", describe(&case));
     }
 }

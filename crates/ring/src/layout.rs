@@ -200,6 +200,8 @@ pub mod journal {
     /// u8: when it is written, among those of one site; they are taken back in the
     /// opposite order.
     pub const PHASE: usize = 9;
+    /// u8: 1 for a guard's, which is written before all others and taken back after them.
+    pub const GUARD: usize = 10;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.

@@ -25,6 +25,7 @@ use self::round::Round;
 use crate::detach::Installed;
 use crate::error::TargetError;
 use crate::gadgets;
+use crate::guards::Guards;
 use crate::memory::RemoteMemory;
 use crate::process::{Process, Seccomp};
 use crate::recover;
@@ -78,6 +79,11 @@ pub enum SiteError {
     /// A stub cannot be where the bytes of the program lead the jump.
     #[error("the program has mapped something where the jump would lead")]
     StubTaken,
+    /// A probe of Capriole's own stands there.
+    #[error(
+        "here Capriole itself has a probe, which tells new threads apart behind the system call that makes them"
+    )]
+    Guarded,
     /// A stub cannot reach its detour.
     #[error("the detour is out of reach from where the bytes of the program lead the jump")]
     StubOutOfReach,
@@ -188,17 +194,19 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     Err("a thread blocks SIGTRAP, so a breakpoint would kill the program")
 }
 
-/// Attaches to a process: writes all `probes` that can be written.
+/// Attaches to a process: writes all `probes` that can be written, and `guards`. Where
+/// those cannot be, or are not complete, no probe uses restartable sequences.
 ///
 /// # Errors
 /// The program is then as it was before: what had been mapped or written already
 /// is taken out again.
 pub fn attach(
     process: &Process,
-    probes: &[Probe],
-    geometry: impl FnOnce(u32) -> Geometry,
+    probes: Vec<Probe>,
+    guards: &Guards,
+    geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
-    attach_living(process, probes, geometry).map_err(|error| match process.is_alive() {
+    attach_living(process, probes, guards, geometry).map_err(|error| match process.is_alive() {
         true => error,
         // Whatever failed then failed for that reason.
         false => TargetError::Vanished {
@@ -209,21 +217,32 @@ pub fn attach(
 
 fn attach_living(
     process: &Process,
-    probes: &[Probe],
-    geometry: impl FnOnce(u32) -> Geometry,
+    mut probes: Vec<Probe>,
+    guards: &Guards,
+    geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
-    prepare_and_write(process, probes, geometry).inspect_err(|_| {
-        // The process may be gone; whatever else fails here is left to a later
-        // `capriole detach`.
-        let _ = recover::remove_own(process);
-    })
+    let mut guards = Some(guards).filter(|guards| guards.are_complete());
+    loop {
+        let attached = prepare_and_write(process, &mut probes, guards, &geometry);
+        if !matches!(attached, Ok(Some(_))) {
+            // The process may be gone; whatever else fails here is left to a later
+            // `capriole detach`.
+            let _ = recover::remove_own(process);
+        }
+        match attached? {
+            Some(attached) => return Ok(attached),
+            None => guards = None,
+        }
+    }
 }
 
+/// Returns nothing, and has changed nothing, if the guards cannot be put in.
 fn prepare_and_write(
     process: &Process,
-    probes: &[Probe],
-    geometry: impl FnOnce(u32) -> Geometry,
-) -> Result<Attached, TargetError> {
+    probes: &mut Vec<Probe>,
+    guards: Option<&Guards>,
+    geometry: impl Fn(u32) -> Geometry,
+) -> Result<Option<Attached>, TargetError> {
     process.preflight()?;
     let pid = process.pid() as i32;
     recover::clear_the_way(process)?;
@@ -239,7 +258,8 @@ fn prepare_and_write(
             .as_ref()
             .map_or(1, |placed| placed.writes.len())
     };
-    let geometry = geometry(probes.iter().map(writes).sum::<usize>() as u32);
+    let writes = probes.iter().map(writes).sum::<usize>() + guards.map_or(0, Guards::len);
+    let geometry = geometry(writes as u32);
 
     // Searched now, found again while threads stand still.
     gadgets::search(&process.maps()?, &remote);
@@ -252,7 +272,14 @@ fn prepare_and_write(
         recover::clear_the_way(process)?;
         stopped = Stopped::all(pid)?;
     }
-    let survey = Survey::of(process, &stopped, &remote);
+    let mut survey = Survey::of(process, &stopped, &remote);
+    let guarded = match guards {
+        Some(guards) if survey.rseq_offset.is_some() => guards.join(probes),
+        _ => {
+            survey.rseq_offset = None;
+            Guards::default().join(probes)
+        }
+    };
     let filtered = stopped.threads().iter().any(|t| {
         process
             .thread_status(t.tid as u32)
@@ -285,6 +312,7 @@ fn prepare_and_write(
     standstill.one += agent.dismiss();
 
     let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, filtered);
+    code.guard(&guarded);
     let traps = code.traps(probes, breakpoints_allowed(process));
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
@@ -325,14 +353,17 @@ fn prepare_and_write(
         standstill,
         survey,
         installed,
-        round: Round::new(probes, code),
+        round: Round::new(probes, code, &guarded),
     };
-    attached.write(round::Occupied::Wait)?;
+    guarded.part(probes);
+    if !attached.write(round::Occupied::Wait)? {
+        return Ok(None);
+    }
     if attached.round.wants_stand_ins() {
         attached.stand_in()?;
     }
     attached.outcomes = attached.round.outcomes();
-    Ok(attached)
+    Ok(Some(attached))
 }
 
 /// An address that no jump of a probe reaches.

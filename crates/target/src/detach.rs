@@ -84,7 +84,7 @@ impl Installed {
 /// What a detach did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Detached {
-    /// Sites whose bytes were put back.
+    /// Sites whose bytes were put back, without the guards.
     pub restored: usize,
     /// Sites that somebody else has changed or unmapped meanwhile; left alone.
     pub foreign: usize,
@@ -208,15 +208,29 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
-    // A site before the neighbour that made room for it.
-    for phase in installed.phases().rev() {
-        for change in installed.changes.iter().filter(|c| c.phase == phase) {
+    // A site before the neighbour that made room for it, and what guards all at last.
+    let (guards, others): (Vec<&Change>, Vec<&Change>) =
+        installed.changes.iter().partition(|change| change.guard);
+    let mut steps: Vec<Vec<&Change>> = installed
+        .phases()
+        .rev()
+        .map(|phase| {
+            others
+                .iter()
+                .copied()
+                .filter(|c| c.phase == phase)
+                .collect()
+        })
+        .collect();
+    steps.push(guards);
+    for changes in steps {
+        for change in changes {
             match batch.inspect(change) {
                 Found::Before => {}
                 Found::Foreign => report.foreign += 1,
                 Found::After | Found::Between => {
                     batch.revert(change)?;
-                    report.restored += 1;
+                    report.restored += usize::from(!change.guard);
                 }
             }
         }

@@ -5,7 +5,7 @@
 //!   touching
 //! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
-//! - [`session`], [`attach`], [`patch`], [`detach`], [`recover`]: probes in and out
+//! - [`session`], [`attach`], [`guards`], [`patch`], [`detach`], [`recover`]: probes in and out
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.
@@ -15,6 +15,7 @@ pub mod attach;
 pub mod detach;
 pub mod error;
 pub mod gadgets;
+pub mod guards;
 pub mod inject;
 pub mod launch;
 pub mod maps;

@@ -49,6 +49,8 @@ pub struct Change {
     /// Among the changes of one site, which are made one after the other: lower ones
     /// first. They are taken back in the opposite order.
     pub phase: u8,
+    /// It is a [guard's](crate::guards): made before all others, taken back after them.
+    pub guard: bool,
 }
 
 /// What stands at a site.
@@ -278,6 +280,7 @@ mod tests {
             after: [0; MAX_BYTES],
             detour: 0,
             phase: 0,
+            guard: false,
         };
         assert!(!change(0x1000, 5).crosses_pages());
         assert!(!change(0x1ffb, 5).crosses_pages());

@@ -8,7 +8,7 @@
 
 use crate::attach::breakpoints_allowed;
 use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
-use crate::object::ObjectKind;
+use crate::object::{Object, ObjectKind};
 use crate::process::Process;
 use crate::resolve::Site;
 use crate::survey::has_shadow_stack;
@@ -66,6 +66,12 @@ const GO_RUNTIME: [&str; 6] = [
 ];
 /// Functions that a processor plans before it asks for more.
 const PORTION: usize = 16;
+
+/// Whether an object is a C library or a dynamic loader.
+pub(crate) fn is_c_library(object: &Object) -> bool {
+    let name = object.file().soname().unwrap_or_default();
+    C_LIBRARIES.iter().any(|library| name.starts_with(library))
+}
 
 fn refused(refusal: Refusal) -> Refused {
     Refused {
@@ -151,8 +157,7 @@ impl Planner {
                 )));
             }
         }
-        let name = site.object.file().soname().unwrap_or_default();
-        match C_LIBRARIES.iter().any(|library| name.starts_with(library)) {
+        match is_c_library(&site.object) {
             true => self.breakpoints.and(Err(Refusal::TrapUnusable(
                 "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program",
             ))),

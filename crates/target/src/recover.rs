@@ -258,6 +258,7 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
             .ok()?,
         detour: word(journal::DETOUR)?,
         phase: entry[journal::PHASE],
+        guard: entry[journal::GUARD] != 0,
     })
 }
 

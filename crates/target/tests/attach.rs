@@ -6,6 +6,8 @@ use capriole_plan::site::{Shape, SiteInput, choose};
 use capriole_ring::Reader;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, attach};
+use capriole_target::guards::Guards;
+use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use iced_x86::Register;
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -217,7 +219,8 @@ fn attach_and_check(flags: &[&str], threads: u32) {
     for _ in 0..3 {
         let probe = target.probe();
         let process = target.process();
-        let attached = attach(&process, &[probe], |journal| {
+        let guards = Guards::of_process(&process).expect("guards");
+        let attached = attach(&process, vec![probe], &guards, |journal| {
             Geometry::for_buffer(64 << 20, 2, journal)
         })
         .expect("attach");
@@ -245,4 +248,41 @@ fn every_call_between_attach_and_detach_is_recorded() {
 #[test]
 fn a_static_program_at_a_fixed_address() {
     attach_and_check(&["-static", "-no-pie"], 2);
+}
+
+/// Behind the calls of the C library that make threads, and not behind that of fork.
+#[test]
+fn guards_stand_behind_the_calls_that_make_threads() {
+    // The static program has no vfork.
+    for (flags, wanted) in [
+        (&[][..], &["clone", "vfork"][..]),
+        (&["-static"], &["clone"]),
+    ] {
+        let target = Target::start(flags, 1);
+        let process = target.process();
+        let objects = Objects::of_process(&process).expect("objects");
+        let guards = Guards::of_process(&process).expect("guards");
+        assert!(guards.are_complete(), "{flags:?}");
+        let mut names = Vec::new();
+        for address in guards.addresses() {
+            let object = objects.containing(address).expect("an object");
+            let symbols = object.symbols().expect("symbols");
+            // That of clone3 has no name in a library.
+            let function = symbols.function_at(object.link(address)).into_iter();
+            names.extend(
+                function
+                    .flat_map(|f| symbols.names(f))
+                    .map(|n| n.linkage.to_owned()),
+            );
+        }
+        for wanted in wanted {
+            assert!(names.iter().any(|n| n == *wanted), "{flags:?}: {names:?}");
+        }
+        // _Fork gives its child memory of its own.
+        assert!(
+            !names.iter().any(|n| n.to_lowercase().ends_with("_fork")),
+            "{names:?}"
+        );
+        target.finish();
+    }
 }

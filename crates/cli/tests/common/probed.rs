@@ -8,6 +8,7 @@ use capriole_ring::reader::record_size;
 use capriole_ring::{Packet, Reader};
 use capriole_target::TargetError;
 use capriole_target::attach::{Attached, Probe, SiteError, attach};
+use capriole_target::guards::Guards;
 use capriole_target::process::Process;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,20 +26,10 @@ pub struct Hits {
     pub lost: u64,
     /// Whether the arenas are still mapped.
     pub lingering: bool,
-    /// What makes no sense in a packet, for each such packet.
-    pub garbled: Vec<Wrong>,
 }
 
 impl Hits {
-    /// Takes a packet, as far as it makes sense.
     fn take(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
-        if let Err(wrong) = self.add(packet, sizes) {
-            self.garbled.push(wrong);
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
         let (mut at, mut time) = (0, 0);
         while at < packet.content.len() {
             let word = |at: usize| {
@@ -76,7 +67,9 @@ pub fn probed(
     // SAFETY: reads a number.
     let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
     let geometry = |journal| Geometry::for_buffer(8 << 20, cpus.max(configured), journal);
-    let attached = attach(process, probes, geometry).map_err(|e| format!("attach: {e}"))?;
+    let guards = Guards::of_process(process).map_err(|e| format!("guards: {e}"))?;
+    let attached =
+        attach(process, probes.to_vec(), &guards, geometry).map_err(|e| format!("attach: {e}"))?;
     let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
     for outcome in &attached.outcomes {
         match outcome {
@@ -87,7 +80,7 @@ pub fn probed(
     }
     let size = |work: &Work| match work {
         Work::Record(r) => Some((r.event, record_size(r.fields.len()))),
-        Work::Count { .. } => None,
+        Work::Count { .. } | Work::Unregister => None,
     };
     let work = probes.iter().flat_map(|p| &p.work);
     let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();

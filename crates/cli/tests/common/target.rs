@@ -11,6 +11,7 @@ use capriole_plan::site::Tactic;
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Packet, Reader};
 use capriole_target::attach::{Attached, Probe, attach, breakpoints_allowed};
+use capriole_target::guards::Guards;
 use capriole_target::maps::Mapping;
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
@@ -259,7 +260,8 @@ pub struct Recording {
 /// Attaches; every probe must be there.
 pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let attached = attach(process, &probes.probes, |journal| {
+    let guards = Guards::of_process(process).expect("guards");
+    let attached = attach(process, probes.probes.clone(), &guards, |journal| {
         Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal)
     })
     .expect("attach");

@@ -36,7 +36,7 @@ pub(super) struct Shared {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Part {
     /// u32 event id or offset of the counter; u64 address of the counter without
-    /// restartable sequences.
+    /// restartable sequences. Nothing for what has no value.
     pub value: usize,
     /// Where the work starts.
     pub begin: usize,
@@ -170,22 +170,22 @@ pub(super) fn body(
 ) -> Result<Body, IcedError> {
     let mut a = CodeAssembler::new(64)?;
     let mut colds = Vec::new();
-    if runtime.rseq_offset.is_some() {
-        for (work, links) in work.iter().zip(links) {
-            colds.push(match work {
-                Work::Record(_) => super::record::cold(&mut a, runtime, links)?,
-                Work::Count { .. } => super::count::cold(&mut a, frame, runtime, links)?,
-            });
-        }
+    for (work, links) in work.iter().zip(links) {
+        colds.push(match (work, runtime.rseq_offset) {
+            (Work::Record(_), Some(_)) => Some(super::record::cold(&mut a, runtime, links)?),
+            (Work::Count { .. }, Some(_)) => {
+                Some(super::count::cold(&mut a, frame, runtime, links)?)
+            }
+            _ => None,
+        });
     }
     let entry = mark(&mut a)?;
     if !work.is_empty() {
         frame.save(&mut a)?;
     }
     let mut labels = Vec::new();
-    let mut colds = colds.into_iter();
-    for (index, (work, links)) in work.iter().zip(links).enumerate() {
-        labels.push(match (work, runtime.rseq_offset, colds.next()) {
+    for (index, ((work, links), cold)) in work.iter().zip(links).zip(colds).enumerate() {
+        labels.push(match (work, runtime.rseq_offset, cold) {
             (Work::Record(record), Some(rseq), Some(cold)) => {
                 let first = index == 0;
                 super::record::hot(&mut a, frame, runtime, rseq, record, first, links, cold)?
@@ -197,6 +197,7 @@ pub(super) fn body(
             (Work::Count { counter }, ..) => {
                 super::count::locked(&mut a, frame, runtime, *counter)?
             }
+            (Work::Unregister, rseq, _) => super::unregister::hot(&mut a, rseq)?,
         });
     }
     if !work.is_empty() {
@@ -275,21 +276,28 @@ pub(super) fn shared(
     }
     let mut labels = Vec::new();
     for (work, part) in work.iter().zip(parts) {
-        let Some(sequence) = &part.sequence else {
-            continue;
-        };
-        labels.push(match work {
-            Work::Record(record) => {
-                super::record::shared(&mut a, frame, runtime, record, part, sequence)?
-            }
-            Work::Count { .. } => {
-                super::count::shared(&mut a, frame, runtime, part, sequence, bases + 8)?
-            }
+        labels.push(match (work, &part.sequence) {
+            (Work::Record(record), Some(sequence)) => Some(super::record::shared(
+                &mut a, frame, runtime, record, part, sequence,
+            )?),
+            (Work::Count { .. }, Some(sequence)) => Some(super::count::shared(
+                &mut a,
+                frame,
+                runtime,
+                part,
+                sequence,
+                bases + 8,
+            )?),
+            _ => None,
         });
     }
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let mut entries = Vec::new();
-    for (aborted, other) in &labels {
+    for label in &labels {
+        let Some((aborted, other)) = label else {
+            entries.push(Shared::default());
+            continue;
+        };
         entries.push(Shared {
             aborted: code.label_ip(aborted)?,
             other: match other {

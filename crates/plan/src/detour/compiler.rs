@@ -175,6 +175,7 @@ impl Compiler {
                     self.key.extend(fields.map(|r| *r as u8));
                 }
                 Work::Count { .. } => self.key.push(0),
+                Work::Unregister => self.key.push(u8::MAX),
             }
         }
         if let Some(index) = self.known.get(&self.key) {
@@ -227,16 +228,17 @@ impl Compiler {
             Ok::<(), CompileError>(())
         };
         for ((work, part), shared) in work.iter().zip(&body.parts).zip(shared) {
-            let value = match work {
-                Work::Record(record) => record.event,
-                Work::Count { counter } => counters.offset(*counter),
-            };
-            match (&part.sequence, work) {
-                (None, Work::Count { .. }) => {
-                    let counter = counters.shared() + u64::from(value);
-                    put(image, from + part.value, &counter.to_le_bytes());
+            let value = from + part.value;
+            match (work, &part.sequence) {
+                (Work::Record(record), _) => put(image, value, &record.event.to_le_bytes()),
+                (Work::Count { counter }, Some(_)) => {
+                    put(image, value, &counters.offset(*counter).to_le_bytes());
                 }
-                _ => put(image, from + part.value, &value.to_le_bytes()),
+                (Work::Count { counter }, None) => {
+                    let address = counters.shared() + u64::from(counters.offset(*counter));
+                    put(image, value, &address.to_le_bytes());
+                }
+                (Work::Unregister, _) => {}
             }
             if let Some(at) = part.locked {
                 relative(image, at, self.runtime.locked)?;

@@ -111,7 +111,7 @@ impl Frame {
             place,
             saved,
             keep_flags,
-            red_zone: request.red_zone && !request.work.is_empty(),
+            red_zone: request.red_zone && (records || counts),
         }
     }
 

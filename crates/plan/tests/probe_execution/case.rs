@@ -577,6 +577,7 @@ impl<'a> Prover<'a> {
                         records.push((record.event, record.fields.iter().map(value).collect()));
                     }
                     Work::Count { counter } => counts[*counter as usize] += 1,
+                    Work::Unregister => {}
                 }
             }
         }
@@ -630,6 +631,7 @@ fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
         Work::Count { counter } => Work::Count {
             counter: (counter + 1 + other) % COUNTERS,
         },
+        Work::Unregister => Work::Unregister,
     };
     work.iter().map(change).collect()
 }

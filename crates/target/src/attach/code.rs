@@ -3,6 +3,7 @@
 
 use super::{Probe, SiteError};
 use crate::error::TargetError;
+use crate::guards::Guarded;
 use crate::memory::RemoteMemory;
 use crate::patch::{Change, INT3};
 use crate::session::{Agent, Arena, SessionMemory};
@@ -197,6 +198,7 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         after: [0; journal::MAX_BYTES],
         detour,
         phase,
+        guard: false,
     };
     change.before[..after.len()].copy_from_slice(&before[..after.len()]);
     change.after[..after.len()].copy_from_slice(after);
@@ -529,6 +531,17 @@ impl Code {
         let made = self.made.iter().flatten();
         let stubs: Vec<(u64, Vec<u8>)> = made.flat_map(|m| m.stubs.iter().cloned()).collect();
         Stubs::of(&stubs)
+    }
+
+    /// Marks what guards, and gives up probes that would be in the same place.
+    pub(super) fn guard(&mut self, guarded: &Guarded) {
+        for index in &guarded.guards {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.guard = true);
+        }
+        for index in &guarded.refused {
+            self.made[*index] = Err(SiteError::Guarded);
+        }
     }
 
     /// Gives up the probes with stubs in rows that could not be mapped.

@@ -10,6 +10,7 @@ use super::code::{Code, Made, Traps};
 use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
 use crate::detach::{Installed, sigtrap_pending};
 use crate::error::TargetError;
+use crate::guards::Guarded;
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::patch::{Batch, Change, Found};
@@ -50,6 +51,10 @@ pub(super) struct Round {
     code: Code,
     /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
     traps_refused: bool,
+    /// How many probes were asked for; behind them are guards.
+    asked: usize,
+    /// The probes without which none may be written.
+    guards: Vec<usize>,
 }
 
 /// Where no thread and no saved address may be when a site is written: behind the
@@ -65,7 +70,7 @@ fn inside(shape: &Shape) -> Option<Range<u64>> {
 }
 
 impl Round {
-    pub(super) fn new(probes: &[Probe], mut code: Code) -> Round {
+    pub(super) fn new(probes: &[Probe], mut code: Code, guarded: &Guarded) -> Round {
         let made = std::mem::take(&mut code.made);
         let entries: Vec<Entry> = made
             .into_iter()
@@ -83,6 +88,8 @@ impl Round {
             entries,
             code,
             traps_refused: false,
+            asked: guarded.asked,
+            guards: guarded.guards.clone(),
         }
     }
 
@@ -106,7 +113,7 @@ impl Round {
                 state: entry.state,
             })
         };
-        self.entries.iter().map(outcome).collect()
+        self.entries[..self.asked].iter().map(outcome).collect()
     }
 
     /// Sites whose bytes are not what they should be are given up.
@@ -190,7 +197,8 @@ impl Round {
         (occupied, moves)
     }
 
-    /// Writes, with the process standing still, what is waiting.
+    /// Writes, with the process standing still, what is waiting. Returns `false`, and
+    /// writes nothing, if that would leave a guard out.
     fn write(
         &mut self,
         stopped: &mut Stopped,
@@ -199,7 +207,7 @@ impl Round {
         memory: &SessionMemory,
         installed: &mut Installed,
         policy: Occupied,
-    ) -> Result<(), TargetError> {
+    ) -> Result<bool, TargetError> {
         let pid = stopped.pid;
         let mut batch = Batch::new(pid, remote);
         self.verify(&mut batch);
@@ -208,6 +216,11 @@ impl Round {
             .waiting
             .iter()
             .partition(|index| !occupied.contains(index));
+        let entries = &self.entries;
+        let stands = |i: &usize| entries[*i].state == SiteState::Final || ready.contains(i);
+        if !self.guards.iter().all(stands) {
+            return Ok(false);
+        }
         let stand_ins: Vec<usize> = later
             .iter()
             .copied()
@@ -240,9 +253,10 @@ impl Round {
             made.map_or(&[][..], |made| &made.changes)
         };
         let last = ready.iter().flat_map(changes).map(|c| c.phase).max();
-        for phase in 0..=last.unwrap_or(0) {
+        let phases = (0..=last.unwrap_or(0)).map(|phase| (false, phase));
+        for rank in std::iter::once((true, 0)).chain(phases) {
             let all = ready.iter().flat_map(changes);
-            for change in all.filter(|c| c.phase == phase) {
+            for change in all.filter(|c| (c.guard, c.phase) == rank) {
                 batch.apply(change)?;
             }
             batch.write()?;
@@ -260,7 +274,7 @@ impl Round {
             self.entries[index].state = SiteState::StandIn;
         }
         self.waiting = later;
-        Ok(())
+        Ok(true)
     }
 
     /// All breakpoints there are, and those that may have to stand in.
@@ -284,7 +298,8 @@ fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
     let at = memory.geometry.journal_offset() + index * journal::SIZE;
     let m = &memory.memory;
     m.store(at + journal::ADDRESS, change.address);
-    m.write(at + journal::LEN, &[change.len as u8, change.phase]);
+    let kind = [change.len as u8, change.phase, u8::from(change.guard)];
+    m.write(at + journal::LEN, &kind);
     m.write(at + journal::BEFORE, &change.before);
     m.write(at + journal::AFTER, &change.after);
     m.store(at + journal::DETOUR, change.detour);
@@ -293,13 +308,13 @@ fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
 }
 
 impl Attached {
-    /// Stops the process and writes what is waiting.
-    pub(super) fn write(&mut self, policy: Occupied) -> Result<(), TargetError> {
+    /// Stops the process and writes what is waiting, see [`Round::write`].
+    pub(super) fn write(&mut self, policy: Occupied) -> Result<bool, TargetError> {
         let pid = self.process.pid() as i32;
         let remote = RemoteMemory::open(pid)?;
         let mut stopped = Stopped::all(pid)?;
         let maps = self.process.maps()?;
-        self.round.write(
+        let written = self.round.write(
             &mut stopped,
             &remote,
             &maps,
@@ -308,7 +323,7 @@ impl Attached {
             policy,
         )?;
         self.standstill.all += stopped.resume();
-        Ok(())
+        Ok(written)
     }
 
     /// Puts breakpoints at sites that are occupied, which lead to the same detours.
@@ -327,7 +342,8 @@ impl Attached {
             self.standstill.one += agent.dismiss();
             self.installed.actions = recover::actions(&self.memory.memory);
         }
-        self.write(Occupied::StandIn)
+        self.write(Occupied::StandIn)?;
+        Ok(())
     }
 
     /// Whether some sites are not yet what their tactic says, since somebody was

@@ -17,6 +17,7 @@ use capriole_event::EventSpec;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, attach};
 use capriole_target::detach::Detached;
+use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::Process;
@@ -82,6 +83,7 @@ impl Subject for Server {
 /// What is wanted of a program, found and planned.
 struct Prepared {
     probes: Vec<Probe>,
+    guards: Guards,
     /// Sites that were found.
     sites: usize,
     /// Why some have no probe, and how many.
@@ -117,6 +119,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         })
         .collect();
     let probes = selection::probes(&selected, |event| event.record().into());
+    let guards = Guards::find(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     for event in selected.iter().filter(|event| event.plan.is_err()) {
@@ -130,6 +133,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
     Ok(Prepared {
         sites: selected.len(),
         probes: probes.probes.into_iter().map(|(probe, _)| probe).collect(),
+        guards,
         refused,
         time,
     })
@@ -148,14 +152,15 @@ struct Visit {
 /// before others. The priority ends with that thread.
 fn visit<T: Send>(
     process: &Process,
-    probes: &[Probe],
+    probes: Vec<Probe>,
+    guards: &Guards,
     meanwhile: impl FnOnce(&Attached) -> anyhow::Result<T> + Send,
 ) -> anyhow::Result<(Visit, T)> {
     let work = || {
         machine::hurry();
         let geometry = |journal| Geometry::for_buffer(BUFFER, machine::possible_cpus(), journal);
         let started = Instant::now();
-        let attached = attach(process, probes, geometry)?;
+        let attached = attach(process, probes, guards, geometry)?;
         let attach = started.elapsed();
         let seen = Footprint::of(process, &attached)
             .and_then(|footprint| Ok((footprint, meanwhile(&attached)?)));
@@ -198,7 +203,7 @@ impl Row {
         let process = Process::open(subject.pid())?;
         let prepared = prepare(&process, &subject.event(self.sites), self.sites)?;
         ensure!(!prepared.probes.is_empty(), "nothing can be probed");
-        let (visit, ()) = visit(&process, &prepared.probes, |_| Ok(()))?;
+        let (visit, ()) = visit(&process, prepared.probes, &prepared.guards, |_| Ok(()))?;
         subject.check().context("with the probes, or without")?;
         self.found = prepared.sites;
         self.refused = prepared.refused;

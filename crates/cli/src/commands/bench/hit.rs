@@ -14,6 +14,7 @@ use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::Counters;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, attach};
+use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
@@ -92,7 +93,9 @@ impl Ours {
             .into_iter()
             .next()
             .context("no site")?;
-        let plan = Planner::of_process(&process).plan(&site)?;
+        let planner = Planner::of_process(&process);
+        let guards = Guards::find(&objects, &planner);
+        let plan = planner.plan(&site)?;
         let plan = if self.kind == Kind::Breakpoint {
             as_breakpoint(plan)
         } else {
@@ -112,7 +115,7 @@ impl Ours {
             stand_in: plan.breakpoint,
         };
         let cpus = machine::possible_cpus();
-        let attached = attach(&process, &[probe], |journal| {
+        let attached = attach(&process, vec![probe], &guards, |journal| {
             Geometry::for_buffer(64 << 20, cpus, journal).with_counters(1)
         })?;
         if let Err(error) = &attached.outcomes[0] {

@@ -7,6 +7,7 @@ use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::{Measured, RowResult};
 use capriole_plan::detour::{Record, Work};
 use capriole_target::attach::Probe;
+use capriole_target::guards::Guards;
 use capriole_target::process::Process;
 use iced_x86::Register;
 use indicatif::ProgressBar;
@@ -24,9 +25,9 @@ fn record2(probe: &mut Probe) {
 }
 
 /// Nanoseconds that `calls` calls take with these probes in; each has to be seen.
-fn time(crowd: &mut Crowd, probes: &[Probe], calls: u64) -> anyhow::Result<u64> {
+fn time(crowd: &mut Crowd, probes: &[Probe], guards: &Guards, calls: u64) -> anyhow::Result<u64> {
     let process = Process::open(crowd.pid())?;
-    let (_, (ns, hits)) = visit(&process, probes, |attached| {
+    let (_, (ns, hits)) = visit(&process, probes.to_vec(), guards, |attached| {
         let reading = Reading::start(attached);
         let ns = crowd.time(calls);
         let hits = reading.hits();
@@ -49,7 +50,8 @@ pub fn measure(
     bar: &ProgressBar,
 ) -> anyhow::Result<Vec<RowResult>> {
     let process = Process::open(crowd.pid())?;
-    let mut alone = prepare(&process, &format!(":{}", crowd::MEASURED), 1)?.probes;
+    let prepared = prepare(&process, &format!(":{}", crowd::MEASURED), 1)?;
+    let (mut alone, guards) = (prepared.probes, prepared.guards);
     // All planned together, so that none gets in another's way.
     let mut all = prepare(&process, crowd::ALL, usize::MAX)?.probes;
     let site = alone.first().map(|probe| probe.shape.site);
@@ -67,7 +69,7 @@ pub fn measure(
             bar.set_message((*name).to_owned());
             let ns = match probes.is_empty() {
                 true => Ok(crowd.time(calls)?),
-                false => time(crowd, probes, calls),
+                false => time(crowd, probes, &guards, calls),
             };
             match ns {
                 Ok(ns) => per_call[index].push(ns as f64 / calls as f64),

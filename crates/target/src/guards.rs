@@ -1,0 +1,358 @@
+//! Probes of Capriole's own, behind the system calls that make threads.
+//!
+//! A thread that is not registered for restartable sequences yet, or never will be, may
+//! have a `struct rseq` that says otherwise, and would then write records as if the
+//! kernel restarted it (see [`Work::Unregister`]). That is a new thread until its C
+//! library has registered it, and a child of `vfork` until it executes its program. Both
+//! come to be behind a system call with `CLONE_VM`, of which a program has few, in its C
+//! library. There the mark is put right, before anything else that could be probed runs.
+//!
+//! A call is found by its number, a constant that is loaded shortly before:
+//!
+//! ```text
+//!  b8 b3 01 00 00   mov $435, %eax       clone3; 56: clone; 58: vfork
+//!  0f 05            syscall
+//!  48 85 c0         test %rax, %rax      here
+//! ```
+//!
+//! Not found are calls whose number is a variable (`syscall(SYS_clone3, ...)`); the
+//! function by which Go makes children is known by its name.
+
+use crate::attach::Probe;
+use crate::maps::PAGE_SIZE;
+use crate::object::{Object, Objects};
+use crate::planner::{Plan, Planner, is_c_library};
+use crate::process::{Process, ProcessError};
+use crate::resolve::Site;
+use capriole_insn::{Code, Extent};
+use capriole_plan::detour::Work;
+use capriole_plan::site::Tactic;
+use iced_x86::{
+    Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `clone`, `vfork`, `clone3` (asm/unistd_64.h).
+const CALLS: [u32; 3] = [56, 58, 435];
+/// The flag of `clone` by which memory is shared (linux/sched.h).
+const CLONE_VM: u64 = 0x100;
+/// `mov $..., %eax`.
+const MOV_EAX: u8 = 0xb8;
+/// How many instructions there are between the number and the call, at most.
+const NEAR: usize = 16;
+/// By this function Go programs make children that share their memory.
+const GO_VFORK: &str = "syscall.rawVforkSyscall.abi0";
+
+/// The guards of a process.
+#[derive(Debug, Clone, Default)]
+pub struct Guards {
+    probes: Vec<Probe>,
+    /// Some call cannot be guarded.
+    missing: bool,
+}
+
+/// Guards among the probes of an attach.
+#[derive(Debug, Default)]
+pub(crate) struct Guarded {
+    /// How many probes there were before.
+    pub asked: usize,
+    /// The probes that guard: those behind `asked`, and some that were asked for.
+    pub guards: Vec<usize>,
+    /// Probes that were asked for and would change a guard's bytes.
+    pub refused: Vec<usize>,
+}
+
+impl Guarded {
+    /// Takes the guards out of the probes that they were added to.
+    pub fn part(&self, probes: &mut Vec<Probe>) {
+        probes.truncate(self.asked);
+        for index in self.guards.iter().filter(|i| **i < self.asked) {
+            probes[*index].work.remove(0);
+        }
+    }
+}
+
+impl Guards {
+    /// Finds and plans them, in the C library and the program itself.
+    #[must_use]
+    pub fn find(objects: &Objects, planner: &Planner) -> Guards {
+        let mut guards = Guards::default();
+        for object in objects.all() {
+            if object.is_main() || is_c_library(object) {
+                guards.find_in(object, planner);
+            }
+        }
+        guards
+    }
+
+    fn find_in(&mut self, object: &Arc<Object>, planner: &Planner) {
+        for address in behind_calls(object) {
+            let plan = site(object, address).and_then(|site| planner.plan(&site).ok());
+            match plan.filter(is_usable) {
+                Some(plan) => self.probes.push(Probe {
+                    shape: plan.shape,
+                    work: vec![Work::Unregister],
+                    near: object.range(),
+                    before: plan.before,
+                    // New threads have all signals blocked.
+                    stand_in: false,
+                }),
+                None => self.missing = true,
+            }
+        }
+    }
+
+    /// Finds and plans those of a process.
+    ///
+    /// # Errors
+    /// The process is gone, or cannot be looked at.
+    pub fn of_process(process: &Process) -> Result<Guards, ProcessError> {
+        let objects = Objects::of_process(process)?;
+        Ok(Guards::find(&objects, &Planner::of_process(process)))
+    }
+
+    /// The addresses behind the calls, run time.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.probes.iter().map(|probe| probe.shape.site)
+    }
+
+    /// Whether every call that was found is guarded. Otherwise no thread may use
+    /// restartable sequences.
+    #[must_use]
+    pub fn are_complete(&self) -> bool {
+        !self.missing
+    }
+
+    /// Adds them to `probes`.
+    pub(crate) fn join(&self, probes: &mut Vec<Probe>) -> Guarded {
+        let asked = probes.len();
+        let mut guarded = Guarded {
+            asked,
+            ..Guarded::default()
+        };
+        for guard in &self.probes {
+            let same = |p: &Probe| {
+                p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
+            };
+            match probes[..asked].iter().position(same) {
+                Some(index) => {
+                    probes[index].work.insert(0, Work::Unregister);
+                    guarded.guards.push(index);
+                }
+                None => {
+                    guarded.guards.push(probes.len());
+                    probes.push(guard.clone());
+                }
+            }
+        }
+        let own: Vec<Range<u64>> = guarded
+            .guards
+            .iter()
+            .map(|i| covered(&probes[*i]))
+            .collect();
+        let (lowest, highest) = (
+            own.iter().map(|r| r.start).min().unwrap_or(0),
+            own.iter().map(|r| r.end).max().unwrap_or(0),
+        );
+        for (index, probe) in probes[..asked].iter().enumerate() {
+            let far = |r: &Range<u64>| r.end <= lowest || r.start >= highest;
+            let overlaps = |r: &Range<u64>| own.iter().any(|o| o.start < r.end && r.start < o.end);
+            let near = uses(probe).any(|r| !far(&r) && overlaps(&r));
+            if near && !guarded.guards.contains(&index) {
+                guarded.refused.push(index);
+            }
+        }
+        guarded
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.probes.len()
+    }
+}
+
+fn covered(probe: &Probe) -> Range<u64> {
+    let covered = probe.shape.covered;
+    covered.start..covered.end.max(covered.start + 1)
+}
+
+/// The bytes that a probe changes, displaces or relies on.
+fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
+    let range = |at: u64, bytes: &[u8]| at..at + bytes.len() as u64;
+    let placed = probe.shape.placed.iter().flat_map(move |placed| {
+        let writes = placed
+            .writes
+            .iter()
+            .map(move |w| range(w.address, &w.after));
+        let relied = placed
+            .relies_on
+            .iter()
+            .map(move |(at, bytes)| range(*at, bytes));
+        let evicted = placed.evicted.iter().map(|i| i.ip()..i.next_ip());
+        writes.chain(relied).chain(evicted)
+    });
+    std::iter::once(covered(probe)).chain(placed)
+}
+
+/// Whether a guard can be put in by writing one jump, at once, and spoils nothing.
+fn is_usable(plan: &Plan) -> bool {
+    let start = plan.shape.covered.start;
+    let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
+    let jump = plan.shape.tactic != Tactic::Int3 && plan.shape.placed.is_none();
+    jump && one_page && !plan.shape.live.flags
+}
+
+/// The address behind each call in an object, run time.
+fn behind_calls(object: &Object) -> Vec<u64> {
+    let mut found = Vec::new();
+    let Ok(texts) = object.file().text() else {
+        return found;
+    };
+    for text in texts {
+        let code = Code::new(&text.bytes, object.run_time(text.address));
+        for at in memchr::memchr_iter(MOV_EAX, &text.bytes) {
+            let Some(number) = text.bytes.get(at + 1..at + 5) else {
+                continue;
+            };
+            let number = u32::from_le_bytes([number[0], number[1], number[2], number[3]]);
+            let load = code.address + at as u64;
+            if CALLS.contains(&number)
+                && let Some(call) = call_behind(&code, load)
+                && is_instruction(object, &code, load)
+                && !is_fork(object, &code, number, call.ip())
+            {
+                found.push(call.next_ip());
+            }
+        }
+    }
+    if object.file().is_go()
+        && let Ok(symbols) = object.symbols()
+    {
+        for function in symbols.exact(GO_VFORK) {
+            let extent = object.run_time_extent(function.function.extent);
+            let piece = texts.iter().find_map(|text| {
+                let code = Code::new(&text.bytes, object.run_time(text.address));
+                code.get(extent).is_some().then_some(code)
+            });
+            let calls = piece
+                .iter()
+                .flat_map(|code| instructions(code, extent.start, extent.end));
+            found.extend(
+                calls
+                    .filter(|i| i.mnemonic() == Mnemonic::Syscall)
+                    .map(|i| i.next_ip()),
+            );
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The instructions from `start` on, as far as they are any.
+fn instructions<'a>(
+    code: &'a Code<'a>,
+    start: u64,
+    end: u64,
+) -> impl Iterator<Item = Instruction> + 'a {
+    let next = move |at: &mut u64| {
+        let instruction = code.instruction_at(*at, end)?;
+        *at = instruction.next_ip();
+        Some(instruction)
+    };
+    let mut at = start;
+    std::iter::from_fn(move || next(&mut at))
+}
+
+/// Whether an instruction writes `register` or a part of it.
+fn writes(instruction: &Instruction, register: Register) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_registers().iter();
+    used.filter(|u| u.register().full_register() == register)
+        .any(|u| !matches!(u.access(), OpAccess::Read | OpAccess::CondRead))
+}
+
+/// The system call that the number loaded at `start` is for.
+fn call_behind(code: &Code<'_>, start: u64) -> Option<Instruction> {
+    let end = code.address + code.bytes.len() as u64;
+    for instruction in instructions(code, start, end).skip(1).take(NEAR) {
+        if instruction.mnemonic() == Mnemonic::Syscall {
+            return Some(instruction);
+        }
+        if instruction.flow_control() != FlowControl::Next || writes(&instruction, Register::RAX) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether decoding from the start of the function comes by; and if there is no function.
+fn is_instruction(object: &Object, code: &Code<'_>, address: u64) -> bool {
+    let Some(extent) = function_around(object, address) else {
+        return true;
+    };
+    let mut all = instructions(code, extent.start, extent.end);
+    all.find(|i| i.next_ip() > address)
+        .is_none_or(|i| i.ip() == address)
+}
+
+/// Whether a call of `clone` is known to give the child memory of its own: then the
+/// child's registration is its parent's.
+fn is_fork(object: &Object, code: &Code<'_>, number: u32, call: u64) -> bool {
+    let Some(extent) = function_around(object, call).filter(|_| number == CALLS[0]) else {
+        return false;
+    };
+    let mut flags = None;
+    for instruction in instructions(code, extent.start, call) {
+        if writes(&instruction, Register::RDI) {
+            let constant = matches!(
+                instruction.code(),
+                Op::Mov_r32_imm32 | Op::Mov_rm32_imm32 | Op::Mov_rm64_imm32
+            );
+            flags = constant.then(|| instruction.immediate(1));
+        }
+        if instruction.next_ip() == call {
+            return flags.is_some_and(|flags| flags & CLONE_VM == 0);
+        }
+    }
+    false
+}
+
+/// The extent, run time, of the function around an address.
+///
+/// glibc's `clone3` has no symbol, and its unwind table leaves out the few bytes between
+/// the call and where the new thread starts: the two pieces are one function.
+fn function_around(object: &Object, address: u64) -> Option<Extent> {
+    const GAP: u64 = 32;
+    let symbols = object.symbols().ok()?;
+    let link = object.link(address);
+    let extent = match symbols.function_at(link) {
+        Some(function) => function.extent,
+        None => {
+            let functions = symbols.functions();
+            let next = functions.partition_point(|f| f.extent.start <= link);
+            let before = functions[..next].last()?.extent;
+            let behind = functions.get(next)?.extent;
+            let gap = behind.start.checked_sub(before.end)?;
+            (gap <= GAP).then_some(Extent::new(before.start, behind.end))?
+        }
+    };
+    Some(object.run_time_extent(extent))
+}
+
+/// A place in an object as a site of the planner.
+fn site(object: &Arc<Object>, address: u64) -> Option<Site> {
+    let link_address = object.link(address);
+    let extent = function_around(object, address)?;
+    Some(Site {
+        object: object.clone(),
+        symbol: None,
+        linkage_name: None,
+        offset: address - extent.start,
+        file_offset: object.file().file_offset(link_address)?,
+        link_address,
+        address,
+        extent,
+    })
+}
