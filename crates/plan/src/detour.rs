@@ -49,7 +49,7 @@
 //! takes longer than the loads and during which they complete.
 //!
 //! **New threads** are marked as having no restartable sequences by a probe of their own,
-//! see [`unregister`].
+//! see [`Work::Unregister`].
 //!
 //! **Time order.** The time is read inside the sequence: whoever commits later on
 //! this CPU has also read the clock later.
@@ -139,7 +139,7 @@ pub enum Work {
     },
     /// A thread that finds 0 in rax is marked as one without restartable sequences.
     /// Behind a system call that makes a thread, that is the new one, see
-    /// [`unregister`]. Spoils the flags. Nothing where they are not used anyway.
+    /// `detour/unregister.rs`. Spoils the flags. Nothing where they are not used anyway.
     Unregister,
 }
 
