@@ -80,10 +80,7 @@ impl Selected {
 
     /// What its probe records.
     pub fn record(&self) -> Record {
-        Record {
-            event: self.id,
-            fields: self.fields.iter().map(|f| f.1).collect(),
-        }
+        Record::new(self.id, self.fields.iter().map(|f| f.1).collect())
     }
 
     /// The event for the trace.

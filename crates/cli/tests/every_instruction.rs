@@ -192,13 +192,7 @@ fn executed(
         if plan.shape.covered.start >= last {
             probes.push(Probe {
                 shape: plan.shape.clone(),
-                work: vec![
-                    Record {
-                        event: index as u32,
-                        fields: Vec::new(),
-                    }
-                    .into(),
-                ],
+                work: vec![Record::new(index as u32, Vec::new()).into()],
                 near: sites[index].object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,

@@ -57,11 +57,18 @@
 mod assemble;
 mod compiler;
 mod count;
+mod filter;
 mod frame;
 mod record;
+mod run;
 mod unregister;
 
 pub use compiler::{Compiler, room};
+pub use filter::Filter;
+pub(crate) use filter::{Compare, Operand};
+
+use crate::program::Program;
+use std::sync::Arc;
 
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::RelocateError;
@@ -86,6 +93,8 @@ pub struct Runtime {
     pub switch: u64,
     /// Address of the resident's entry for recording without restartable sequences.
     pub locked: u64,
+    /// Address of the resident's entry for programs.
+    pub run: u64,
 }
 
 /// Where counters stand: each CPU has a copy of all, and one more is shared.
@@ -125,6 +134,8 @@ pub struct Record {
     /// 64-bit general registers, in the order of the fields; at most eleven
     /// different ones in all records of a site.
     pub fields: Vec<Register>,
+    /// When it is recorded; always, if there is none.
+    pub filter: Option<Filter>,
 }
 
 /// What is done when a site is hit.
@@ -136,6 +147,18 @@ pub enum Work {
     Count {
         /// The counter's number, less than the session has.
         counter: u32,
+        /// When it counts; always, if there is none.
+        filter: Option<Filter>,
+    },
+    /// The resident runs a program that records an event. This comes before what else the
+    /// site has to do, as it looks at all registers.
+    Run {
+        /// The event's id in the trace.
+        event: u32,
+        /// What it does.
+        program: Arc<Program>,
+        /// When it is run; always, if there is none.
+        filter: Option<Filter>,
     },
     /// A thread that finds 0 in rax is marked as one without restartable sequences.
     /// Behind a system call that makes a thread, that is the new one, see
@@ -147,7 +170,33 @@ impl Work {
     fn fields(&self) -> &[Register] {
         match self {
             Work::Record(record) => &record.fields,
-            Work::Count { .. } | Work::Unregister => &[],
+            Work::Count { .. } | Work::Run { .. } | Work::Unregister => &[],
+        }
+    }
+
+    /// What asks whether it is done.
+    fn filter(&self) -> Option<&Filter> {
+        match self {
+            Work::Record(record) => record.filter.as_ref(),
+            Work::Count { filter, .. } | Work::Run { filter, .. } => filter.as_ref(),
+            Work::Unregister => None,
+        }
+    }
+
+    /// Whether it is done before registers are saved.
+    fn is_early(&self) -> bool {
+        matches!(self, Work::Run { .. } | Work::Unregister)
+    }
+}
+
+impl Record {
+    /// An event that is always recorded.
+    #[must_use]
+    pub fn new(event: u32, fields: Vec<Register>) -> Record {
+        Record {
+            event,
+            fields,
+            filter: None,
         }
     }
 }
@@ -198,6 +247,9 @@ pub enum CompileError {
     /// A displaced instruction cannot run at the place the arena offers.
     #[error("{0}")]
     Relocate(#[from] RelocateError),
+    /// A filter asks for the thread's id, and nobody knows where the threads have it.
+    #[error("the filter asks for the thread, whose id is not to be found in this program")]
+    NoThreadId,
     /// The encoder refused: an address is out of reach.
     #[error("no encoding: {0}")]
     Encode(String),

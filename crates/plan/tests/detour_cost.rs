@@ -58,11 +58,14 @@ fn time_and_bytes_of_detours() {
     };
     let sites = sites(&elf);
     let argument = [Register::RDI, Register::RSI];
-    measure("count", &sites, |counter| Work::Count { counter });
+    measure("count", &sites, |counter| Work::Count {
+        counter,
+        filter: None,
+    });
     for count in 0..=2 {
         measure(&format!("{count} arguments"), &sites, |event| {
             let fields = argument[..count].to_vec();
-            Record { event, fields }.into()
+            Record::new(event, fields).into()
         });
     }
 }
@@ -80,6 +83,7 @@ fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
         tid_offset: Some(720),
         switch: 0x4000_0100,
         locked: 0x4000_0200,
+        run: 0x4000_0300,
     };
     let works: Vec<[Work; 1]> = (0..sites.len() as u32).map(|i| [work(i)]).collect();
     let started = Instant::now();

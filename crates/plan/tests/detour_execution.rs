@@ -2,6 +2,8 @@
 //! live must come out as it went in, the record must hold what went in, and every run
 //! must have been counted once.
 
+#[path = "common/mapped.rs"]
+mod mapped;
 #[path = "../../insn/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
@@ -15,6 +17,7 @@ use capriole_ring::{Memory, Reader};
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
+use mapped::map_session;
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -80,7 +83,10 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     for index in 0..1 + random.below(3) as u32 {
         if only_counts || random.below(4) == 0 {
             let counter = random.below(GEOMETRY.counters as usize) as u32;
-            work.push(Work::Count { counter });
+            work.push(Work::Count {
+                counter,
+                filter: None,
+            });
             continue;
         }
         let fields: Vec<Register> = (0..random.below(7)).map(|_| register(random)).collect();
@@ -89,7 +95,15 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             break; // more than a site can have
         }
         let event = 1000 + index;
-        work.push(Record { event, fields }.into());
+        let filter = None;
+        work.push(
+            Record {
+                event,
+                fields,
+                filter,
+            }
+            .into(),
+        );
     }
     let unregister = (random.below(4) == 0).then(|| random.pick(&[0, 0, 4711]));
     if unregister.is_some() {
@@ -122,7 +136,7 @@ impl Case {
     fn records(&self) -> impl Iterator<Item = &Record> {
         self.work.iter().filter_map(|work| match work {
             Work::Record(record) => Some(record),
-            Work::Count { .. } | Work::Unregister => None,
+            Work::Count { .. } | Work::Run { .. } | Work::Unregister => None,
         })
     }
 
@@ -139,8 +153,8 @@ impl Case {
             for work in &mut work {
                 match work {
                     Work::Record(record) => record.event = 7777 + other,
-                    Work::Count { counter } => *counter = (*counter + 1) % GEOMETRY.counters,
-                    Work::Unregister => {}
+                    Work::Count { counter, .. } => *counter = (*counter + 1) % GEOMETRY.counters,
+                    Work::Run { .. } | Work::Unregister => {}
                 }
             }
             let mut request = request(self);
@@ -202,21 +216,7 @@ struct Session {
 
 impl Session {
     fn new() -> Session {
-        let fd = rustix::fs::memfd_create("detour-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&fd, GEOMETRY.size() as u64).unwrap();
-        let memory = Arc::new(Memory::map(&fd, GEOMETRY.size()).unwrap());
-        // SAFETY: a fresh mapping, never unmapped.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                GEOMETRY.size(),
-                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-                rustix::mm::MapFlags::SHARED,
-                &fd,
-                0,
-            )
-        }
-        .unwrap() as u64;
+        let (memory, base) = map_session(&GEOMETRY);
         Session { memory, base }
     }
 
@@ -299,6 +299,7 @@ fn runtime(base: u64, rseq_offset: Option<i32>) -> Runtime {
         tid_offset: None,
         switch: entries.switch,
         locked: entries.locked,
+        run: entries.run,
     }
 }
 
@@ -370,11 +371,11 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         for work in &case.work {
             let record = match work {
                 Work::Record(record) => record,
-                Work::Count { counter } => {
+                Work::Count { counter, .. } => {
                     counts[*counter as usize] += 1;
                     continue;
                 }
-                Work::Unregister => continue,
+                Work::Run { .. } | Work::Unregister => continue,
             };
             let fields: Vec<u64> = record
                 .fields

@@ -14,6 +14,7 @@
 	.long	capriole_batch
 	.long	capriole_batch_home
 	.long	capriole_fault
+	.long	capriole_entry_run
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
@@ -92,6 +93,61 @@ capriole_entry_locked:
 	lea	ARGUMENT(%rbp), %rdi
 	call	capriole_locked_record
 	RESTORE
+	ret
+
+/* [argument] = address of a struct program, with RUN_RED_ZONE if the detour has gone below
+ * the red zone; above it the event's id. All registers are looked at. */
+#define RUN_RED_ZONE 1
+	.balign	16
+capriole_entry_run:
+	pushfq
+	cld
+	push	%r15
+	push	%r14
+	push	%r13
+	push	%r12
+	push	%r11
+	push	%r10
+	push	%r9
+	push	%r8
+	push	%rdi
+	push	%rsi
+	push	%rbp
+	push	%rsp			/* not looked at */
+	push	%rbx
+	push	%rdx
+	push	%rcx
+	push	%rax
+	mov	%rsp, %rbp
+	mov	%rsp, %rdi		/* 16 registers, the flags, the return address, */
+	mov	144(%rsp), %rsi		/* the program, */
+	mov	152(%rsp), %edx		/* the event */
+	lea	160(%rsp), %rcx
+	mov	%esi, %eax
+	and	$RUN_RED_ZONE, %eax
+	sub	%rax, %rsi
+	shl	$7, %eax
+	add	%rax, %rcx		/* the stack pointer at the site */
+	and	$-16, %rsp
+	call	capriole_run
+	mov	%rbp, %rsp
+	pop	%rax
+	pop	%rcx
+	pop	%rdx
+	pop	%rbx
+	lea	8(%rsp), %rsp
+	pop	%rbp
+	pop	%rsi
+	pop	%rdi
+	pop	%r8
+	pop	%r9
+	pop	%r10
+	pop	%r11
+	pop	%r12
+	pop	%r13
+	pop	%r14
+	pop	%r15
+	popfq
 	ret
 
 /* u32 capriole_install(head rdi, old rsi, old_seq rdx, new rcx, cpu r8d, rseq_offset r9) */

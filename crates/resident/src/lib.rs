@@ -56,6 +56,8 @@ pub struct Entries {
     pub batch_home: u64,
     /// The handler of faults.
     pub fault: u64,
+    /// Called by a detour to have a program run.
+    pub run: u64,
     /// Where the address of the table of copies stands, and the program's own handlers
     /// of faults behind it, in the order of [`FAULTS`](capriole_ring::layout::FAULTS).
     pub copies: u64,
@@ -114,6 +116,7 @@ pub fn entries(base: u64) -> Entries {
         batch: at(8),
         batch_home: at(9),
         fault: at(10),
+        run: at(11),
         copies: base + u64::from(head(6)) + COPIES as u64,
         traps: base + u64::from(head(6)) + TRAPS as u64,
         old_trap: base + u64::from(head(6)) + OLD_TRAP as u64,
@@ -212,13 +215,16 @@ mod tests {
         assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
         assert_eq!((control::LANE, control::INDEX), (48, 52));
         assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
+        for (name, value) in capriole_plan::program::NUMBERS {
+            assert_eq!(define(name), value, "{name}");
+        }
     }
 
     #[test]
     fn the_blob_has_its_head_and_is_small() {
         assert_eq!(head(0), u32::from_le_bytes(MAGIC));
         assert_eq!(head(1) as usize, BLOB.len());
-        assert!(BLOB.len() < 4096, "{} bytes", BLOB.len());
+        assert!(BLOB.len() < 8192, "{} bytes", BLOB.len());
         let entries = entries(0x1000);
         for entry in [
             entries.switch,
@@ -266,9 +272,10 @@ mod tests {
         // The program's own handlers, of SIGTRAP and of faults, are the only things
         // outside that are called; the compiler may write a call twice.
         assert!((2..=4).contains(&handlers), "{handlers}");
-        // futex, the restorer, the four of a foreign SIGTRAP's default, and the two of
-        // the code that only the tracer leads to.
-        assert_eq!(syscalls, 8);
+        // futex, the restorer, the four of a foreign SIGTRAP's default, the two of the
+        // code that only the tracer leads to; and to read a field getpid,
+        // process_vm_readv and prctl.
+        assert_eq!(syscalls, 11);
     }
 
     #[test]

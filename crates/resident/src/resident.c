@@ -7,9 +7,10 @@
  *   - general registers only (-mgeneral-regs-only), no thread-local storage of
  *     its own, no errno, no library;
  *   - no lock that is waited for: a lane that is taken is passed over;
- *   - the only system calls are futex wake, and, when a foreign SIGTRAP has to be
- *     given its default effect, rt_sigaction and tgkill;
- *   - little stack: below 256 bytes under the detour's own (the trap handler
+ *   - the only system calls are futex wake; for fields of an event that are in memory
+ *     process_vm_readv, and prctl for the thread's name; and, when a foreign SIGTRAP
+ *     has to be given its default effect, rt_sigaction and tgkill;
+ *   - little stack: below 512 bytes under the detour's own (the trap handler
  *     runs on a signal frame anyway).
  */
 #include "resident.h"
@@ -161,18 +162,25 @@ u32 capriole_switch_packet(struct control *old)
 	return 1;
 }
 
-/* Writes a record without restartable sequences: on the first lane of this CPU
- * that nobody is in. `event` is { u32 id, u32 bytes of fields }, then the fields.
- * The lane is held by an atomic exchange; one that is taken (its holder was
- * preempted, or is the very thread that this signal handler interrupted) is
- * passed over, never waited for. */
-void capriole_locked_record(const u64 *event)
+static inline u32 thread_id(void)
 {
-	u32 id = (u32)event[0];
-	u64 size = RECORD_FIELDS + (event[0] >> 32);
-	u32 tid = 0;
-	if (capriole_config.flags & FLAG_TID)
-		tid = thread_word(capriole_config.tid_offset);
+	return capriole_config.flags & FLAG_TID ? thread_word(capriole_config.tid_offset) : 0;
+}
+
+/* A lane that is held, and the record that is written there. */
+struct place {
+	struct stream *stream;
+	struct control *control;
+	struct record *record;
+	u32 cpu;
+};
+
+/* Takes the first lane of this CPU that nobody is in, and room for `size` bytes there,
+ * and begins the record. The lane is held by an atomic exchange; one that is taken (its
+ * holder was preempted, or is the very thread that this signal handler interrupted) is
+ * passed over, never waited for. Returns 0 if the event is lost, which is counted. */
+static u32 take_place(struct place *place, u32 id, u64 size)
+{
 	struct stream *stream = 0;
 	for (u32 attempt = 0; attempt < 16; attempt++) {
 		u32 cpu, cpu_now, lane;
@@ -210,15 +218,345 @@ void capriole_locked_record(const u64 *event)
 			continue;
 		}
 		record->id = id;
-		record->tid = tid;
-		for (u64 i = 0; i < (size - RECORD_FIELDS) / 8; i++)
-			WRITE(record->field[i], event[1 + i]);
-		barrier();
-		WRITE(control->pos, control->pos + size); /* the commit */
-		__sync_lock_release(&stream->lock);
-		return;
+		record->tid = thread_id();
+		place->stream = stream;
+		place->control = control;
+		place->record = record;
+		place->cpu = cpu;
+		return 1;
 	}
 	add_lost(stream);
+	return 0;
+}
+
+/* Commits `size` bytes of the record, 0: none of it, and leaves the lane. */
+static void leave_place(struct place *place, u64 size)
+{
+	barrier();
+	WRITE(place->control->pos, place->control->pos + size); /* the commit */
+	__sync_lock_release(&place->stream->lock);
+}
+
+/* Writes a record without restartable sequences. `event` is { u32 id, u32 bytes of
+ * fields }, then the fields. */
+void capriole_locked_record(const u64 *event)
+{
+	u64 size = RECORD_FIELDS + (event[0] >> 32);
+	struct place place;
+	if (!take_place(&place, (u32)event[0], size))
+		return;
+	for (u64 i = 0; i < (size - RECORD_FIELDS) / 8; i++)
+		WRITE(place.record->field[i], event[1 + i]);
+	leave_place(&place, size);
+}
+
+/* Reads memory of the program by the kernel: whatever the address, nothing happens but
+ * that less is read. Returns how many bytes. */
+static u64 read_memory(u64 to, u64 from, u64 size)
+{
+	u64 pid = thread_id();
+	if (!pid)
+		pid = (u64)syscall4(39 /* getpid */, 0, 0, 0, 0);
+	u64 local[2] = { to, size }, remote[2] = { from, size };
+	register u64 r10 __asm__("r10") = (u64)remote;
+	register u64 r8 __asm__("r8") = 1;
+	register u64 r9 __asm__("r9") = 0;
+	s64 result;
+	__asm__ volatile("syscall" : "=a"(result)
+			 : "0"(310 /* process_vm_readv */), "D"(pid), "S"(local), "d"(1), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return result < 0 ? 0 : (u64)result;
+}
+
+/* What is known while a program runs. */
+struct state {
+	const u64 *registers;
+	u64 stack;    /* the stack pointer at the site */
+	u64 value;    /* of the field that is being fetched */
+	u64 at;       /* where its content goes */
+	u64 begin;    /* where the content of the last field begins */
+	u64 faults;   /* a bit for each field that could not be read */
+	u64 truth;    /* a bit for each comparison that holds */
+	u32 bad;      /* this field could not be read */
+	u32 cpu;
+};
+
+/* Reads all of `size` bytes at `from`, or clears `to`. What lies above the stack pointer
+ * in its page is there: that needs no system call. */
+static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
+{
+	u64 page_end = (state->stack | 4095) + 1;
+	if (from >= state->stack && from < page_end && size <= page_end - from) {
+		for (u64 i = 0; i < size; i++)
+			WRITE(((u8 *)to)[i], READ(((u8 *)from)[i]));
+		return 1;
+	}
+	if (read_memory(to, from, size) == size)
+		return 1;
+	for (u64 i = 0; i < size; i++)
+		WRITE(((u8 *)to)[i], 0);
+	return 0;
+}
+
+/* Clears the bytes from `end` to the next multiple of 8, where the next field goes. */
+static void pad(struct state *state, u64 end)
+{
+	while (end & 7)
+		WRITE(*(u8 *)end++, 0);
+	state->at = end;
+}
+
+/* Copies a string of at most `limit` bytes, up to its NUL, which is left out, to where
+ * the next field goes, behind its length. Most are short: first it reads little; and it
+ * never reads across a page, since the next one may be missing. Without the first byte,
+ * or one before the end, there is no string: returns 0. */
+static u32 copy_string(struct state *state, u64 from, u64 limit)
+{
+	u64 begin = state->at, length = 0, most = 64;
+	u32 good = 1;
+	while (good && length < limit) {
+		u64 size = 4096 - ((from + length) & 4095);
+		if (size > most)
+			size = most;
+		if (size > limit - length)
+			size = limit - length;
+		u64 to = begin + 4 + length;
+		good = read_all(state, to, from + length, size);
+		u64 i = 0;
+		while (good && i < size && READ(*(u8 *)(to + i)))
+			i++;
+		length += i;
+		if (i < size)
+			break;
+		most = 4096;
+	}
+	if (!good)
+		length = 0;
+	WRITE(*(u32 *)begin, (u32)length);
+	pad(state, begin + 4 + length);
+	return good;
+}
+
+/* Whether a byte is in the set behind a `[`; *next becomes what follows the `]`. */
+static u32 in_set(const u8 *set, const u8 *end, u8 byte, const u8 **next)
+{
+	u32 negated = set < end && (*set == '!' || *set == '^'), found = 0;
+	set += negated;
+	for (const u8 *first = set; set < end && (*set != ']' || set == first); set++) {
+		if (set + 2 < end && set[1] == '-' && set[2] != ']') {
+			found |= byte >= set[0] && byte <= set[2];
+			set += 2;
+		} else {
+			found |= byte == *set;
+		}
+	}
+	*next = set < end ? set + 1 : end;
+	return found != negated;
+}
+
+/* Whether a text matches a pattern of `*`, `?` and `[...]`; a backslash takes the next
+ * character as it is. */
+static u32 matches(const u8 *text, const u8 *text_end, const u8 *pattern, const u8 *end)
+{
+	const u8 *star = 0, *from = 0;
+	for (;;) {
+		if (pattern < end && *pattern == '*') {
+			star = ++pattern;
+			from = text;
+			continue;
+		}
+		if (text == text_end && pattern == end)
+			return 1;
+		if (text < text_end && pattern < end) {
+			const u8 *next = pattern + 1;
+			u32 same;
+			if (*pattern == '?') {
+				same = 1;
+			} else if (*pattern == '[') {
+				same = in_set(pattern + 1, end, *text, &next);
+			} else {
+				if (*pattern == '\\' && next < end)
+					pattern = next++;
+				same = *pattern == *text;
+			}
+			if (same) {
+				pattern = next;
+				text++;
+				continue;
+			}
+		}
+		if (!star || from == text_end)
+			return 0;
+		text = ++from;
+		pattern = star;
+	}
+}
+
+/* Whether a number compares so with another: `how` says its width, its sign, and what
+ * is asked; `bits`, if not 0, which bits of it. */
+static u32 compares(u64 value, u32 how, u32 bits, u64 with)
+{
+	u32 shift = 64 - 8 * (how & TEST_BYTES);
+	if (bits)
+		value = value >> (bits >> 8) & (~0ul >> (64 - (bits & 0xff)));
+	else if (how & TEST_SIGNED)
+		value = (u64)((s64)(value << shift) >> shift);
+	else
+		value = value << shift >> shift;
+	u32 less = how & TEST_SIGNED ? (s64)value < (s64)with : value < with;
+	switch (how & TEST_MASK) {
+	case TEST_EQUAL: return value == with;
+	case TEST_LESS: return less;
+	case TEST_LESS_OR_EQUAL: return less || value == with;
+	default: return (value & with) != 0;
+	}
+}
+
+/* Puts an end to a field that could not be read. */
+static inline void fault(struct state *state, const struct step *step)
+{
+	state->bad = 1;
+	if (step->field < 64)
+		state->faults |= 1ul << step->field;
+}
+
+/* Fetches, formats and filters as a program says. Returns 1 if the event is wanted. */
+static u32 run(const struct program *program, struct state *state)
+{
+	for (u32 i = 0; i < program->steps; i++) {
+		const struct step *step = &program->step[i];
+		u64 address = state->value + step->value, bit = 1ul << (step->bit & 63);
+		const u8 *text = (const u8 *)program + step->value;
+		switch (step->op) {
+		case STEP_REGISTER:
+			state->bad = 0;
+			state->value = step->a == 4 ? state->stack : state->registers[step->a];
+			break;
+		case STEP_IMMEDIATE:
+			state->bad = 0;
+			state->value = step->value;
+			break;
+		case STEP_POINTER:
+			if (!state->bad && !read_all(state, state->at, address, 8))
+				fault(state, step);
+			state->value = READ(*(u64 *)state->at);
+			break;
+		case STEP_KEEP:
+			state->begin = state->at;
+			WRITE(*(u64 *)state->at, state->value);
+			state->at += 8;
+			break;
+		case STEP_READ: {
+			u64 size = (u64)step->a * step->count;
+			state->begin = state->at;
+			if (state->bad || !read_all(state, state->at, address, size)) {
+				fault(state, step);
+				for (u64 k = 0; k < size; k++)
+					WRITE(((u8 *)state->at)[k], 0);
+			}
+			pad(state, state->at + size);
+			state->value = READ(*(u64 *)state->begin);
+			break;
+		}
+		case STEP_STRING:
+			state->begin = state->at;
+			if (state->bad || !copy_string(state, address, step->limit)) {
+				fault(state, step);
+				state->at = state->begin;
+				WRITE(*(u64 *)state->at, 0);
+				state->at += 8;
+			}
+			break;
+		case STEP_STRINGS:
+			state->begin = state->at;
+			for (u32 k = 0; k < step->count; k++) {
+				u64 begin = state->at;
+				if (!state->bad && !read_all(state, begin, address + 8 * k, 8))
+					fault(state, step);
+				if (state->bad || !copy_string(state, READ(*(u64 *)begin), step->limit)) {
+					fault(state, step);
+					WRITE(*(u64 *)begin, 0);
+					state->at = begin + 8;
+				}
+			}
+			break;
+		case STEP_COMM: {
+			u64 length = 0;
+			state->bad = 0;
+			state->begin = state->at;
+			for (u64 k = 0; k < 3; k++)
+				WRITE(((u64 *)state->at)[k], 0);
+			syscall4(157 /* prctl */, 16 /* PR_GET_NAME */, state->at + 4, 0, 0);
+			while (length < 16 && READ(((u8 *)state->at)[4 + length]))
+				length++;
+			WRITE(*(u32 *)state->at, (u32)length);
+			pad(state, state->at + 4 + length);
+			break;
+		}
+		case STEP_TEXT:
+			state->bad = 0;
+			state->begin = state->at;
+			WRITE(*(u32 *)state->at, step->count);
+			for (u32 k = 0; k < step->count; k++)
+				WRITE(((u8 *)state->at)[4 + k], text[k]);
+			pad(state, state->at + 4 + step->count);
+			break;
+		case STEP_TEST:
+			if (!state->bad && compares(state->value, step->a, step->count, step->value))
+				state->truth |= bit;
+			break;
+		case STEP_TEST_THREAD:
+			if (compares(thread_id(), step->a, 0, step->value))
+				state->truth |= bit;
+			break;
+		case STEP_TEST_CPU:
+			if (compares(state->cpu, step->a, 0, step->value))
+				state->truth |= bit;
+			break;
+		case STEP_TEST_TEXT: {
+			const u8 *from = (const u8 *)state->begin + 4;
+			u32 length = READ(*(u32 *)state->begin);
+			if (!state->bad && matches(from, from + length, text, text + step->count))
+				state->truth |= bit;
+			break;
+		}
+		case STEP_UNLESS:
+			if (!(state->truth & bit))
+				i += step->count;
+			break;
+		case STEP_WHEN:
+			if (state->truth & bit)
+				i += step->count;
+			break;
+		case STEP_DROP_CONTENT: /* what was fetched for the filter only */
+			state->at = state->begin;
+			break;
+		default: /* STEP_REJECT */
+			return 0;
+		}
+	}
+	return 1;
+}
+
+/* Records an event whose fields are more than registers, or that has a filter on such.
+ * `registers` are those of the site, in the order of their numbers; the stack pointer is
+ * given by itself. The lane is held meanwhile, so that the fields can be read right into
+ * the packet, and take no stack. */
+void capriole_run(const u64 *registers, const struct program *program, u32 event, u64 stack)
+{
+	struct place place;
+	struct state state = { .registers = registers, .stack = stack };
+	if (!take_place(&place, event, program->size))
+		return;
+	state.cpu = place.cpu;
+	state.at = (u64)place.record->field;
+	u64 *mask = (u64 *)state.at;
+	if (program->flags & PROGRAM_FAULTS)
+		state.at += 8;
+	u32 wanted = run(program, &state);
+	if (program->flags & PROGRAM_FAULTS)
+		WRITE(*mask, state.faults);
+	leave_place(&place, wanted ? state.at - (u64)place.record : 0);
 }
 
 /* The parts of the kernel's signal frame that are looked at (x86-64 ABI of

@@ -5,6 +5,7 @@
 #define CAPRIOLE_RESIDENT_H
 
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef int s32;
 typedef unsigned long u64;
@@ -78,6 +79,64 @@ struct config {
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
 #define FLAG_TID 2     /* tid_offset is valid */
 #define FLAG_NO_WAKE 4 /* the program's seccomp filter may forbid futex: never wake the reader */
+
+/* What capriole_run does for an event, in this order. Never changed once it is in use.
+ * The other side is crates/plan/src/program.rs. */
+struct step {
+	u8 op;      /* STEP_... */
+	u8 a;       /* register, bytes, or how to compare (TEST_...) */
+	u16 count;  /* elements, bytes of a text, steps to skip, or bits: offset << 8 | width */
+	u16 limit;  /* of a string, bytes */
+	u8 field;   /* number of the field */
+	u8 bit;     /* of the truth that a comparison sets or that is asked for */
+	u64 value;  /* immediate, offset of a pointer, what is compared with, or place of a text */
+};
+
+struct program {
+	u32 steps;
+	u32 flags;  /* PROGRAM_... */
+	u64 size;   /* bytes of the record, at most */
+	struct step step[];
+};
+
+#define STEP_SIZE 16
+#define PROGRAM_FAULTS 1
+
+/* Where a field starts: a register (a; 4: the stack pointer), a number. */
+#define STEP_REGISTER 0
+#define STEP_IMMEDIATE 1
+/* On: the pointer at value + offset. */
+#define STEP_POINTER 2
+/* What becomes of it: itself; `count` times `a` bytes at its offset; the string there;
+ * the strings to which `count` pointers lead there. */
+#define STEP_KEEP 3
+#define STEP_READ 4
+#define STEP_STRING 5
+#define STEP_STRINGS 6
+/* Whole fields: the name of the thread, a text of the program's. */
+#define STEP_COMM 7
+#define STEP_TEXT 8
+/* Comparisons with the field that was fetched last, and others. */
+#define STEP_TEST 9
+#define STEP_TEST_THREAD 10
+#define STEP_TEST_CPU 11
+#define STEP_TEST_TEXT 12
+/* Skips `count` steps unless, or when, a comparison holds. */
+#define STEP_UNLESS 13
+#define STEP_WHEN 14
+/* The last field is not to be in the record. */
+#define STEP_DROP_CONTENT 15
+#define STEP_REJECT 16
+
+#define TEST_BYTES 15
+#define TEST_SIGNED 16
+#define TEST_MASK 0xe0
+#define TEST_EQUAL 0
+#define TEST_LESS 32
+#define TEST_LESS_OR_EQUAL 64
+#define TEST_BITS 96
+
+_Static_assert(sizeof(struct step) == STEP_SIZE, "step");
 
 struct trap {
 	u64 site;

@@ -150,13 +150,7 @@ impl Target {
         let before = code.get(shape.covered).expect("bytes").to_vec();
         Probe {
             shape,
-            work: vec![
-                Record {
-                    event: 7,
-                    fields: vec![Register::RDI, Register::RSI],
-                }
-                .into(),
-            ],
+            work: vec![Record::new(7, vec![Register::RDI, Register::RSI]).into()],
             near: first.start..last,
             before,
             stand_in: false,

@@ -470,6 +470,7 @@ impl Sketch {
             tid_offset: threads.tid_offset,
             switch: start,
             locked: start + 1,
+            run: start + 2,
         };
         let mut compiler = Compiler::new(runtime, start, vec![0xcc; resident]);
         let detour = compiler.compile(&Request {

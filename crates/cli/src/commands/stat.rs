@@ -85,7 +85,10 @@ fn attach(
 ) -> anyhow::Result<Probed> {
     let process = program.process();
     let breakpoints = !arguments.no_breakpoints;
-    let count = |event: &Selected| Work::Count { counter: event.id };
+    let count = |event: &Selected| Work::Count {
+        counter: event.id,
+        filter: None,
+    };
     let planned = Planned::new(process, events, breakpoints, count)?;
     let counters = planned.selected.len() as u32;
     anyhow::ensure!(counters <= MAX_COUNTERS, "too many functions to count");

@@ -150,7 +150,7 @@ impl Plans {
         for (number, planned) in plans.planned.iter_mut().enumerate() {
             let fields = fields_of(number, planned.probe.shape.site);
             let event = number as u32;
-            planned.probe.work.push(Record { event, fields }.into());
+            planned.probe.work.push(Record::new(event, fields).into());
         }
         plans
     }

@@ -175,15 +175,11 @@ impl Probes {
         let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
         for (site, plan) in sites.iter().zip(plans) {
             let plan = plan.expect("a plan");
+            let fields = vec![Register::RDI, Register::RSI];
+            let record = Record::new(result.probes.len() as u32, fields);
             let mut probe = Probe {
                 shape: plan.shape,
-                work: vec![
-                    Record {
-                        event: result.probes.len() as u32,
-                        fields: vec![Register::RDI, Register::RSI],
-                    }
-                    .into(),
-                ],
+                work: vec![record.into()],
                 near: site.object.range(),
                 before: plan.before,
                 stand_in: plan.breakpoint,

@@ -1,8 +1,9 @@
 //! Machine code by the assembler: all of a detour but the copies, and the code that
 //! detours of the same form share.
 
+use super::filter::{Literals, reject_unless};
 use super::frame::Frame;
-use super::{Runtime, Work};
+use super::{Filter, Runtime, Work};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
 
@@ -19,6 +20,8 @@ pub(super) struct Links {
     pub descriptor: u64,
     /// The shared code.
     pub shared: Shared,
+    /// The program that the resident is to run, if it is that.
+    pub program: u64,
 }
 
 /// Addresses in the code that detours share, for one work.
@@ -169,6 +172,10 @@ pub(super) fn body(
     address: u64,
 ) -> Result<Body, IcedError> {
     let mut a = CodeAssembler::new(64)?;
+    let mut literals = Literals::default();
+    for filter in work.iter().filter_map(Work::filter) {
+        literals.add(&mut a, filter)?;
+    }
     let mut colds = Vec::new();
     for (work, links) in work.iter().zip(links) {
         colds.push(match (work, runtime.rseq_offset) {
@@ -179,30 +186,74 @@ pub(super) fn body(
             _ => None,
         });
     }
+    let mut programs = Vec::new();
+    for (work, links) in work.iter().zip(links) {
+        programs.push(match work {
+            Work::Run { .. } => Some(super::run::literal(&mut a, frame, links.program)?),
+            _ => None,
+        });
+    }
     let entry = mark(&mut a)?;
-    if !work.is_empty() {
+    frame.enter(&mut a)?;
+    let mut labels: Vec<Option<Labels>> = work.iter().map(|_| None).collect();
+    for ((work, program), labels) in work.iter().zip(programs).zip(&mut labels) {
+        *labels = match (work, program) {
+            (Work::Run { event, filter, .. }, Some(program)) => {
+                let code = |a: &mut CodeAssembler| super::run::early(a, runtime, *event, program);
+                Some(match filter {
+                    None => code(&mut a)?,
+                    Some(filter) => early_if(&mut a, frame, runtime, filter, &literals, code)?,
+                })
+            }
+            (Work::Unregister, _) => Some(super::unregister::hot(&mut a, runtime.rseq_offset)?),
+            _ => None,
+        };
+    }
+    let late = work.iter().filter(|w| !w.is_early()).count();
+    let mut out = a.create_label();
+    // Rejected before anything is saved, if that is possible.
+    let soon = late == 1 && !frame.flags_live;
+    if soon
+        && let Some(filter) = work
+            .iter()
+            .find_map(|w| w.filter().filter(|_| !w.is_early()))
+    {
+        reject_unless(&mut a, filter, runtime, None, &literals, out)?;
+    }
+    if late > 0 {
         frame.save(&mut a)?;
     }
-    let mut labels = Vec::new();
-    for (index, ((work, links), cold)) in work.iter().zip(links).zip(colds).enumerate() {
-        labels.push(match (work, runtime.rseq_offset, cold) {
+    let mut first = true;
+    for (((work, links), cold), labels) in work.iter().zip(links).zip(colds).zip(&mut labels) {
+        if work.is_early() {
+            continue;
+        }
+        let mut rejected = a.create_label();
+        if let Some(filter) = work.filter().filter(|_| !soon) {
+            reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
+        }
+        *labels = Some(match (work, runtime.rseq_offset, cold) {
             (Work::Record(record), Some(rseq), Some(cold)) => {
-                let first = index == 0;
                 super::record::hot(&mut a, frame, runtime, rseq, record, first, links, cold)?
             }
-            (Work::Count { counter }, Some(rseq), Some(cold)) => {
+            (Work::Count { counter, .. }, Some(rseq), Some(cold)) => {
                 super::count::hot(&mut a, frame, runtime, rseq, *counter, links, cold)?
             }
             (Work::Record(record), ..) => super::record::locked(&mut a, frame, runtime, record)?,
-            (Work::Count { counter }, ..) => {
+            (Work::Count { counter, .. }, ..) => {
                 super::count::locked(&mut a, frame, runtime, *counter)?
             }
-            (Work::Unregister, rseq, _) => super::unregister::hot(&mut a, rseq)?,
+            (Work::Run { .. } | Work::Unregister, ..) => continue, // they are early
         });
+        bind(&mut a, &mut rejected)?;
+        first = false;
     }
-    if !work.is_empty() {
+    if late > 0 {
         frame.restore(&mut a)?;
     }
+    bind(&mut a, &mut out)?;
+    frame.leave(&mut a)?;
+    let labels: Vec<Labels> = labels.into_iter().flatten().collect();
     a.zero_bytes()?; // what the last labels stand at, if nothing follows
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let offset = |label: &CodeLabel| -> Result<usize, IcedError> {
@@ -251,6 +302,37 @@ pub(super) fn body(
         entry,
         parts,
     })
+}
+
+/// Code that comes before registers are saved, if the filter holds.
+fn early_if(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    filter: &Filter,
+    literals: &Literals,
+    code: impl FnOnce(&mut CodeAssembler) -> Result<Labels, IcedError>,
+) -> Result<Labels, IcedError> {
+    let mut rejected = a.create_label();
+    if frame.flags_live {
+        a.pushfq()?;
+    }
+    reject_unless(a, filter, runtime, None, literals, rejected)?;
+    let labels = match frame.flags_live {
+        false => code(a)?,
+        true => {
+            let mut done = a.create_label();
+            a.popfq()?;
+            let labels = code(a)?;
+            a.jmp(done)?;
+            bind(a, &mut rejected)?;
+            a.popfq()?;
+            bind(a, &mut done)?;
+            return Ok(labels);
+        }
+    };
+    bind(a, &mut rejected)?;
+    Ok(labels)
 }
 
 /// Assembles, for `address`, the code that all detours share whose body has these

@@ -2,14 +2,18 @@
 
 use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
-use super::{CompileError, Detour, Request, Runtime, Work};
+use super::{CompileError, Detour, Filter, Request, Runtime, Work};
+use crate::program::Program;
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::relocate;
 use iced_x86::Instruction;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// `struct rseq_cs` has to stand at multiples of its size (linux/rseq.h).
 const DESCRIPTOR: usize = 32;
+/// Programs stand at multiples of this.
+const PROGRAM_ALIGN: usize = 8;
 /// Between the pieces: a jump gone wrong must not run on.
 const INT3: u8 = 0xcc;
 
@@ -24,10 +28,17 @@ pub fn room(work: &[Work]) -> u64 {
     const SITE: u64 = 192 + 5 * DESCRIPTOR as u64;
     // Hot, cold and shared code; descriptors, of which at most half are left over.
     const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
-    work.iter()
-        .map(|w| WORK + 48 * w.fields().len() as u64)
-        .sum::<u64>()
-        + SITE
+    // A comparison, its jump, and a constant.
+    const COMPARE: u64 = 40;
+    let more = |w: &Work| {
+        let compares = w.filter().map_or(0, Filter::compares_len) as u64;
+        let program = match w {
+            Work::Run { program, .. } => program.bytes.len() + PROGRAM_ALIGN,
+            _ => 0,
+        };
+        48 * w.fields().len() as u64 + COMPARE * compares + program as u64
+    };
+    work.iter().map(|w| WORK + more(w)).sum::<u64>() + SITE
 }
 
 /// What detours of one form have in common.
@@ -59,6 +70,8 @@ pub struct Compiler {
     /// Templates by the form of their detours.
     known: HashMap<Vec<u8>, usize>,
     key: Vec<u8>,
+    /// Programs that are in the image, and where.
+    programs: HashMap<Arc<Program>, u64>,
     /// Addresses of descriptors that are nobody's yet, the next one last.
     free: Vec<u64>,
     /// How many there are in all.
@@ -77,6 +90,7 @@ impl Compiler {
             templates: Vec::new(),
             known: HashMap::new(),
             key: Vec::new(),
+            programs: HashMap::new(),
             free: Vec::new(),
             descriptors: 0,
         }
@@ -113,7 +127,11 @@ impl Compiler {
     pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
         let restartable = self.runtime.rseq_offset.is_some();
         let frame = Frame::new(request, restartable);
-        let template = self.template(&frame, request.work)?;
+        for filter in request.work.iter().filter_map(Work::filter) {
+            filter.check(&self.runtime)?;
+        }
+        let programs: Vec<u64> = request.work.iter().map(|w| self.program(w)).collect();
+        let template = self.template(&frame, request.work, &programs)?;
         if restartable {
             self.reserve(request.work.len());
         }
@@ -163,11 +181,32 @@ impl Compiler {
         Ok(self.compile(&request)?.entry)
     }
 
+    /// Where the program stands that `work` has the resident run; 0 if it is other work.
+    fn program(&mut self, work: &Work) -> u64 {
+        let Work::Run { program, .. } = work else {
+            return 0;
+        };
+        if let Some(address) = self.programs.get(program) {
+            return *address;
+        }
+        let start = self.image.len().next_multiple_of(PROGRAM_ALIGN);
+        self.image.resize(start, INT3);
+        self.image.extend_from_slice(&program.bytes);
+        let address = self.address + start as u64;
+        self.programs.insert(program.clone(), address);
+        address
+    }
+
     /// The template for the form that `work` takes in `frame`.
-    fn template(&mut self, frame: &Frame, work: &[Work]) -> Result<usize, CompileError> {
+    fn template(
+        &mut self,
+        frame: &Frame,
+        work: &[Work],
+        programs: &[u64],
+    ) -> Result<usize, CompileError> {
         self.key.clear();
         frame.key(&mut self.key);
-        for work in work {
+        for (work, program) in work.iter().zip(programs) {
             match work {
                 Work::Record(record) => {
                     self.key.push(1 + record.fields.len() as u8);
@@ -176,6 +215,13 @@ impl Compiler {
                 }
                 Work::Count { .. } => self.key.push(0),
                 Work::Unregister => self.key.push(u8::MAX),
+                Work::Run { .. } => {
+                    self.key.push(u8::MAX - 1);
+                    self.key.extend(program.to_le_bytes());
+                }
+            }
+            if let Some(filter) = work.filter() {
+                filter.key(&mut self.key);
             }
         }
         if let Some(index) = self.known.get(&self.key) {
@@ -189,8 +235,13 @@ impl Compiler {
                 aborted: here,
                 other: here,
             },
+            program: 0,
         };
-        let links = vec![nowhere; work.len()];
+        let link = |program: &u64| Links {
+            program: *program,
+            ..nowhere
+        };
+        let links: Vec<Links> = programs.iter().map(link).collect();
         let body = assemble::body(frame, &self.runtime, work, &links, here)?;
         let (bytes, shared) = assemble::shared(frame, &self.runtime, work, &body.parts, here)?;
         self.image.extend_from_slice(&bytes);
@@ -231,17 +282,22 @@ impl Compiler {
             let value = from + part.value;
             match (work, &part.sequence) {
                 (Work::Record(record), _) => put(image, value, &record.event.to_le_bytes()),
-                (Work::Count { counter }, Some(_)) => {
+                (Work::Run { event, .. }, _) => put(image, value, &event.to_le_bytes()),
+                (Work::Count { counter, .. }, Some(_)) => {
                     put(image, value, &counters.offset(*counter).to_le_bytes());
                 }
-                (Work::Count { counter }, None) => {
+                (Work::Count { counter, .. }, None) => {
                     let address = counters.shared() + u64::from(counters.offset(*counter));
                     put(image, value, &address.to_le_bytes());
                 }
                 (Work::Unregister, _) => {}
             }
             if let Some(at) = part.locked {
-                relative(image, at, self.runtime.locked)?;
+                let to = match work {
+                    Work::Run { .. } => self.runtime.run,
+                    _ => self.runtime.locked,
+                };
+                relative(image, at, to)?;
             }
             let Some(sequence) = &part.sequence else {
                 continue;

@@ -1,6 +1,6 @@
 //! Which registers a detour uses, and how they are saved.
 
-use super::{Request, Work};
+use super::{Filter, Request, Work};
 use capriole_insn::liveness::RegSet;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
@@ -58,19 +58,27 @@ pub(super) struct Frame {
     saved: [Register; 4],
     pub keep_flags: bool,
     pub red_zone: bool,
+    /// Whether the flags may still be read after the site.
+    pub flags_live: bool,
 }
 
 impl Frame {
     pub fn new(request: &Request<'_>, restartable: bool) -> Frame {
         let mut fields = RegSet::EMPTY;
-        for register in request.work.iter().flat_map(Work::fields) {
+        let late = || request.work.iter().filter(|w| !w.is_early());
+        for register in late().flat_map(Work::fields) {
             fields.0 |= RegSet::of(*register).0;
         }
+        let filters = late().filter_map(Work::filter);
+        for register in filters.clone().flat_map(Filter::registers) {
+            fields.0 |= RegSet::of(register).0;
+        }
+        let filters = filters.count() > 0;
         let live = request.live.gprs;
         let records = request.work.iter().any(|w| matches!(w, Work::Record(_)));
         let counts = request.work.iter().any(|w| matches!(w, Work::Count { .. }));
         // Recording the locked way changes no flag.
-        let keep_flags = request.live.flags && (counts || records && restartable);
+        let keep_flags = request.live.flags && (counts || filters || records && restartable);
         let mut taken = fields;
         let mut take = |dead: &[Register]| {
             let free = |r: &&Register| !taken.contains(**r);
@@ -90,7 +98,7 @@ impl Frame {
         let place = if records { take(&[]) } else { control };
         // Without restartable sequences a record needs rax only.
         let used = [
-            (Register::RAX, records || keep_flags),
+            (Register::RAX, records || keep_flags || filters),
             (Register::RDX, records && restartable),
             (control, counts || records && restartable),
             (place, records && restartable),
@@ -111,7 +119,8 @@ impl Frame {
             place,
             saved,
             keep_flags,
-            red_zone: request.red_zone && (records || counts),
+            flags_live: request.live.flags,
+            red_zone: request.red_zone && request.work.iter().any(|w| *w != Work::Unregister),
         }
     }
 
@@ -120,7 +129,8 @@ impl Frame {
         let byte = |register: Register| register as u8;
         key.extend([byte(self.control), byte(self.place)]);
         key.extend(self.saved.map(byte));
-        key.push(u8::from(self.keep_flags) | u8::from(self.red_zone) << 1);
+        let bits = [self.keep_flags, self.red_zone, self.flags_live];
+        key.extend(bits.map(u8::from));
     }
 
     /// What is saved, from the stack pointer downwards.
@@ -150,10 +160,17 @@ impl Frame {
         a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RSP, to)?)
     }
 
+    /// Goes below the red zone.
+    pub fn enter(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        Frame::move_stack(a, if self.red_zone { -RED_ZONE } else { 0 })
+    }
+
+    /// Goes back.
+    pub fn leave(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        Frame::move_stack(a, if self.red_zone { RED_ZONE } else { 0 })
+    }
+
     pub fn save(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
-        if self.red_zone {
-            Frame::move_stack(a, -RED_ZONE)?;
-        }
         for register in self.saved() {
             let to = at(Register::RSP, self.slot(*register).unwrap_or(0));
             a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, *register)?)?;
@@ -177,9 +194,6 @@ impl Frame {
         for register in self.saved().iter().rev() {
             let from = at(Register::RSP, self.slot(*register).unwrap_or(0));
             a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, *register, from)?)?;
-        }
-        if self.red_zone {
-            Frame::move_stack(a, RED_ZONE)?;
         }
         Ok(())
     }

@@ -576,8 +576,8 @@ impl<'a> Prover<'a> {
                     Work::Record(record) => {
                         records.push((record.event, record.fields.iter().map(value).collect()));
                     }
-                    Work::Count { counter } => counts[*counter as usize] += 1,
-                    Work::Unregister => {}
+                    Work::Count { counter, .. } => counts[*counter as usize] += 1,
+                    Work::Run { .. } | Work::Unregister => {}
                 }
             }
         }
@@ -599,6 +599,7 @@ impl<'a> Prover<'a> {
 fn random_work(random: &mut Random) -> Vec<Work> {
     let count = |random: &mut Random| Work::Count {
         counter: random.below(COUNTERS as usize) as u32,
+        filter: None,
     };
     if random.below(8) == 0 {
         return (0..1 + random.below(2)).map(|_| count(random)).collect();
@@ -612,6 +613,7 @@ fn random_work(random: &mut Random) -> Vec<Work> {
         let record = Record {
             event: 1000 + event,
             fields: fields.collect(),
+            filter: None,
         };
         work.push(record.into());
     }
@@ -627,11 +629,13 @@ fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
         Work::Record(record) => Work::Record(Record {
             event: record.event + 1000 * (other + 1),
             fields: record.fields.clone(),
+            filter: record.filter.clone(),
         }),
-        Work::Count { counter } => Work::Count {
+        Work::Count { counter, filter } => Work::Count {
             counter: (counter + 1 + other) % COUNTERS,
+            filter: filter.clone(),
         },
-        Work::Unregister => Work::Unregister,
+        Work::Run { .. } | Work::Unregister => work.clone(),
     };
     work.iter().map(change).collect()
 }

@@ -14,6 +14,8 @@ mod case;
 mod child;
 mod compare;
 mod machine;
+#[path = "../common/mapped.rs"]
+mod mapped;
 mod memory;
 #[path = "../common/object.rs"]
 mod object;

@@ -71,21 +71,7 @@ pub struct Session {
 
 impl Session {
     pub fn new() -> Session {
-        let fd = rustix::fs::memfd_create("probe-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&fd, GEOMETRY.size() as u64).unwrap();
-        let memory = Arc::new(Memory::map(&fd, GEOMETRY.size()).unwrap());
-        // SAFETY: a fresh mapping, never unmapped.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                GEOMETRY.size(),
-                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-                rustix::mm::MapFlags::SHARED,
-                &fd,
-                0,
-            )
-        }
-        .unwrap() as u64;
+        let (memory, base) = crate::mapped::map_session(&GEOMETRY);
         Session { memory, base }
     }
 
@@ -115,6 +101,7 @@ impl Session {
             tid_offset: Some(TID.0),
             switch: entries.switch,
             locked: entries.locked,
+            run: entries.run,
             counters: Counters {
                 address: self.base + GEOMETRY.counters_offset() as u64,
                 stride: GEOMETRY.counter_stride() as u32,

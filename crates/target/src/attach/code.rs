@@ -344,6 +344,7 @@ impl Code {
                 tid_offset: survey.tid_offset,
                 switch: entries.switch,
                 locked: entries.locked,
+                run: entries.run,
                 counters: Counters {
                     address: memory.base + memory.geometry.counters_offset() as u64,
                     stride: memory.geometry.counter_stride() as u32,

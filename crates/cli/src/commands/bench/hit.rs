@@ -104,11 +104,13 @@ impl Ours {
         let probe = Probe {
             shape: plan.shape,
             work: vec![match self.kind {
-                Kind::Count => Work::Count { counter: 0 },
-                Kind::Record | Kind::Breakpoint => Work::Record(Record {
-                    event: 1,
-                    fields: vec![Register::RDI, Register::RSI],
-                }),
+                Kind::Count => Work::Count {
+                    counter: 0,
+                    filter: None,
+                },
+                Kind::Record | Kind::Breakpoint => {
+                    Record::new(1, vec![Register::RDI, Register::RSI]).into()
+                }
             }],
             near: site.object.range(),
             before: plan.before,

@@ -1,5 +1,7 @@
 use super::*;
-use crate::detour::{Counters, Record};
+use crate::condition::{Test, Tree, Width};
+use crate::detour::{Compare, Counters, Operand, Record};
+use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
 use iced_x86::{Decoder, DecoderOptions, Register};
 use std::collections::HashSet;
@@ -31,6 +33,7 @@ fn runtime(rseq_offset: Option<i32>) -> Runtime {
         tid_offset: Some(720),
         switch: ADDRESS + 0x40,
         locked: ADDRESS + 0x80,
+        run: ADDRESS + 0xc0,
     }
 }
 
@@ -52,18 +55,72 @@ fn random_work(random: &mut Random) -> Vec<Work> {
         Register::RCX,
         Register::RAX,
     ];
-    let mut one = || match random.below(3) {
-        0 => Work::Count {
-            counter: random.below(0x8000) as u32,
-        },
-        _ => Work::Record(Record {
-            event: random.below(1 << 32) as u32,
-            fields: (0..random.below(4))
-                .map(|_| arguments[random.below(5) as usize])
-                .collect(),
-        }),
+    let mut one = || {
+        let filter = random_filter(random);
+        match random.below(4) {
+            0 => Work::Count {
+                counter: random.below(0x8000) as u32,
+                filter,
+            },
+            1 => {
+                let comm = Field {
+                    source: Source::Comm,
+                    pointers: Vec::new(),
+                    content: Content::Text,
+                };
+                let fetch = Fetch {
+                    fields: vec![comm; 1 + random.below(2) as usize],
+                    recorded: 1,
+                    condition: None,
+                };
+                match fetch.work(random.below(1 << 32) as u32) {
+                    Ok(Work::Run { event, program, .. }) => Work::Run {
+                        event,
+                        program,
+                        filter,
+                    },
+                    other => panic!("{other:?}"),
+                }
+            }
+            _ => Work::Record(Record {
+                event: random.below(1 << 32) as u32,
+                fields: (0..random.below(4))
+                    .map(|_| arguments[random.below(5) as usize])
+                    .collect(),
+                filter,
+            }),
+        }
     };
     (0..3).map(|_| one()).collect::<Vec<_>>()
+}
+
+/// Mostly none, sometimes one of few.
+fn random_filter(random: &mut Random) -> Option<Filter> {
+    let compare = Compare {
+        operand: [Operand::Thread, Operand::Register(Register::RDI)][random.below(2) as usize],
+        width: Width::WORD,
+        test: Test::Less,
+        with: random.below(3),
+        result: true,
+    };
+    let long = Compare {
+        operand: Operand::Register(Register::RAX),
+        width: Width {
+            bytes: 8,
+            ..Width::WORD
+        },
+        with: u64::MAX >> random.below(2),
+        ..compare
+    };
+    match random.below(6) {
+        0 => Some(Filter(Tree::Leaf(compare))),
+        1 => Some(Filter(Tree::Any(vec![
+            Tree::Leaf(long),
+            Tree::Leaf(compare),
+        ]))),
+        2 => Some(Filter(Tree::Constant(random.below(2) == 0))),
+        _ => None,
+    }
 }
 
 /// What is patched together from templates is, byte for byte, what the assembler makes
@@ -98,7 +155,9 @@ fn detours_are_what_the_assembler_makes() {
             assert_eq!(compiler.image.len(), from + detour.size);
 
             let frame = Frame::new(&request, rseq.is_some());
-            let template = compiler.template(&frame, &work).expect("it is known");
+            let programs: Vec<u64> = work.iter().map(|w| compiler.program(w)).collect();
+            let template = compiler.template(&frame, &work, &programs);
+            let template = template.expect("it is known");
             assert_eq!(compiler.image.len(), from + detour.size);
             let Template { body, shared } = &compiler.templates[template];
             let word = |at: usize| {
@@ -110,9 +169,11 @@ fn detours_are_what_the_assembler_makes() {
                 .parts
                 .iter()
                 .zip(shared)
-                .map(|(part, shared)| Links {
+                .zip(&programs)
+                .map(|((part, shared), program)| Links {
                     descriptor: part.sequence.as_ref().map_or(0, |s| word(s.descriptor)),
                     shared: *shared,
+                    program: *program,
                 })
                 .collect();
             let made = assemble::body(&frame, &runtime, &work, &links, detour.address)
@@ -161,14 +222,17 @@ fn detours_are_what_the_assembler_makes() {
             let old: Vec<u64> = detour.copies.iter().map(|c| c.0).collect();
             assert_eq!(old, [SITE, SITE + 1, SITE + 4]);
         }
-        assert!(compiler.forms() < 1000, "{}", compiler.forms());
+        assert!(compiler.forms() < 1900, "{}", compiler.forms());
     }
 }
 
 #[test]
 fn what_is_out_of_reach_is_an_error_and_disturbs_no_other_detour() {
     let mut compiler = Compiler::new(runtime(Some(-160)), ADDRESS, Vec::new());
-    let work = [Work::Count { counter: 1 }];
+    let work = [Work::Count {
+        counter: 1,
+        filter: None,
+    }];
     let request = Request {
         work: &work,
         displaced: &displaced(),

@@ -5,7 +5,7 @@ use super::{go_on, prepare, visit};
 use anyhow::{Context, ensure};
 use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::{Measured, RowResult};
-use capriole_plan::detour::{Record, Work};
+use capriole_plan::detour::Record;
 use capriole_target::attach::Probe;
 use capriole_target::guards::Guards;
 use capriole_target::process::Process;
@@ -18,10 +18,7 @@ const CALLS: u64 = 50_000;
 
 /// Has a probe record both arguments, as `capriole.record2` of `bench hit` does.
 fn record2(probe: &mut Probe) {
-    probe.work = vec![Work::Record(Record {
-        event: u32::MAX,
-        fields: vec![Register::RDI, Register::RSI],
-    })];
+    probe.work = vec![Record::new(u32::MAX, vec![Register::RDI, Register::RSI]).into()];
 }
 
 /// Nanoseconds that `calls` calls take with these probes in; each has to be seen.

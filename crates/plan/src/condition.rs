@@ -1,0 +1,441 @@
+//! When an event is wanted: comparisons of its fields, and what is made of them.
+//!
+//! A comparison is that of the two numbers, whatever their widths and signs: a field of
+//! type u8 is never 300, and always greater than -1. So a constant that the field cannot
+//! be is no comparison at all.
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A field of the event, by its number.
+    Field(usize),
+    /// The id of the thread, as the program's own namespace has it.
+    Thread,
+    /// The number of the CPU.
+    Cpu,
+}
+
+/// How numbers are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// `==`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    LessOrEqual,
+    /// `>`
+    Greater,
+    /// `>=`
+    GreaterOrEqual,
+    /// `&`: they have a bit in common.
+    Bits,
+}
+
+/// When an event is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// A number compares so with a constant.
+    Number {
+        /// The number.
+        subject: Subject,
+        /// How.
+        relation: Relation,
+        /// The constant, between -2^63 and 2^64 - 1.
+        with: i128,
+    },
+    /// A field's text matches a pattern of `*`, `?`, `[...]`; a backslash takes the next
+    /// character as it is.
+    Text {
+        /// The field's number.
+        field: usize,
+        /// The pattern, at most 65,535 bytes.
+        pattern: Vec<u8>,
+    },
+    /// It does not hold.
+    Not(Box<Condition>),
+    /// All hold.
+    All(Vec<Condition>),
+    /// One holds, or more.
+    Any(Vec<Condition>),
+}
+
+/// What a number is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Width {
+    /// Bytes: 1, 2, 4 or 8.
+    pub bytes: u8,
+    /// Whether it is signed.
+    pub signed: bool,
+    /// Of a bit field, which is unsigned: (offset of the lowest bit, number of bits).
+    pub bits: Option<(u8, u8)>,
+}
+
+impl Width {
+    /// A thread's id, a CPU's number.
+    pub const WORD: Width = Width {
+        bytes: 4,
+        signed: false,
+        bits: None,
+    };
+
+    /// Whether negative numbers are among its values.
+    pub(crate) fn is_signed(&self) -> bool {
+        self.signed && self.bits.is_none()
+    }
+
+    /// The least and the greatest value.
+    fn range(&self) -> (i128, i128) {
+        let bits = match self.bits {
+            Some((_, width)) => u32::from(width),
+            None => 8 * u32::from(self.bytes),
+        };
+        match self.is_signed() {
+            true => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+            false => (0, (1 << bits) - 1),
+        }
+    }
+}
+
+/// The comparisons that code is made of; others are their opposites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Test {
+    Equal,
+    Less,
+    LessOrEqual,
+    Bits,
+}
+
+/// A comparison as code makes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Normal {
+    /// It holds for every value, or for none.
+    Constant(bool),
+    /// This test gives that result.
+    Test { test: Test, with: u64, result: bool },
+}
+
+/// What a comparison of a number of this width comes down to.
+pub(crate) fn normal(relation: Relation, with: i128, width: Width) -> Normal {
+    use Normal::{Constant, Test as T};
+    let (least, greatest) = width.range();
+    let (low, high) = (with < least, with > greatest);
+    let test = |test, result| T {
+        test,
+        with: with as u64,
+        result,
+    };
+    match relation {
+        // Bits that the field does not have are not in common; those of a negative
+        // constant are those of its width.
+        Relation::Bits => match with as u64 & greatest.max(-1 - least) as u64 | sign(with, width) {
+            0 => Constant(false),
+            bits => T {
+                test: Test::Bits,
+                with: bits,
+                result: true,
+            },
+        },
+        Relation::Equal if low || high => Constant(false),
+        Relation::NotEqual if low || high => Constant(true),
+        Relation::Less | Relation::LessOrEqual if low || high => Constant(high),
+        Relation::Greater | Relation::GreaterOrEqual if low || high => Constant(low),
+        Relation::Equal => test(Test::Equal, true),
+        Relation::NotEqual => test(Test::Equal, false),
+        Relation::Less => test(Test::Less, true),
+        Relation::GreaterOrEqual => test(Test::Less, false),
+        Relation::LessOrEqual => test(Test::LessOrEqual, true),
+        Relation::Greater => test(Test::LessOrEqual, false),
+    }
+}
+
+/// The sign bits of a signed number's constant.
+fn sign(with: i128, width: Width) -> u64 {
+    let sign = 1u64 << (8 * u32::from(width.bytes) - 1);
+    match width.is_signed() {
+        true => with as u64 & sign,
+        false => 0,
+    }
+}
+
+/// A condition of leaves whose truth code can ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Tree<L> {
+    Constant(bool),
+    Leaf(L),
+    Not(Box<Tree<L>>),
+    All(Vec<Tree<L>>),
+    Any(Vec<Tree<L>>),
+}
+
+/// Where a branch leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// The condition is decided: it holds, or not.
+    Decided(bool),
+    /// To the n-th branch.
+    Branch(usize),
+}
+
+/// `if leaf == when goto exit`, else on with the next branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Branch<'a, L> {
+    pub leaf: &'a L,
+    pub when: bool,
+    pub exit: Exit,
+}
+
+impl<L> Tree<L> {
+    /// The same without constants, unless it is one.
+    pub(crate) fn fold(self) -> Tree<L> {
+        match self {
+            Tree::Not(inner) => match inner.fold() {
+                Tree::Constant(holds) => Tree::Constant(!holds),
+                inner => Tree::Not(Box::new(inner)),
+            },
+            Tree::All(of) => Tree::several(of, true),
+            Tree::Any(of) => Tree::several(of, false),
+            leaf => leaf,
+        }
+    }
+
+    /// `neutral` parts change nothing, the opposite decides.
+    fn several(of: Vec<Tree<L>>, neutral: bool) -> Tree<L> {
+        let mut kept = Vec::new();
+        for part in of.into_iter().map(Tree::fold) {
+            match part {
+                Tree::Constant(holds) if holds == neutral => {}
+                Tree::Constant(holds) => return Tree::Constant(holds),
+                part => kept.push(part),
+            }
+        }
+        match (kept.len(), neutral) {
+            (0, _) => Tree::Constant(neutral),
+            (_, true) => Tree::All(kept),
+            (_, false) => Tree::Any(kept),
+        }
+    }
+
+    /// The branches that decide it, each leaf asked at most once; behind the last one it
+    /// is `!goal`. All lead forward. A constant has none.
+    pub(crate) fn branches(&self, goal: bool) -> Vec<Branch<'_, L>> {
+        let mut branches = Vec::new();
+        let mut places = 0;
+        self.decide(goal, Exit::Decided(goal), &mut places, &mut branches);
+        branches
+    }
+
+    /// Leads to `exit` if it is `goal`, and else behind its branches.
+    fn decide<'a>(
+        &'a self,
+        goal: bool,
+        exit: Exit,
+        places: &mut usize,
+        branches: &mut Vec<Branch<'a, L>>,
+    ) {
+        match self {
+            Tree::Constant(_) => {}
+            Tree::Leaf(leaf) => branches.push(Branch {
+                leaf,
+                when: goal,
+                exit,
+            }),
+            Tree::Not(inner) => inner.decide(!goal, exit, places, branches),
+            Tree::All(of) => Tree::decide_several(of, goal, !goal, exit, places, branches),
+            Tree::Any(of) => Tree::decide_several(of, goal, goal, exit, places, branches),
+        }
+    }
+
+    /// `each`: any part that is `goal` makes the whole so.
+    fn decide_several<'a>(
+        of: &'a [Tree<L>],
+        goal: bool,
+        each: bool,
+        exit: Exit,
+        places: &mut usize,
+        branches: &mut Vec<Branch<'a, L>>,
+    ) {
+        let Some((last, others)) = of.split_last() else {
+            return;
+        };
+        let from = branches.len();
+        // Stands for the place behind, until that is known.
+        let place = Exit::Branch(usize::MAX - *places);
+        *places += 1;
+        for part in others {
+            match each {
+                true => part.decide(goal, exit, places, branches),
+                false => part.decide(!goal, place, places, branches),
+            }
+        }
+        last.decide(goal, exit, places, branches);
+        if !each {
+            let behind = Exit::Branch(branches.len());
+            for branch in &mut branches[from..] {
+                if branch.exit == place {
+                    branch.exit = behind;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tree() -> impl Strategy<Value = Tree<usize>> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Tree::Constant),
+            (0usize..6).prop_map(Tree::Leaf),
+            (0usize..6).prop_map(Tree::Leaf),
+        ];
+        leaf.prop_recursive(5, 40, 4, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|t| Tree::Not(Box::new(t))),
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Tree::All),
+                prop::collection::vec(inner, 0..4).prop_map(Tree::Any),
+            ]
+        })
+    }
+
+    fn truth(tree: &Tree<usize>, leaves: u32) -> bool {
+        match tree {
+            Tree::Constant(holds) => *holds,
+            Tree::Leaf(leaf) => leaves >> leaf & 1 != 0,
+            Tree::Not(inner) => !truth(inner, leaves),
+            Tree::All(of) => of.iter().all(|t| truth(t, leaves)),
+            Tree::Any(of) => of.iter().any(|t| truth(t, leaves)),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn branches_decide_as_the_condition_does(tree in tree(), leaves in 0u32..64, goal: bool) {
+            let wanted = truth(&tree, leaves);
+            let folded = tree.fold();
+            if let Tree::Constant(holds) = folded {
+                prop_assert_eq!(holds, wanted);
+                return Ok(());
+            }
+            let branches = folded.branches(goal);
+            let (mut at, mut result) = (0, !goal);
+            while let Some(branch) = branches.get(at) {
+                let holds = leaves >> branch.leaf & 1 != 0;
+                at += 1;
+                if holds == branch.when {
+                    match branch.exit {
+                        Exit::Decided(decided) => {
+                            result = decided;
+                            break;
+                        }
+                        Exit::Branch(next) => {
+                            prop_assert!(next >= at, "it leads back");
+                            at = next;
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(result, wanted);
+        }
+    }
+
+    fn holds(relation: Relation, value: i128, with: i128, width: Width) -> bool {
+        let (_, greatest) = width.range();
+        let mask = (1u128 << (128 - (greatest as u128).leading_zeros())) - 1;
+        match relation {
+            Relation::Equal => value == with,
+            Relation::NotEqual => value != with,
+            Relation::Less => value < with,
+            Relation::LessOrEqual => value <= with,
+            Relation::Greater => value > with,
+            Relation::GreaterOrEqual => value >= with,
+            Relation::Bits => {
+                let mask = if width.is_signed() {
+                    mask << 1 | 1
+                } else {
+                    mask
+                };
+                value as u128 & with as u128 & mask != 0
+            }
+        }
+    }
+
+    #[test]
+    fn every_comparison_is_that_of_the_numbers() {
+        let relations = [
+            Relation::Equal,
+            Relation::NotEqual,
+            Relation::Less,
+            Relation::LessOrEqual,
+            Relation::Greater,
+            Relation::GreaterOrEqual,
+            Relation::Bits,
+        ];
+        let edges = [
+            0,
+            1,
+            2,
+            3,
+            7,
+            8,
+            127,
+            128,
+            255,
+            256,
+            300,
+            65535,
+            1 << 31,
+            (1 << 63) - 1,
+            1 << 63,
+        ];
+        let edges: Vec<i128> = edges.into_iter().flat_map(|e| [e, -e]).collect();
+        for bytes in [1, 2, 4, 8] {
+            for (signed, bits) in [(false, None), (true, None), (false, Some((3, 4)))] {
+                let width = Width {
+                    bytes,
+                    signed,
+                    bits,
+                };
+                let (least, greatest) = width.range();
+                for relation in relations {
+                    for with in edges.iter().copied().chain([u64::MAX.into()]) {
+                        if with < -(1 << 63) {
+                            continue;
+                        }
+                        let made = normal(relation, with, width);
+                        let values = edges.iter().copied().chain([least, greatest]);
+                        for value in values.filter(|v| (least..=greatest).contains(v)) {
+                            let result = match made {
+                                Normal::Constant(result) => result,
+                                Normal::Test { test, with, result } => {
+                                    let signed = width.is_signed();
+                                    let with = if signed {
+                                        i128::from(with as i64)
+                                    } else {
+                                        with.into()
+                                    };
+                                    let is = match test {
+                                        Test::Equal => value == with,
+                                        Test::Less => value < with,
+                                        Test::LessOrEqual => value <= with,
+                                        Test::Bits => value as u64 & with as u64 != 0,
+                                    };
+                                    is == result
+                                }
+                            };
+                            let wanted = holds(relation, value, with, width);
+                            assert_eq!(
+                                result, wanted,
+                                "{value} {relation:?} {with} {width:?} {made:?}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

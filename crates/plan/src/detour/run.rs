@@ -1,0 +1,57 @@
+//! The code that has the resident run a program.
+//!
+//! ```text
+//!         push $event
+//!         push program(%rip)            with RED_ZONE, if the stack pointer was moved
+//!         call run
+//!         lea  16(%rsp), %rsp
+//! ```
+//!
+//! It comes before registers are saved: the program looks at all of them, and the resident
+//! keeps them and the flags.
+
+use super::Runtime;
+use super::assemble::{Labels, mark};
+use super::frame::Frame;
+use iced_x86::code_asm::*;
+use iced_x86::{IcedError, Instruction};
+
+/// Set in the program's address if the stack pointer is below the red zone
+/// (`RUN_RED_ZONE` of the resident).
+const RED_ZONE: u64 = 1;
+
+/// The word with the program's address.
+pub(super) fn literal(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    program: u64,
+) -> Result<CodeLabel, IcedError> {
+    let label = mark(a)?;
+    a.dq(&[program | if frame.red_zone { RED_ZONE } else { 0 }])?;
+    Ok(label)
+}
+
+/// The call.
+pub(super) fn early(
+    a: &mut CodeAssembler,
+    runtime: &Runtime,
+    event: u32,
+    program: CodeLabel,
+) -> Result<Labels, IcedError> {
+    let begin = mark(a)?;
+    let push = Instruction::with1(iced_x86::Code::Pushq_imm32, event as i32)?;
+    a.add_instruction(push)?;
+    let value = mark(a)?;
+    a.push(qword_ptr(program))?;
+    a.call(runtime.run)?;
+    let called = mark(a)?;
+    Frame::move_stack(a, 16)?;
+    let done = mark(a)?;
+    Ok(Labels {
+        begin,
+        done,
+        value: (value, 4),
+        sequence: None,
+        locked: Some(called),
+    })
+}

@@ -1,0 +1,620 @@
+//! Events whose fields are in memory, as programs that the resident runs.
+//!
+//! A pointer that the program under test has may lead nowhere, and a signal handler for
+//! the fault of a load is no help: the program may have one of its own, install one later,
+//! or block the signal, in which case the kernel ends it. So memory is read by the kernel
+//! (`process_vm_readv` on the process itself), which says that it cannot, and costs a
+//! system call; only what lies in the page of the stack pointer, above it, is there
+//! anyway. Such an event is recorded by the resident, which fetches, formats and filters
+//! as a list of steps says:
+//!
+//! ```text
+//! name=+0(+8(%di)):string  if name ~ "/etc/*"
+//!
+//! register rdi, pointer +8, string +0     the field
+//! test text "/etc/*", bit 0               the filter
+//! when bit 0 skip 1, reject
+//! ```
+//!
+//! All steps go forward, so a program ends. What registers alone decide is asked first, by
+//! straight code in the detour; and of an event of which all fields are registers, all of
+//! it is straight code.
+
+use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
+use crate::detour::{Compare, Filter, Operand, Record, Work};
+use iced_x86::Register;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Most bytes of a string that are recorded.
+pub const STRING_LIMIT: u16 = 1024;
+/// Bytes before the fields.
+const HEADER: u64 = capriole_ring::layout::record::FIELDS as u64;
+
+/// Where a field starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A 64-bit general register, as it is at the site.
+    Register(Register),
+    /// A number.
+    Immediate(u64),
+    /// The name of the thread.
+    Comm,
+    /// A text, at most 65,535 bytes.
+    Text(Vec<u8>),
+}
+
+/// What stands at the end of a field's pointers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// A number.
+    Number(Width),
+    /// `count` numbers of `bytes` each.
+    Numbers {
+        /// Bytes of one: 1, 2, 4 or 8.
+        bytes: u8,
+        /// How many, at least 1.
+        count: u16,
+    },
+    /// A string that ends with NUL.
+    Text,
+    /// `count` pointers to such strings.
+    Texts {
+        /// How many, at least 1.
+        count: u16,
+    },
+}
+
+/// A field: from the source, by the pointers, to the content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Where it starts.
+    pub source: Source,
+    /// For each pointer on the way what is added to it. The content stands at the last
+    /// one, the others lead to pointers. Without any, the source itself is the content.
+    pub pointers: Vec<i64>,
+    /// What it is.
+    pub content: Content,
+}
+
+/// What an event records, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fetch {
+    /// All fields that are needed.
+    pub fields: Vec<Field>,
+    /// How many of them, from the first on, are recorded; the rest is for the condition.
+    pub recorded: usize,
+    /// When the event is wanted; always, if there is none.
+    pub condition: Option<Condition>,
+}
+
+/// A program for the resident, as it stands in memory at a multiple of 8.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Bytes of the longest record, header included; never more than 65,535.
+    pub size: u64,
+    /// Whether the record begins with the mask of fields that could not be read.
+    pub faults: bool,
+}
+
+/// Why an event cannot be recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FetchError {
+    /// A string has no length in a register.
+    #[error("field {0} is a text or an array, which is in memory, not in a register")]
+    NotInMemory(usize),
+    /// A comparison of a text with a number, or of an array.
+    #[error("field {0} cannot be compared like this")]
+    NotComparable(usize),
+    /// A program has bits for 64 comparisons.
+    #[error("the filter has more than 64 comparisons")]
+    TooManyComparisons,
+    /// More than a packet should hold.
+    #[error("the event could take {0} bytes, more than the 32,768 that there may be")]
+    TooLarge(u64),
+}
+
+/// Most bytes of a record.
+const MOST: u64 = 1 << 15;
+/// Most registers that straight code can look at: it needs some to work with.
+const MOST_REGISTERS: usize = 11;
+/// Bytes before the steps, and of one.
+const PROGRAM_HEADER: usize = 16;
+const STEP_SIZE: usize = 16;
+
+mod step {
+    pub const REGISTER: u8 = 0;
+    pub const IMMEDIATE: u8 = 1;
+    pub const POINTER: u8 = 2;
+    pub const KEEP: u8 = 3;
+    pub const READ: u8 = 4;
+    pub const STRING: u8 = 5;
+    pub const STRINGS: u8 = 6;
+    pub const COMM: u8 = 7;
+    pub const TEXT: u8 = 8;
+    pub const TEST: u8 = 9;
+    pub const TEST_THREAD: u8 = 10;
+    pub const TEST_CPU: u8 = 11;
+    pub const TEST_TEXT: u8 = 12;
+    pub const UNLESS: u8 = 13;
+    pub const WHEN: u8 = 14;
+    pub const DROP_CONTENT: u8 = 15;
+    pub const REJECT: u8 = 16;
+}
+
+/// The numbers of this format, by their names in the resident's header: (name, value).
+pub const NUMBERS: [(&str, u64); 24] = [
+    ("STEP_SIZE", STEP_SIZE as u64),
+    ("PROGRAM_FAULTS", FAULTS as u64),
+    ("STEP_REGISTER", step::REGISTER as u64),
+    ("STEP_IMMEDIATE", step::IMMEDIATE as u64),
+    ("STEP_POINTER", step::POINTER as u64),
+    ("STEP_KEEP", step::KEEP as u64),
+    ("STEP_READ", step::READ as u64),
+    ("STEP_STRING", step::STRING as u64),
+    ("STEP_STRINGS", step::STRINGS as u64),
+    ("STEP_COMM", step::COMM as u64),
+    ("STEP_TEXT", step::TEXT as u64),
+    ("STEP_TEST", step::TEST as u64),
+    ("STEP_TEST_THREAD", step::TEST_THREAD as u64),
+    ("STEP_TEST_CPU", step::TEST_CPU as u64),
+    ("STEP_TEST_TEXT", step::TEST_TEXT as u64),
+    ("STEP_UNLESS", step::UNLESS as u64),
+    ("STEP_WHEN", step::WHEN as u64),
+    ("STEP_DROP_CONTENT", step::DROP_CONTENT as u64),
+    ("STEP_REJECT", step::REJECT as u64),
+    ("TEST_SIGNED", SIGNED as u64),
+    ("TEST_EQUAL", 0),
+    ("TEST_LESS", 32),
+    ("TEST_LESS_OR_EQUAL", 64),
+    ("TEST_BITS", 96),
+];
+
+const FAULTS: u32 = 1;
+const SIGNED: u8 = 16;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Step {
+    op: u8,
+    a: u8,
+    count: u16,
+    limit: u16,
+    field: u8,
+    bit: u8,
+    value: u64,
+}
+
+/// A comparison as the resident makes it: the bit that it sets, and what that has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bit {
+    bit: u8,
+    result: bool,
+}
+
+struct Builder<'a> {
+    fetch: &'a Fetch,
+    steps: Vec<Step>,
+    /// Texts behind the steps; of a step in `to_place` the value is an offset in here.
+    texts: Vec<u8>,
+    to_place: Vec<usize>,
+    /// Comparisons that are to be made when a field has been fetched: (field, step, text).
+    tests: Vec<(usize, Step, &'a [u8])>,
+    /// How many bits of the truth are in use.
+    bits: u8,
+}
+
+impl Field {
+    /// Bytes that its content takes in a record, at most.
+    fn size(&self) -> u64 {
+        let text = |length: u64| (4 + length).next_multiple_of(8);
+        match (&self.source, self.content) {
+            (Source::Comm, _) => text(16),
+            (Source::Text(bytes), _) => text(bytes.len() as u64),
+            (_, Content::Number(_)) => 8,
+            (_, Content::Numbers { bytes, count }) => {
+                (u64::from(bytes) * u64::from(count)).next_multiple_of(8)
+            }
+            (_, Content::Text) => text(STRING_LIMIT.into()),
+            (_, Content::Texts { count }) => u64::from(count) * text(STRING_LIMIT.into()),
+        }
+    }
+
+    /// The register that it is, if it is a number and nothing else.
+    fn register(&self) -> Option<(Register, Width)> {
+        match (&self.source, self.content) {
+            (Source::Register(register), Content::Number(width))
+                if self.pointers.is_empty() && *register != Register::RSP =>
+            {
+                Some((*register, width))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether its content is a text.
+    fn is_text(&self) -> bool {
+        matches!(self.source, Source::Comm | Source::Text(_)) || self.content == Content::Text
+    }
+}
+
+impl Fetch {
+    /// The number of a field, if it is one, as it is compared.
+    fn width(&self, field: usize) -> Option<Width> {
+        let field = self.fields.get(field).filter(|field| !field.is_text())?;
+        match field.content {
+            Content::Number(width) => Some(width),
+            _ => None,
+        }
+    }
+
+    /// Whether a field that is recorded may turn out not to be readable.
+    #[must_use]
+    pub fn can_fault(&self) -> bool {
+        self.fields[..self.recorded]
+            .iter()
+            .any(|field| !field.pointers.is_empty())
+    }
+
+    /// What records this event.
+    ///
+    /// # Errors
+    /// The fields do not fit together, or into a packet.
+    pub fn work(&self, event: u32) -> Result<Work, FetchError> {
+        let (straight, rest) = self.split();
+        let registers = self.fields[..self.recorded].iter().map(Field::register);
+        let registers: Option<Vec<(Register, Width)>> = registers.collect();
+        if let (Some(registers), None) = (registers, &rest) {
+            let fields: Vec<Register> = registers.iter().map(|(register, _)| *register).collect();
+            // A detour needs some registers to work with.
+            let asked = straight.iter().flat_map(Filter::registers);
+            let all: BTreeSet<Register> = fields.iter().copied().chain(asked).collect();
+            if all.len() <= MOST_REGISTERS {
+                return Ok(Work::Record(Record {
+                    event,
+                    fields,
+                    filter: straight,
+                }));
+            }
+        }
+        Ok(Work::Run {
+            event,
+            program: Arc::new(self.program(rest.as_ref())?),
+            filter: straight,
+        })
+    }
+
+    /// Parts the condition into what straight code can ask, and the rest.
+    fn split(&self) -> (Option<Filter>, Option<Condition>) {
+        let all = match &self.condition {
+            None => return (None, None),
+            Some(Condition::All(all)) => all.clone(),
+            Some(condition) => vec![condition.clone()],
+        };
+        let (mut straight, mut rest) = (Vec::new(), Vec::new());
+        for condition in all {
+            match self.straight(&condition) {
+                Some(filter) => straight.push(filter),
+                None => rest.push(condition),
+            }
+        }
+        let straight = (!straight.is_empty()).then_some(Filter(Tree::All(straight).fold()));
+        (straight, (!rest.is_empty()).then_some(Condition::All(rest)))
+    }
+
+    /// A condition as straight code asks it.
+    fn straight(&self, condition: &Condition) -> Option<Tree<Compare>> {
+        let all = |of: &[Condition]| -> Option<Vec<Tree<Compare>>> {
+            of.iter().map(|c| self.straight(c)).collect()
+        };
+        Some(match condition {
+            Condition::Number {
+                subject,
+                relation,
+                with,
+            } => {
+                let (operand, width) = match subject {
+                    Subject::Field(index) => {
+                        let (register, width) = self.fields.get(*index)?.register()?;
+                        (Operand::Register(register), width)
+                    }
+                    Subject::Thread => (Operand::Thread, Width::WORD),
+                    // What a thread says of its CPU need not be true any more.
+                    Subject::Cpu => return None,
+                };
+                match normal(*relation, *with, width) {
+                    Normal::Constant(holds) => Tree::Constant(holds),
+                    Normal::Test { .. } if width.bits.is_some() => return None,
+                    Normal::Test { test, with, result } => Tree::Leaf(Compare {
+                        operand,
+                        width,
+                        test,
+                        with,
+                        result,
+                    }),
+                }
+            }
+            Condition::Text { .. } => return None,
+            Condition::Not(inner) => Tree::Not(Box::new(self.straight(inner)?)),
+            Condition::All(of) => Tree::All(all(of)?),
+            Condition::Any(of) => Tree::Any(all(of)?),
+        })
+    }
+
+    /// The program that records the event if `condition` holds.
+    fn program(&self, condition: Option<&Condition>) -> Result<Program, FetchError> {
+        let mut builder = Builder {
+            fetch: self,
+            steps: Vec::new(),
+            texts: Vec::new(),
+            to_place: Vec::new(),
+            tests: Vec::new(),
+            bits: 0,
+        };
+        let tree = match condition {
+            Some(condition) => builder.collect(condition)?.fold(),
+            None => Tree::Constant(true),
+        };
+        for index in 0..self.fields.len() {
+            builder.field(index)?;
+        }
+        builder.conclude(&tree);
+        builder.finish()
+    }
+}
+
+impl<'a> Builder<'a> {
+    /// Gives every comparison of a condition its bit. Those that ask for no field are made
+    /// at once.
+    fn collect(&mut self, condition: &'a Condition) -> Result<Tree<Bit>, FetchError> {
+        Ok(match condition {
+            Condition::Not(inner) => Tree::Not(Box::new(self.collect(inner)?)),
+            Condition::All(of) => Tree::All(self.collect_all(of)?),
+            Condition::Any(of) => Tree::Any(self.collect_all(of)?),
+            Condition::Number {
+                subject,
+                relation,
+                with,
+            } => {
+                let (op, width) = match subject {
+                    Subject::Field(index) => {
+                        let width = self.fetch.width(*index);
+                        let width = width.ok_or(FetchError::NotComparable(*index))?;
+                        (step::TEST, width)
+                    }
+                    Subject::Thread => (step::TEST_THREAD, Width::WORD),
+                    Subject::Cpu => (step::TEST_CPU, Width::WORD),
+                };
+                let (test, with, result) = match normal(*relation, *with, width) {
+                    Normal::Constant(holds) => return Ok(Tree::Constant(holds)),
+                    Normal::Test { test, with, result } => (test, with, result),
+                };
+                let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
+                let signed = if width.is_signed() { SIGNED } else { 0 };
+                let bit = self.bit()?;
+                let step = Step {
+                    op,
+                    a: width.bytes | how(test) | signed,
+                    count: width.bits.map_or(0, bits),
+                    bit,
+                    value: with,
+                    ..Step::default()
+                };
+                match subject {
+                    Subject::Field(index) => self.tests.push((*index, step, &[])),
+                    Subject::Thread | Subject::Cpu => self.steps.push(step),
+                }
+                Tree::Leaf(Bit { bit, result })
+            }
+            Condition::Text { field, pattern } => {
+                let found = self.fetch.fields.get(*field);
+                if !found.is_some_and(Field::is_text) {
+                    return Err(FetchError::NotComparable(*field));
+                }
+                let bit = self.bit()?;
+                let step = Step {
+                    op: step::TEST_TEXT,
+                    bit,
+                    ..Step::default()
+                };
+                self.tests.push((*field, step, pattern));
+                Tree::Leaf(Bit { bit, result: true })
+            }
+        })
+    }
+
+    fn collect_all(&mut self, of: &'a [Condition]) -> Result<Vec<Tree<Bit>>, FetchError> {
+        of.iter().map(|part| self.collect(part)).collect()
+    }
+
+    fn bit(&mut self) -> Result<u8, FetchError> {
+        let bit = self.bits;
+        self.bits += 1;
+        match bit < 64 {
+            true => Ok(bit),
+            false => Err(FetchError::TooManyComparisons),
+        }
+    }
+
+    /// A text, to stand behind the steps.
+    fn text(&mut self, bytes: &[u8]) -> (u16, u64) {
+        let at = self.texts.len() as u64;
+        self.texts.extend_from_slice(bytes);
+        self.to_place.push(self.steps.len());
+        (bytes.len() as u16, at)
+    }
+
+    /// Fetches a field, compares it, and drops it if it is not recorded.
+    fn field(&mut self, index: usize) -> Result<(), FetchError> {
+        let field = &self.fetch.fields[index];
+        let number = u8::try_from(index).unwrap_or(u8::MAX);
+        let recorded = index < self.fetch.recorded;
+        let step = |op| Step {
+            op,
+            // One that is not recorded has no place in the mask.
+            field: if recorded { number } else { u8::MAX },
+            ..Step::default()
+        };
+        match &field.source {
+            Source::Comm => self.steps.push(step(step::COMM)),
+            Source::Text(bytes) => {
+                let (count, value) = self.text(bytes);
+                self.steps.push(Step {
+                    count,
+                    value,
+                    ..step(step::TEXT)
+                });
+            }
+            Source::Register(register) => self.steps.push(Step {
+                a: register.number() as u8,
+                ..step(step::REGISTER)
+            }),
+            Source::Immediate(value) => self.steps.push(Step {
+                value: *value,
+                ..step(step::IMMEDIATE)
+            }),
+        }
+        if !matches!(field.source, Source::Comm | Source::Text(_)) {
+            self.content(field, index, step)?;
+        }
+        for (_, mut step, text) in self
+            .tests
+            .extract_if(.., |(f, ..)| *f == index)
+            .collect::<Vec<_>>()
+        {
+            if step.op == step::TEST_TEXT {
+                (step.count, step.value) = self.text(text);
+            }
+            self.steps.push(step);
+        }
+        if !recorded {
+            self.steps.push(step(step::DROP_CONTENT));
+        }
+        Ok(())
+    }
+
+    /// From the source to the content.
+    fn content(
+        &mut self,
+        field: &Field,
+        index: usize,
+        step: impl Fn(u8) -> Step,
+    ) -> Result<(), FetchError> {
+        let Some((last, pointers)) = field.pointers.split_last() else {
+            if !matches!(field.content, Content::Number(_)) {
+                return Err(FetchError::NotInMemory(index));
+            }
+            self.steps.push(step(step::KEEP));
+            return Ok(());
+        };
+        for pointer in pointers {
+            self.steps.push(Step {
+                value: *pointer as u64,
+                ..step(step::POINTER)
+            });
+        }
+        let last = *last as u64;
+        self.steps.push(match field.content {
+            Content::Number(width) => Step {
+                a: width.bytes,
+                count: 1,
+                value: last,
+                ..step(step::READ)
+            },
+            Content::Numbers { bytes, count } => Step {
+                a: bytes,
+                count,
+                value: last,
+                ..step(step::READ)
+            },
+            Content::Text => Step {
+                limit: STRING_LIMIT,
+                value: last,
+                ..step(step::STRING)
+            },
+            Content::Texts { count } => Step {
+                count,
+                limit: STRING_LIMIT,
+                value: last,
+                ..step(step::STRINGS)
+            },
+        });
+        Ok(())
+    }
+
+    /// Rejects the event unless the condition holds.
+    fn conclude(&mut self, tree: &Tree<Bit>) {
+        let reject = Step {
+            op: step::REJECT,
+            ..Step::default()
+        };
+        match tree {
+            Tree::Constant(true) => {}
+            Tree::Constant(false) => self.steps.push(reject),
+            tree => {
+                let branches = tree.branches(true);
+                for (index, branch) in branches.iter().enumerate() {
+                    // Behind the last branch stands the rejection.
+                    let to = match branch.exit {
+                        Exit::Branch(to) => to,
+                        Exit::Decided(true) => branches.len() + 1,
+                        Exit::Decided(false) => branches.len(),
+                    };
+                    let set = branch.leaf.result == branch.when;
+                    self.steps.push(Step {
+                        op: if set { step::WHEN } else { step::UNLESS },
+                        count: (to - index - 1) as u16,
+                        bit: branch.leaf.bit,
+                        ..Step::default()
+                    });
+                }
+                self.steps.push(reject);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Program, FetchError> {
+        let texts = PROGRAM_HEADER + STEP_SIZE * self.steps.len();
+        for index in self.to_place {
+            self.steps[index].value += texts as u64;
+        }
+        let faults = self.fetch.can_fault();
+        let (recorded, hidden) = self.fetch.fields.split_at(self.fetch.recorded);
+        // What is not recorded takes room for a moment, and so does a pointer.
+        let spare = hidden.iter().map(Field::size).max().unwrap_or(0) + 8;
+        let fields: u64 = recorded.iter().map(Field::size).sum();
+        let size = HEADER + if faults { 8 } else { 0 } + fields + spare;
+        if size > MOST {
+            return Err(FetchError::TooLarge(size));
+        }
+        let mut bytes = Vec::with_capacity(texts + self.texts.len());
+        bytes.extend((self.steps.len() as u32).to_le_bytes());
+        bytes.extend(if faults { FAULTS } else { 0 }.to_le_bytes());
+        bytes.extend(size.to_le_bytes());
+        for step in &self.steps {
+            bytes.extend([step.op, step.a]);
+            bytes.extend(step.count.to_le_bytes());
+            bytes.extend(step.limit.to_le_bytes());
+            bytes.extend([step.field, step.bit]);
+            bytes.extend(step.value.to_le_bytes());
+        }
+        bytes.extend(&self.texts);
+        Ok(Program {
+            bytes,
+            size,
+            faults,
+        })
+    }
+}
+
+/// How the resident is asked for a comparison.
+fn how(test: Test) -> u8 {
+    match test {
+        Test::Equal => 0,
+        Test::Less => 32,
+        Test::LessOrEqual => 64,
+        Test::Bits => 96,
+    }
+}
