@@ -5,6 +5,7 @@ use crate::fetch::FetchArg;
 use crate::names::automatic_name;
 use crate::parse;
 use crate::spec::{EventSpec, ObjectRef, Place};
+use std::collections::HashMap;
 use std::fmt;
 
 /// A line of a file of definitions.
@@ -75,7 +76,7 @@ impl Definition {
 ///
 /// All lines that are wrong.
 pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErrors> {
-    let mut events: Vec<(usize, EventSpec)> = Vec::new();
+    let mut events = Events::default();
     let mut errors = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
@@ -84,15 +85,9 @@ pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErro
             continue;
         }
         let done = Definition::parse(line).and_then(|definition| match definition {
-            Definition::Probe(event) => {
-                fits(line, &event, &events)?;
-                events.push((number, event));
-                Ok(())
-            }
+            Definition::Probe(event) => events.add(number, line, event),
             Definition::Remove { group, name } => {
-                let before = events.len();
-                events.retain(|(_, event)| !is_called(event, group.as_deref(), &name));
-                if before > events.len() {
+                if events.remove(group.as_deref(), &name) {
                     return Ok(());
                 }
                 let at = line.find(':').map_or(0, |colon| colon + 1);
@@ -107,7 +102,7 @@ pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErro
         }
     }
     if errors.is_empty() {
-        Ok(events)
+        Ok(events.all.into_iter().flatten().collect())
     } else {
         Err(DefinitionErrors(errors))
     }
@@ -130,26 +125,60 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
-/// Group and name; without a name that was given, the automatic one of a place in a file.
-fn called(event: &EventSpec) -> Option<(&str, String)> {
-    let group = event.group.as_deref().unwrap_or(EventSpec::DEFAULT_GROUP);
-    let name = match (&event.name, &event.object, &event.place) {
-        (Some(name), ..) => name.clone(),
-        (None, ObjectRef::Path(path) | ObjectRef::Name(path), Place::FileOffset(offset)) => {
-            automatic_name(event.at, path, *offset)
-        }
-        _ => return None,
-    };
-    Some((group, name))
+/// What is defined so far.
+#[derive(Default)]
+struct Events {
+    /// In the order of their lines; those that were taken back are gone.
+    all: Vec<Option<(usize, EventSpec)>>,
+    /// Which have this group and name.
+    named: HashMap<(String, String), Vec<usize>>,
 }
 
-/// Whether the removal of a name means this event.
-fn is_called(event: &EventSpec, group: Option<&str>, name: &str) -> bool {
-    let own_group = event.group.as_deref().unwrap_or(EventSpec::DEFAULT_GROUP);
-    if group.is_some_and(|group| group != own_group) {
-        return false;
+impl Events {
+    fn add(&mut self, number: usize, line: &str, event: EventSpec) -> Result<(), ParseError> {
+        if let Some(name) = name(&event) {
+            let same = self
+                .named
+                .entry((group(&event).to_string(), name))
+                .or_default();
+            let others = same.iter().filter_map(|index| self.all[*index].as_ref());
+            fits(line, &event, others)?;
+            same.push(self.all.len());
+        }
+        self.all.push(Some((number, event)));
+        Ok(())
     }
-    name.is_empty() || called(event).is_some_and(|(_, own)| own == name)
+
+    /// Whether there was such an event. An empty name means all of the group.
+    fn remove(&mut self, of_group: Option<&str>, of_name: &str) -> bool {
+        let mut found = false;
+        for one in &mut self.all {
+            let is_meant = one.as_ref().is_some_and(|(_, event)| {
+                of_group.is_none_or(|of_group| of_group == group(event))
+                    && (of_name.is_empty() || name(event).as_deref() == Some(of_name))
+            });
+            if is_meant {
+                *one = None;
+                found = true;
+            }
+        }
+        found
+    }
+}
+
+fn group(event: &EventSpec) -> &str {
+    event.group.as_deref().unwrap_or(EventSpec::DEFAULT_GROUP)
+}
+
+/// The name that was given, or the automatic one of a place in a file.
+fn name(event: &EventSpec) -> Option<String> {
+    match (&event.name, &event.object, &event.place) {
+        (Some(name), ..) => Some(name.clone()),
+        (None, ObjectRef::Path(path) | ObjectRef::Name(path), Place::FileOffset(offset)) => {
+            Some(automatic_name(event.at, path, *offset))
+        }
+        _ => None,
+    }
 }
 
 /// Where the argument stands, with its name.
@@ -160,14 +189,14 @@ fn word_at(argument: &FetchArg) -> usize {
     }
 }
 
-/// Refuses what cannot be the same event as one before with its name.
-fn fits(line: &str, event: &EventSpec, others: &[(usize, EventSpec)]) -> Result<(), ParseError> {
-    let Some(name) = called(event) else {
-        return Ok(());
-    };
-    let same = |(_, other): &&(usize, EventSpec)| called(other).as_ref() == Some(&name);
+/// Refuses what cannot be the same event as others of its name.
+fn fits<'a>(
+    line: &str,
+    event: &EventSpec,
+    others: impl Iterator<Item = &'a (usize, EventSpec)>,
+) -> Result<(), ParseError> {
     let start = parse::trimmed(line).0;
-    for (number, other) in others.iter().filter(same) {
+    for (number, other) in others {
         let error = |at, message: &str| {
             let help = format!("line {number} has an event of this name");
             Err(ParseError::at(line, at, message, help))

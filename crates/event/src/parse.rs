@@ -40,6 +40,16 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
     if start == end {
         return Err(ParseError::at(text, 0, "the event is empty", FORM));
     }
+    if end - start > EventSpec::MAX_LENGTH {
+        let message = "the event is too long";
+        let help = format!("at most {} bytes are read", EventSpec::MAX_LENGTH);
+        return Err(ParseError::at(
+            text,
+            start + EventSpec::MAX_LENGTH,
+            message,
+            help,
+        ));
+    }
     if removes(&text[start..end]) {
         let help = "events are removed in a file of definitions only";
         return Err(ParseError::at(

@@ -76,6 +76,10 @@ impl EventSpec {
     /// The group of events that name none.
     pub const DEFAULT_GROUP: &str = "uprobes";
 
+    /// The longest text of an event, in bytes without blanks around it. Where a symbol ends is
+    /// found in a time that grows with its square.
+    pub const MAX_LENGTH: usize = 1 << 14;
+
     /// Parses the text of one event.
     ///
     /// # Errors

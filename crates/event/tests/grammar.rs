@@ -356,3 +356,14 @@ fn columns_count_bytes_and_carets_characters() {
     let error = EventSpec::parse("größe").unwrap_err();
     assert_eq!(error.column, 7);
 }
+
+#[test]
+fn length_is_limited() {
+    let long = format!(" :{} ", "a".repeat(EventSpec::MAX_LENGTH - 1));
+    assert!(EventSpec::parse(&long).is_ok());
+    let error = EventSpec::parse(&format!("{}b", long.trim_end())).unwrap_err();
+    assert_eq!(error.column, 1 + EventSpec::MAX_LENGTH);
+    // Each of these words may be the last of the symbol.
+    let words = format!(":operator {}", "a ".repeat(8000));
+    assert!(EventSpec::parse(&words).is_ok());
+}

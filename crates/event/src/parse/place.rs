@@ -156,7 +156,6 @@ fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseErro
     let is_end = |at: usize| !is_path || starts_argument(object[at..].trim_start());
     let mut blanks = object.char_indices().filter(|(_, c)| c.is_whitespace());
     if let Some((blank, _)) = blanks.find(|(at, _)| is_end(*at)) {
-        // `p2:group/event PATH:OFFSET`, which the kernel takes for `p PATH:OFFSET`.
         let message = "there is no colon before the first blank";
         return Err(ParseError::at(text, start + blank, message, FORM));
     }
