@@ -69,6 +69,7 @@ fn objects_and_places() {
     );
     is(":*", "main", "*", 0);
     is("libm:sin@@GLIBC_2.2.5", "name libm", "sin@@GLIBC_2.2.5", 0);
+    is(":f\\%return", "main", "f\\%return", 0);
     is("p2:f", "name p2", "f", 0);
     is("pool:f", "name pool", "f", 0);
     is(

@@ -233,7 +233,7 @@ fn symbol(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError> {
     site.end = start + symbol.len();
     let before = symbol.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '%');
     if let Some(percent) = symbol[before.len()..].find('%').map(|at| before.len() + at)
-        && !symbol[..percent].ends_with(char::is_whitespace)
+        && !symbol[..percent].ends_with(|c: char| c.is_whitespace() || c == '\\')
     {
         return_suffix(text, start + percent, &symbol[percent..], site)?;
         symbol = &symbol[..percent];
