@@ -2,7 +2,7 @@
 
 use crate::units;
 use anyhow::{Context, bail};
-use capriole_event::{EventSpec, FetchArg, Place};
+use capriole_event::{At, Base, EventSpec, FetchArg, Gpr, Place};
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
@@ -109,14 +109,84 @@ impl Selected {
     }
 }
 
-/// The general registers of the System V ABI's first six integer arguments.
-const ARGUMENTS: [Register; 6] = [
-    Register::RDI,
-    Register::RSI,
-    Register::RDX,
+/// The registers that an event records.
+///
+/// # Errors
+/// The first part of the event that cannot be recorded yet.
+fn fields(spec: &EventSpec) -> anyhow::Result<Fields> {
+    let what = match spec {
+        EventSpec { at: At::Return, .. } => "returns",
+        EventSpec {
+            place: Place::Line { .. },
+            ..
+        } => "lines of source",
+        EventSpec {
+            place: Place::Static { .. },
+            ..
+        } => "static markers",
+        EventSpec {
+            reference_counter: Some(_),
+            ..
+        } => "places with a reference counter",
+        EventSpec {
+            filter: Some(_), ..
+        } => "filtered events",
+        _ => {
+            let fields = spec.arguments.iter();
+            let fields: Fields = fields
+                .map(|a| Ok((a.name.clone(), register(a)?)))
+                .collect::<anyhow::Result<_>>()?;
+            let different: HashSet<Register> = fields.iter().map(|f| f.1).collect();
+            if different.len() > MAX_REGISTERS {
+                bail!(
+                    "event `{}`: more than {MAX_REGISTERS} registers cannot be recorded yet",
+                    spec.text
+                );
+            }
+            return Ok(fields);
+        }
+    };
+    bail!("event `{}`: {what} cannot be recorded yet", spec.text)
+}
+
+/// The register that a field is, if it is one.
+fn register(argument: &FetchArg) -> anyhow::Result<Register> {
+    let plain = argument.fetch.derefs.is_empty() && argument.field_type.is_none();
+    let gpr = match argument.fetch.base {
+        Base::Register(gpr) if plain && gpr != Gpr::Rsp => Some(gpr),
+        Base::Argument(number) if plain => Gpr::of_argument(number),
+        _ => None,
+    };
+    let gpr = gpr.with_context(|| {
+        format!(
+            "field `{argument}` cannot be recorded yet; registers such as %di can, and $arg1 to \
+             $arg6, without a type"
+        )
+    })?;
+    Ok(REGISTERS[usize::from(gpr.encoding())])
+}
+
+/// As many different registers as a detour can record.
+const MAX_REGISTERS: usize = 11;
+
+/// The general registers in the order of their encodings.
+const REGISTERS: [Register; 16] = [
+    Register::RAX,
     Register::RCX,
+    Register::RDX,
+    Register::RBX,
+    Register::RSP,
+    Register::RBP,
+    Register::RSI,
+    Register::RDI,
     Register::R8,
     Register::R9,
+    Register::R10,
+    Register::R11,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
 ];
 
 /// Reads the events.
@@ -142,9 +212,7 @@ pub fn select(
     // Two events may mean the same; one record of it will do.
     let mut known: HashSet<(u64, Fields)> = HashSet::new();
     for spec in events {
-        let register = |a: &FetchArg| ARGUMENTS[usize::from(a.source.number()) - 1];
-        let fields = spec.arguments.iter();
-        let fields: Fields = fields.map(|a| (a.name.clone(), register(a))).collect();
+        let fields = fields(spec)?;
         let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
         let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
         for site in sites {

@@ -137,12 +137,14 @@ fn events_that_mean_nothing_here() {
     insta::assert_snapshot!(target.refuses(&["-e", ":stop_asked"]), @"capriole: event `:stop_asked`: `stop_asked` in PROGRAM is data, not a function");
     insta::assert_snapshot!(target.refuses(&["-e", ":printf"]), @"capriole: event `:printf`: `printf` is used but not defined in PROGRAM; write libc.so.6:printf");
     insta::assert_snapshot!(target.refuses(&["-e", ":getppid"]), @"capriole: event `:getppid`: no function `getppid` in PROGRAM; libc.so.6 has it: write libc.so.6:getppid");
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_work $arg7"]), @r"
-    capriole: there is no $arg7
-      :counted_work $arg7
+    insta::assert_snapshot!(target.refuses(&["-e", ":counted_work %foo"]), @r"
+    capriole: invalid register name `%foo`
+      :counted_work %foo
                     ^
-      help: six arguments are passed in registers: $arg1 to $arg6
+      help: the registers are %ax, %bx, %cx, %dx, %si, %di, %bp, %sp and %r8 to %r15, all of 64 bits
     ");
+    insta::assert_snapshot!(target.refuses(&["-e", ":counted_work $arg7"]), @"capriole: field `$arg7` cannot be recorded yet; registers such as %di can, and $arg1 to $arg6, without a type");
+    insta::assert_snapshot!(target.refuses(&["-e", "r :counted_work"]), @"capriole: event `r :counted_work`: returns cannot be recorded yet");
     insta::assert_snapshot!(target.refuses(&["-e", "counted_work"]), @r"
     capriole: there is no colon between a file and a symbol
       counted_work

@@ -7,19 +7,20 @@ use std::fmt;
 /// `Display` takes three or four lines:
 ///
 /// ```text
-/// there is no $arg7
-///   libc:malloc $arg7
+/// invalid register name `%foo`
+///   libc:malloc %foo
 ///               ^
-///   help: six arguments are passed in registers: $arg1 to $arg6
+///   help: the registers are %ax, %bx, %cx, %dx, %si, %di, %bp, %sp and %r8 to %r15
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ParseError {
-    /// The whole text that was parsed.
+    /// The whole text that was parsed: of a file of definitions, the line.
     pub text: String,
-    /// Where the error is: characters (not bytes) from the start of `text`, 0-based.
-    /// The number of characters in `text` when something is missing at its end.
+    /// Where the error is: bytes from the start of `text`, 0-based, at the start of a
+    /// character. The length of `text` when something is missing at its end.
     pub column: usize,
-    /// What is wrong, a lower-case fragment without a full stop.
+    /// What is wrong, a lower-case fragment without a full stop, in the words of the kernel's
+    /// `error_log` where it knows the same mistake.
     pub message: String,
     /// What to write instead; empty when `message` already says so.
     pub help: String,
@@ -34,10 +35,10 @@ impl ParseError {
         message: impl Into<String>,
         help: impl Into<String>,
     ) -> Self {
-        let column = text
-            .char_indices()
-            .take_while(|(at, c)| at + c.len_utf8() <= byte)
-            .count();
+        let mut column = byte.min(text.len());
+        while !text.is_char_boundary(column) {
+            column -= 1;
+        }
         ParseError {
             text: text.to_string(),
             column,
@@ -50,9 +51,10 @@ impl ParseError {
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = one_line(&self.text);
+        let before = self.text.get(..self.column).unwrap_or(&self.text);
         writeln!(f, "{}", self.message)?;
         writeln!(f, "  {}", shown.trim_end())?;
-        write!(f, "  {:>width$}", '^', width = self.column + 1)?;
+        write!(f, "  {:>width$}", '^', width = before.chars().count() + 1)?;
         if !self.help.is_empty() {
             write!(f, "\n  help: {}", self.help)?;
         }

@@ -1,40 +1,62 @@
 //! What to record: the text of an event, parsed.
 //!
 //! ```text
-//! PATH:SYMBOL[+OFFSET] [ARG]...    a function, or an instruction inside it
-//! PATH:0xOFFSET [ARG]...           a place in the object, as a file offset
-//! LIB:GLOB [ARG]...                many functions of a library
-//! :GLOB [ARG]...                   many functions of the main program
+//! [KIND] OBJECT:PLACE [ARGUMENT]... [if FILTER]
 //!
-//! ARG = [NAME=]$arg1 ... $arg6
+//! KIND      p  r  p:EVENT  p:GROUP/EVENT  r:GROUP/        as in the kernel's uprobe_events
+//! OBJECT    PATH, the start of a library's file name, or nothing for the main program
+//! PLACE     SYMBOL[+OFFSET]  GLOB  0xOFFSET[(COUNTER)]  FILE:LINE, all but the last [%return]
+//! ARGUMENT  [NAME=]VALUE[:TYPE]
+//! VALUE     %REG  $argN  $arg*  $retval  $stack  $stackN  $comm  @ADDR  @+OFFSET
+//!           \NUMBER  \"TEXT"  VARIABLE  +|-[u]OFFSET(VALUE)
+//! TYPE      u8..u64  s8..s64  x8..x64  char  string  ustring  symbol  bWIDTH@OFFSET/SIZE
+//!           TYPE[COUNT]
+//! FILTER    FIELD OPERATOR NUMBER|"TEXT", with && || ! ( )
+//!
+//! uprobe:PATH:SYMBOL[+OFFSET]   uretprobe:PATH:SYMBOL   usdt:PATH:PROVIDER:NAME
 //! ```
 //!
-//! `PATH` contains a `/`; `LIB` is the start of a file name (`libc`, `libpython3.11`).
-//! Symbols may be written the way a demangler prints them, blanks and colons included.
+//! `PATH` contains a `/`. Symbols may be written the way a demangler prints them, blanks and
+//! colons included. `docs/events.md` is the page for users.
 //!
 //! ```
-//! use capriole_event::{EventSpec, ObjectRef};
+//! use capriole_event::{Base, EventSpec, Gpr, ObjectRef};
 //!
-//! let spec = EventSpec::parse("libc:malloc size=$arg1").unwrap();
+//! let spec = EventSpec::parse("libc:malloc size=%di:u64 if size > 4096").unwrap();
 //! assert_eq!(spec.object, ObjectRef::Name("libc".to_string()));
 //! assert_eq!(spec.arguments[0].name, "size");
+//! assert_eq!(spec.arguments[0].fetch.base, Base::Register(Gpr::Rdi));
 //!
-//! let error = EventSpec::parse("libc:malloc $arg7").unwrap_err();
+//! let error = EventSpec::parse("libc:malloc %foo").unwrap_err();
 //! assert_eq!(error.column, 12);
 //! ```
 //!
-//! Nothing here looks at a process or a file: it is a function of the text.
+//! Nothing here looks at a process or a file: it is a function of the text. Errors use the
+//! words of the kernel's `error_log` where it has them.
 
 #![forbid(unsafe_code)]
 
-mod argument;
+mod at;
+mod definitions;
 mod error;
+mod fetch;
+mod field_type;
+mod filter;
 mod glob;
+mod gpr;
+mod names;
+mod number;
 mod parse;
 mod spec;
 mod symbol;
 
-pub use argument::{ArgRegister, FetchArg};
+pub use at::At;
+pub use definitions::{Definition, DefinitionError, DefinitionErrors, definitions};
 pub use error::ParseError;
+pub use fetch::{Base, Deref, Fetch, FetchArg};
+pub use field_type::{Bits, Element, FieldType, Shown};
+pub use filter::{Comparison, Filter, Operand};
 pub use glob::glob_match;
+pub use gpr::Gpr;
+pub use names::automatic_name;
 pub use spec::{EventSpec, ObjectRef, Place};

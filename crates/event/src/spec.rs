@@ -1,7 +1,9 @@
 //! What a parsed event says.
 
-use crate::argument::FetchArg;
+use crate::at::At;
 use crate::error::ParseError;
+use crate::fetch::FetchArg;
+use crate::filter::Filter;
 use crate::glob::glob_match;
 use crate::{parse, symbol};
 
@@ -10,12 +12,24 @@ use crate::{parse, symbol};
 pub struct EventSpec {
     /// The text it was parsed from, for messages.
     pub text: String,
+    /// Before the place is executed, or at the function's return.
+    pub at: At,
+    /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
+    pub group: Option<String>,
+    /// `EVENT` of `p:GROUP/EVENT`.
+    pub name: Option<String>,
     /// The file that holds the code.
     pub object: ObjectRef,
     /// The place, or places, in that file.
     pub place: Place,
-    /// What to record at each hit, in the order given; at most 6, with different names.
+    /// Where in the file a 16-bit counter is that has to be more than zero for the program to
+    /// come here: `PATH:OFFSET(COUNTER)`.
+    pub reference_counter: Option<u64>,
+    /// What to record at each hit, in the order given; at most 128, with different names.
     pub arguments: Vec<FetchArg>,
+    /// What a hit must meet to be recorded. Every field that it names is in `arguments` or in
+    /// [`Filter::COMMON`], unless there is `$arg*` among the arguments.
+    pub filter: Option<Filter>,
 }
 
 /// Which file the code is in.
@@ -42,9 +56,30 @@ pub enum Place {
     },
     /// Bytes from the start of the file.
     FileOffset(u64),
+    /// Where the code of a line of source begins.
+    Line {
+        /// The file's name as debug information has it, or the end of its path.
+        file: String,
+        /// From 1.
+        line: u32,
+    },
+    /// A marker that the program's author put there (`sys/sdt.h`).
+    Static {
+        /// Whose marker it is; may be a pattern.
+        provider: String,
+        /// Its name; may be a pattern.
+        name: String,
+    },
 }
 
 impl EventSpec {
+    /// The group of events that name none.
+    pub const DEFAULT_GROUP: &str = "uprobes";
+
+    /// The longest text of an event, in bytes without blanks around it. Where a symbol ends is
+    /// found in a time that grows with its square.
+    pub const MAX_LENGTH: usize = 1 << 14;
+
     /// Parses the text of one event.
     ///
     /// # Errors
@@ -62,12 +97,12 @@ impl EventSpec {
     pub fn is_glob(&self) -> bool {
         match &self.place {
             Place::Symbol { pattern, .. } => symbol::has_wildcards(pattern),
-            Place::FileOffset(_) => false,
+            _ => false,
         }
     }
 
     /// Whether a symbol of this name is meant: it is the name itself, or matches the pattern.
-    /// Always false for a file offset.
+    /// Always false for a place that is no symbol.
     pub fn matches(&self, name: &str) -> bool {
         match &self.place {
             Place::Symbol { pattern, .. } => {
@@ -75,7 +110,7 @@ impl EventSpec {
                     || ((symbol::has_wildcards(pattern) || pattern.contains('\\'))
                         && glob_match(pattern, name))
             }
-            Place::FileOffset(_) => false,
+            _ => false,
         }
     }
 }

@@ -102,34 +102,46 @@ impl Iterator for Scanner<'_> {
     }
 }
 
-/// Where a symbol ends, as a byte position in the text that starts with it.
-pub(crate) enum SymbolEnd {
-    /// At the end of the text, or at a blank before an argument.
-    Here(usize),
-    /// At a blank followed by something, from this position, that belongs to neither.
-    Unexpected { end: usize, word: usize },
-}
-
-/// Finds the end of the symbol at the start of `text`: its arguments begin, or the text ends.
-pub(crate) fn symbol_end(text: &str) -> SymbolEnd {
+/// Where the symbol at the start of `text` ends, in bytes: at the end of the text, or at the
+/// blank before what is not part of it.
+pub(crate) fn symbol_end(text: &str) -> usize {
     for spot in Scanner::new(text) {
         if !spot.c.is_whitespace() || spot.escaped {
             continue;
         }
+        let before = &text[..spot.at];
         let rest = text[spot.at..].trim_start();
-        if rest.is_empty() || starts_argument(rest) {
-            return SymbolEnd::Here(spot.at);
-        }
-        if spot.depth == 0 && !continues(&text[..spot.at], rest) {
-            let word = text.len() - rest.len();
-            return SymbolEnd::Unexpected { end: spot.at, word };
+        let ends = match spot.depth {
+            0 => rest.is_empty() || starts_argument(rest) || !continues(before, rest),
+            // In brackets that are never closed, only what no symbol has.
+            _ => rest.is_empty() || starts_dollar(rest),
+        };
+        if ends {
+            return spot.at;
         }
     }
-    SymbolEnd::Here(text.len())
+    text.len()
+}
+
+/// What can only be an argument: `$...`, `%...`, `@...`, `+8(...)`, `\1`, `NAME=...`, `if ...`
+pub(crate) fn starts_argument(rest: &str) -> bool {
+    let mut chars = rest.chars();
+    match chars.next() {
+        Some('$' | '%' | '@') => true,
+        Some('+' | '-') => !rest.starts_with("->"),
+        Some('\\') => chars
+            .next()
+            .is_some_and(|c| c.is_ascii_digit() || matches!(c, '"' | '-' | '+')),
+        _ if rest.starts_with('=') => true,
+        _ => {
+            let word = rest.split(char::is_whitespace).next();
+            word == Some("if") || assigned(rest).is_some()
+        }
+    }
 }
 
 /// `$...` or `NAME=$...`
-fn starts_argument(rest: &str) -> bool {
+fn starts_dollar(rest: &str) -> bool {
     rest.starts_with('$') || assigned(rest).is_some_and(|value| value.starts_with('$'))
 }
 
@@ -143,10 +155,14 @@ pub(crate) fn assigned(text: &str) -> Option<&str> {
 /// Whether a symbol goes on with `rest` after a blank outside all brackets.
 fn continues(before: &str, rest: &str) -> bool {
     let word = rest.split(|c: char| !is_word(c)).next().unwrap_or("");
-    if matches!(word, "const" | "volatile" | "noexcept") || rest.starts_with(['&', '[', '(']) {
+    let qualifier = matches!(word, "const" | "volatile" | "noexcept");
+    if qualifier || rest.starts_with(['[', '(']) {
         return true;
     }
-    if assigned(rest).is_some() {
+    if rest.starts_with('&') {
+        return has_parameters(before);
+    }
+    if rest.starts_with(|c: char| c.is_ascii_digit()) {
         return false;
     }
     // `operator new(...)`, `operator unsigned long() const`: the name goes on to the parenthesis.

@@ -1,6 +1,6 @@
-//! The event grammar: what is accepted, what is refused and how that reads.
+//! The event grammar: objects, places, names, and what is refused and how that reads.
 
-use capriole_event::{ArgRegister, EventSpec, ObjectRef, Place};
+use capriole_event::{At, EventSpec, ObjectRef, Place, automatic_name};
 
 fn parse(text: &str) -> EventSpec {
     EventSpec::parse(text).unwrap_or_else(|error| panic!("{error}"))
@@ -17,6 +17,8 @@ fn site(text: &str) -> (String, String, u64) {
     match spec.place {
         Place::Symbol { pattern, offset } => (object, pattern, offset),
         Place::FileOffset(offset) => (object, "file".to_string(), offset),
+        Place::Line { file, line } => (object, format!("line of {file}"), u64::from(line)),
+        Place::Static { provider, name } => (object, format!("marker {provider} {name}"), 0),
     }
 }
 
@@ -35,8 +37,18 @@ fn objects_and_places() {
     is("  :main\t", "main", "main", 0);
     is("/usr/bin/app:main+8", "path /usr/bin/app", "main", 8);
     is("./app:main+0x1F", "path ./app", "main", 31);
+    is("./app:main+010", "path ./app", "main", 8);
     is("/opt/my app/bin:main", "path /opt/my app/bin", "main", 0);
+    is(
+        "/opt/my app/bin:main %di",
+        "path /opt/my app/bin",
+        "main",
+        0,
+    );
     is("/usr/bin/app:0x830", "path /usr/bin/app", "file", 0x830);
+    is("/usr/bin/app:2096", "path /usr/bin/app", "file", 2096);
+    is("/usr/bin/app:04060", "path /usr/bin/app", "file", 0x830);
+    is("/usr/bin/a:b/c:0x830", "path /usr/bin/a:b/c", "file", 0x830);
     is(
         "/usr/bin/app:0x830 $arg1",
         "path /usr/bin/app",
@@ -57,6 +69,99 @@ fn objects_and_places() {
     );
     is(":*", "main", "*", 0);
     is("libm:sin@@GLIBC_2.2.5", "name libm", "sin@@GLIBC_2.2.5", 0);
+    is(":f\\%return", "main", "f\\%return", 0);
+    is("p2:f", "name p2", "f", 0);
+    is("pool:f", "name pool", "f", 0);
+    is(
+        "/usr/bin/app:file.c:120",
+        "path /usr/bin/app",
+        "line of file.c",
+        120,
+    );
+    is(":src/a-b.cc:7 x=%di", "main", "line of src/a-b.cc", 7);
+}
+
+#[test]
+fn kinds_and_names() {
+    let names = |text: &str| {
+        let spec = parse(text);
+        let at = if spec.at == At::Return { 'r' } else { 'p' };
+        let part = |name: Option<String>| name.unwrap_or("-".to_string());
+        format!("{at} {} {}", part(spec.group), part(spec.name))
+    };
+    for (text, expected) in [
+        ("p /bin/ls:0x1000", "p - -"),
+        ("r\t/bin/ls:0x1000", "r - -"),
+        ("p:a /bin/ls:0x1000", "p - a"),
+        (" p:net/req  /bin/ls:0x1000 %di", "p net req"),
+        ("p:net.req /bin/ls:0x1000", "p net req"),
+        ("r:net/ /bin/ls:0x1000", "r net -"),
+        ("p:net-2/req /bin/ls:0x1000", "p net-2 req"),
+        ("p:net/req libc:malloc", "p net req"),
+        ("r:net/req :main ret=$retval", "r net req"),
+        ("p:net/req :ns::f(int) const %di", "p net req"),
+        ("/bin/ls:0x1000%return", "r - -"),
+        ("p:a /bin/ls:0x1000%return ret=$retval", "r - a"),
+        ("r:a /bin/ls:0x1000%return", "r - a"),
+        ("libc:malloc%return $retval", "r - -"),
+        ("libc:mall*%return", "r - -"),
+        ("uprobe:/bin/bash:readline", "p - -"),
+        ("uprobe:/bin/bash:readline+8 %di", "p - -"),
+        ("uretprobe:libc:malloc $retval", "r - -"),
+        ("usdt:/bin/app:net:request", "p - -"),
+    ] {
+        assert_eq!(names(text), expected, "{text}");
+    }
+    is("p:a /bin/ls:0x1000", "path /bin/ls", "file", 0x1000);
+    is("r:net/req :main ret=$retval", "main", "main", 0);
+    is("libc:malloc%return $retval", "name libc", "malloc", 0);
+    is(
+        "uprobe:/bin/bash:readline+8 %di",
+        "path /bin/bash",
+        "readline",
+        8,
+    );
+    is(
+        "uprobe:/bin/bash:file.c:120",
+        "path /bin/bash",
+        "line of file.c",
+        120,
+    );
+    is(
+        "usdt:/bin/app:net:req*  x=$arg1",
+        "path /bin/app",
+        "marker net req*",
+        0,
+    );
+    is("usdt::net:request", "main", "marker net request", 0);
+}
+
+#[test]
+fn reference_counters() {
+    let counter = |text: &str| {
+        let spec = parse(text);
+        (spec.reference_counter, spec.at)
+    };
+    assert_eq!(counter("/bin/ls:0x1000(0x10)"), (Some(16), At::Entry));
+    assert_eq!(counter("/bin/ls:0x1000(16) %di"), (Some(16), At::Entry));
+    assert_eq!(counter("/bin/ls:0x1000%return(16)"), (Some(16), At::Return));
+    assert_eq!(counter("/bin/ls:0x1000(16)%return"), (Some(16), At::Return));
+    assert_eq!(counter("/bin/ls:0x1000"), (None, At::Entry));
+}
+
+#[test]
+fn automatic_names() {
+    let name = automatic_name;
+    assert_eq!(name(At::Entry, "/bin/ls", 0x1000), "p_ls_0x1000");
+    assert_eq!(name(At::Return, "/bin/ls", 0x1000), "r_ls_0x1000");
+    assert_eq!(name(At::Entry, "/usr/lib/libc.so.6", 1), "p_libc_0x1");
+    assert_eq!(
+        name(At::Entry, "/bin/x86_64-linux-gnu-ld.bfd", 1),
+        "p_x86_0x1"
+    );
+    assert_eq!(name(At::Entry, "/bin/[", 1), "p___0x1");
+    let long = name(At::Entry, &"a".repeat(100), u64::MAX);
+    assert_eq!((long.len(), &long[45..]), (63, "0xffffffffffffffff"));
 }
 
 #[test]
@@ -92,63 +197,22 @@ fn symbols_as_demanglers_print_them() {
         "größe",
     ] {
         is(&format!(":{symbol}"), "main", symbol, 0);
-        is(
-            &format!("lib:{symbol} $arg1 size=$arg2"),
-            "name lib",
-            symbol,
-            0,
-        );
         is(&format!(":{symbol}+0x10  $arg1"), "main", symbol, 16);
-        assert_eq!(
-            parse(&format!(":{symbol} $arg1 size=$arg2"))
-                .arguments
-                .len(),
-            2
-        );
+        is(&format!(":{symbol}%return $retval"), "main", symbol, 0);
+        for arguments in [
+            "$arg1 size=$arg2",
+            "%di %si:u8",
+            "+0(%di) -8(%si):string",
+            "\\1 \\\"a b\"",
+            "@0x10 size=%di",
+            "size req->len",
+        ] {
+            let text = format!("lib:{symbol} {arguments} if cpu == 1");
+            is(&text, "name lib", symbol, 0);
+            assert_eq!(parse(&text).arguments.len(), 2, "{text}");
+            assert!(parse(&text).filter.is_some(), "{text}");
+        }
     }
-}
-
-#[test]
-fn arguments() {
-    let spec = parse("libc:write fd=$arg1 $arg3 buf=$arg2 again=$arg1");
-    let found: Vec<(&str, ArgRegister)> = spec
-        .arguments
-        .iter()
-        .map(|a| (a.name.as_str(), a.source))
-        .collect();
-    assert_eq!(
-        found,
-        [
-            ("fd", ArgRegister::Arg1),
-            ("arg3", ArgRegister::Arg3),
-            ("buf", ArgRegister::Arg2),
-            ("again", ArgRegister::Arg1),
-        ]
-    );
-    let again: Vec<String> = spec.arguments.iter().map(ToString::to_string).collect();
-    assert_eq!(again.join(" "), "fd=$arg1 $arg3 buf=$arg2 again=$arg1");
-    let registers: Vec<_> = ArgRegister::ALL
-        .iter()
-        .map(|r| {
-            (
-                r.number(),
-                r.register_name(),
-                r.encoding(),
-                r.default_name(),
-            )
-        })
-        .collect();
-    assert_eq!(
-        registers,
-        [
-            (1, "rdi", 7, "arg1"),
-            (2, "rsi", 6, "arg2"),
-            (3, "rdx", 2, "arg3"),
-            (4, "rcx", 1, "arg4"),
-            (5, "r8", 8, "arg5"),
-            (6, "r9", 9, "arg6"),
-        ]
-    );
 }
 
 #[test]
@@ -186,6 +250,7 @@ fn wildcards_and_their_look_alikes() {
         ":f[",
         ":app:0x10",
         ":char* f<int>(int)",
+        "usdt:/bin/app:*:*",
     ] {
         assert!(
             !EventSpec::parse(text).is_ok_and(|spec| spec.is_glob()),
@@ -209,14 +274,6 @@ fn specs_match_the_names_they_mean() {
     assert!(!matches(":0x10", "0x10"));
 }
 
-/// The message for a text that is refused.
-fn refused(text: &str) -> String {
-    match EventSpec::parse(text) {
-        Ok(spec) => panic!("{text} was taken for {spec:?}"),
-        Err(error) => error.to_string(),
-    }
-}
-
 /// All messages, one after the other: what a user sees.
 #[test]
 fn errors_point_at_the_place_and_say_what_to_write() {
@@ -237,9 +294,10 @@ fn errors_point_at_the_place_and_say_what_to_write() {
         "libc: malloc",
         "libc:$arg1",
         "libc:size=$arg1",
-        "libc:830",
+        "libc:830k",
         "libc:0x",
         "libc:0x83g",
+        "libc:08",
         "libc:0x10000000000000000",
         "libc:malloc+",
         "libc:malloc+0x",
@@ -247,41 +305,66 @@ fn errors_point_at_the_place_and_say_what_to_write() {
         "libc:malloc+99999999999999999999",
         "libc:malloc +8",
         "libc:+8",
-        "libc:malloc arg1",
-        "libc:malloc size=arg1",
-        "libc:malloc $arg0",
-        "libc:malloc $arg7",
-        "libc:malloc $argx",
-        "libc:malloc $",
-        "libc:malloc $retval",
-        "libc:malloc $arg1:u64",
-        "libc:malloc %di",
-        "libc:malloc $arg1 fd=%di:s32",
-        "libc:malloc $arg1 +0(%si)",
-        "libc:malloc $arg1 size=",
-        "libc:malloc $arg1 2nd=$arg2",
-        "libc:malloc $arg1 a-b=$arg2",
-        "libc:malloc $arg1 =$arg2",
-        "libc:malloc $arg1 $arg1",
-        "libc:malloc arg2=$arg1 $arg2",
-        "libc:malloc a=$arg1 b=$arg1 c=$arg1 d=$arg1 e=$arg1 f=$arg1 g=$arg1",
-        "p:net/req /usr/bin/app:0x830 fd=%di:s32",
-        "r:net/ret /usr/bin/app:0x830 ret=$retval",
-        "uprobe:/bin/bash:readline",
-        "uretprobe:/bin/bash:readline",
-        "usdt:/bin/app:net:request",
-        "libc:malloc:20",
+        "libc:malloc:20k",
+        "libc:file.c:0",
+        "libc::20",
+        "libc:a:b:20",
+        "libc:file.c:99999999999",
         "größe:grö+ß $arg1",
         "libc:\tmalloc\n$arg9",
+        "p: /bin/ls:0x1000",
+        "p:/a /bin/ls:0x1000",
+        "p:net/req",
+        "p:malloc",
+        "p:a.b/c /bin/ls:0x1000",
+        "p:1net/req /bin/ls:0x1000",
+        "p:net/a-b /bin/ls:0x1000",
+        "p:net/a/b /bin/ls:0x1000",
+        "p:net/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa /bin/ls:0x1000",
+        "p2:net/req /bin/ls:0x1000",
+        "p:net/req /bin/ls:0x1000%retur",
+        "p:net/req /bin/ls:0x1000%return%return",
+        "p:net/req :main%exit",
+        "p:net/req /bin/ls:0x1000(0x10",
+        "p:net/req /bin/ls:0x1000(0x10)x",
+        "p:net/req /bin/ls:0x1000()",
+        "p:net/req /bin/ls:0x1000(1)(1)",
+        "r:net/req :main+8",
+        "r :file.c:120",
+        "-:net/req",
+        "uprobe:/bin/bash:0x1000",
+        "uprobe:readline",
+        "uretprobe:/bin/bash:readline+4",
+        "usdt:/bin/app:request",
+        "usdt:/bin/app::request",
+        "usdt:/bin/app:net:",
+        "usdt:/bin/app:net:request:x",
     ];
-    let all: Vec<String> = texts.iter().map(|text| refused(text)).collect();
+    let refused = |text: &&str| match EventSpec::parse(text) {
+        Ok(spec) => panic!("{text} was taken for {spec:?}"),
+        Err(error) => error.to_string(),
+    };
+    let all: Vec<String> = texts.iter().map(refused).collect();
     insta::assert_snapshot!(all.join("\n\n"));
 }
 
 #[test]
-fn columns_count_characters() {
-    let error = EventSpec::parse("größe:größe $arg9").unwrap_err();
-    assert_eq!(error.column, 12);
+fn columns_count_bytes_and_carets_characters() {
+    let error = EventSpec::parse("größe:größe %foo").unwrap_err();
+    assert_eq!(error.column, 16);
+    let shown = error.to_string();
+    assert_eq!(shown.lines().nth(2).unwrap().find('^'), Some(2 + 12));
     let error = EventSpec::parse("größe").unwrap_err();
-    assert_eq!(error.column, 5);
+    assert_eq!(error.column, 7);
+}
+
+#[test]
+fn length_is_limited() {
+    let long = format!(" :{} ", "a".repeat(EventSpec::MAX_LENGTH - 1));
+    assert!(EventSpec::parse(&long).is_ok());
+    let error = EventSpec::parse(&format!("{}b", long.trim_end())).unwrap_err();
+    assert_eq!(error.column, 1 + EventSpec::MAX_LENGTH);
+    // Each of these words may be the last of the symbol.
+    let words = format!(":operator {}", "a ".repeat(8000));
+    assert!(EventSpec::parse(&words).is_ok());
 }

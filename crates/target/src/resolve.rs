@@ -85,6 +85,8 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
     for object in chosen {
         match &spec.place {
             Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
+            Place::Line { .. } => return Err(ResolveError::NotYet("lines of source")),
+            Place::Static { .. } => return Err(ResolveError::NotYet("static markers")),
             Place::Symbol { pattern, offset } => {
                 let finder = Finder {
                     objects,

@@ -38,6 +38,9 @@ impl fmt::Display for Candidate {
 /// Why an event's place was not found.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ResolveError {
+    /// A kind of place that is understood but cannot be found yet.
+    #[error("{0} cannot be found yet")]
+    NotYet(&'static str),
     /// The program or library cannot be used.
     #[error(transparent)]
     Object(#[from] ObjectError),

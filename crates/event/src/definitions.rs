@@ -1,0 +1,249 @@
+//! Files of definitions: one event a line, as they are written to the kernel's `uprobe_events`.
+
+use crate::error::ParseError;
+use crate::fetch::FetchArg;
+use crate::names::automatic_name;
+use crate::parse;
+use crate::spec::{EventSpec, ObjectRef, Place};
+use std::collections::HashMap;
+use std::fmt;
+
+/// A line of a file of definitions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are probes")]
+pub enum Definition {
+    /// An event.
+    Probe(EventSpec),
+    /// `-:GROUP/EVENT`: what was defined before under that name is taken back.
+    Remove {
+        /// Without it, events of all groups.
+        group: Option<String>,
+        /// Empty for `-:GROUP/`: all events of the group.
+        name: String,
+    },
+}
+
+/// What is wrong with a line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefinitionError {
+    /// The line's number, from 1.
+    pub line: usize,
+    /// The error; its text is the line, its column is counted in the line.
+    pub error: ParseError,
+}
+
+/// Everything that is wrong with a file, in the order of its lines; never empty.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct DefinitionErrors(pub Vec<DefinitionError>);
+
+impl Definition {
+    /// Parses one line, without its comment.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, at which column, and what to write instead. Never panics.
+    pub fn parse(line: &str) -> Result<Definition, ParseError> {
+        let (start, end) = parse::trimmed(line);
+        if !parse::removes(&line[start..end]) {
+            return EventSpec::parse(line).map(Definition::Probe);
+        }
+        let help = "write -:GROUP/EVENT, -:EVENT, or -:GROUP/ for a whole group";
+        let Some(names) = line[start..end].strip_prefix("-:") else {
+            let message = "event name is not specified";
+            return Err(ParseError::at(line, start + 1, message, help));
+        };
+        if let Some(blank) = names.find(char::is_whitespace) {
+            let message = "there is something behind the event's name";
+            return Err(ParseError::at(line, start + 2 + blank, message, help));
+        }
+        let (group, name) = parse::names(line, start + 2, names, false)?;
+        let name = name.unwrap_or_default();
+        Ok(Definition::Remove { group, name })
+    }
+}
+
+/// Reads a file: the events that are left when all lines have been done one after the other,
+/// each with the number of its line, from 1.
+///
+/// Empty lines are passed over; a `#` at the start of a line or behind a blank begins a comment,
+/// unless it stands in double quotes. A definition does not go on in the next line.
+///
+/// As in the kernel, several definitions may have the same name: they are one event in several
+/// places, and must be of the same kind and have the same arguments. The same place twice is
+/// refused, and so is the removal of what is not there.
+///
+/// # Errors
+///
+/// All lines that are wrong.
+pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErrors> {
+    let mut events = Events::default();
+    let mut errors = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        let line = without_comment(line);
+        if line.trim().is_empty() {
+            continue;
+        }
+        let done = Definition::parse(line).and_then(|definition| match definition {
+            Definition::Probe(event) => events.add(number, line, event),
+            Definition::Remove { group, name } => {
+                if events.remove(group.as_deref(), &name) {
+                    return Ok(());
+                }
+                let at = line.find(':').map_or(0, |colon| colon + 1);
+                let message = "there is no such event in the lines before";
+                let help = "only what this file defines can be removed in it";
+                Err(ParseError::at(line, at, message, help))
+            }
+        });
+        if let Err(error) = done {
+            let line = number;
+            errors.push(DefinitionError { line, error });
+        }
+    }
+    if errors.is_empty() {
+        Ok(events.all.into_iter().flatten().collect())
+    } else {
+        Err(DefinitionErrors(errors))
+    }
+}
+
+/// The line up to its comment.
+fn without_comment(line: &str) -> &str {
+    let (mut quoted, mut escaped) = (false, false);
+    let mut before = ' ';
+    for (at, c) in line.char_indices() {
+        if c == '#' && !quoted && before.is_whitespace() {
+            return &line[..at];
+        }
+        if c == '"' && !(quoted && escaped) {
+            quoted = !quoted;
+        }
+        escaped = c == '\\' && !escaped;
+        before = c;
+    }
+    line
+}
+
+/// What is defined so far.
+#[derive(Default)]
+struct Events {
+    /// In the order of their lines; those that were taken back are gone.
+    all: Vec<Option<(usize, EventSpec)>>,
+    /// Which have this group and name.
+    named: HashMap<(String, String), Vec<usize>>,
+}
+
+impl Events {
+    fn add(&mut self, number: usize, line: &str, event: EventSpec) -> Result<(), ParseError> {
+        if let Some(name) = name(&event) {
+            let same = self
+                .named
+                .entry((group(&event).to_string(), name))
+                .or_default();
+            let others = same.iter().filter_map(|index| self.all[*index].as_ref());
+            fits(line, &event, others)?;
+            same.push(self.all.len());
+        }
+        self.all.push(Some((number, event)));
+        Ok(())
+    }
+
+    /// Whether there was such an event. An empty name means all of the group.
+    fn remove(&mut self, of_group: Option<&str>, of_name: &str) -> bool {
+        let mut found = false;
+        for one in &mut self.all {
+            let is_meant = one.as_ref().is_some_and(|(_, event)| {
+                of_group.is_none_or(|of_group| of_group == group(event))
+                    && (of_name.is_empty() || name(event).as_deref() == Some(of_name))
+            });
+            if is_meant {
+                *one = None;
+                found = true;
+            }
+        }
+        found
+    }
+}
+
+fn group(event: &EventSpec) -> &str {
+    event.group.as_deref().unwrap_or(EventSpec::DEFAULT_GROUP)
+}
+
+/// The name that was given, or the automatic one of a place in a file.
+fn name(event: &EventSpec) -> Option<String> {
+    match (&event.name, &event.object, &event.place) {
+        (Some(name), ..) => Some(name.clone()),
+        (None, ObjectRef::Path(path) | ObjectRef::Name(path), Place::FileOffset(offset)) => {
+            Some(automatic_name(event.at, path, *offset))
+        }
+        _ => None,
+    }
+}
+
+/// Where the argument stands, with its name.
+fn word_at(argument: &FetchArg) -> usize {
+    match argument.named {
+        true => argument.at - argument.name.len() - 1,
+        false => argument.at,
+    }
+}
+
+/// Refuses what cannot be the same event as others of its name.
+fn fits<'a>(
+    line: &str,
+    event: &EventSpec,
+    others: impl Iterator<Item = &'a (usize, EventSpec)>,
+) -> Result<(), ParseError> {
+    let start = parse::trimmed(line).0;
+    for (number, other) in others {
+        let error = |at, message: &str| {
+            let help = format!("line {number} has an event of this name");
+            Err(ParseError::at(line, at, message, help))
+        };
+        if other.at != event.at {
+            return error(start, "probe type is different from existing probe");
+        }
+        let pairs = other.arguments.iter().zip(&event.arguments);
+        let different = pairs
+            .clone()
+            .find(|(a, b)| a.name != b.name || a.known_type() != b.known_type());
+        if let Some((_, argument)) = different {
+            let message = "argument type or name is different from existing probe";
+            return error(word_at(argument), message);
+        }
+        if other.arguments.len() != event.arguments.len() {
+            let extra = event.arguments.get(pairs.len()).map(word_at);
+            let at = extra.unwrap_or(line.trim_end().len());
+            return error(at, "argument type or name is different from existing probe");
+        }
+        let values = |event: &EventSpec| -> Vec<_> {
+            let values = event.arguments.iter();
+            values.map(|argument| argument.fetch.clone()).collect()
+        };
+        if (&other.object, &other.place) == (&event.object, &event.place)
+            && values(other) == values(event)
+        {
+            return error(start, "there is already the exact same probe event");
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for DefinitionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.error)
+    }
+}
+
+impl fmt::Display for DefinitionErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}

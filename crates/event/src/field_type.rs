@@ -1,0 +1,251 @@
+//! Types of fields, in the kernel's spelling.
+
+use crate::error::ParseError;
+use crate::number;
+use std::fmt;
+use std::str::FromStr;
+
+/// How a number is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Shown {
+    /// `u8` to `u64`, and bit fields: decimal.
+    Unsigned,
+    /// `s8` to `s64`: decimal with a sign.
+    Signed,
+    /// `x8` to `x64`: hexadecimal.
+    Hexadecimal,
+    /// `char`: one byte as a character.
+    Character,
+    /// `symbol`: the function that the address lies in.
+    Symbol,
+}
+
+/// Which bits of a number are the field. `1 <= width` and `width + offset <=` the bits of the
+/// number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bits {
+    /// How many bits.
+    pub width: u8,
+    /// Number of the lowest one; 0 is the least significant of the container.
+    pub offset: u8,
+}
+
+/// What a field, or an element of an array, is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// A number, little endian.
+    Number {
+        /// How it is shown.
+        shown: Shown,
+        /// How long it is: 1, 2, 4 or 8 bytes. Of a bit field, its container.
+        bytes: u8,
+        /// The part of it that is meant; always shown unsigned.
+        bits: Option<Bits>,
+    },
+    /// The bytes at the address up to a NUL.
+    String {
+        /// `ustring`, which in a program means the same as `string`.
+        user: bool,
+    },
+}
+
+/// The type behind the colon of a fetch argument.
+///
+/// `Display` and [`FromStr`] are the kernel's spelling: `u32`, `s8`, `x64`, `char`, `string`,
+/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FieldType {
+    /// Of each element.
+    pub element: Element,
+    /// The number of elements of an array, 1 to 64.
+    pub count: Option<u16>,
+}
+
+/// The longest array.
+const MAX_COUNT: u64 = 64;
+
+/// The help for a type that there is not.
+const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, symbol, \
+     bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
+
+impl FieldType {
+    /// `x64`: a register or 8 bytes of memory, unless a type is given.
+    pub const X64: FieldType = FieldType {
+        element: Element::Number {
+            shown: Shown::Hexadecimal,
+            bytes: 8,
+            bits: None,
+        },
+        count: None,
+    };
+
+    /// `string`
+    pub const STRING: FieldType = FieldType {
+        element: Element::String { user: false },
+        count: None,
+    };
+
+    /// Whether there is a string in it, so that its length is known only when it is read.
+    pub fn is_string(&self) -> bool {
+        matches!(self.element, Element::String { .. })
+    }
+}
+
+/// Parses the type that is `text[start..end]`.
+pub(crate) fn parse(text: &str, start: usize, end: usize) -> Result<FieldType, ParseError> {
+    let word = &text[start..end];
+    let (name, count) = match word.find('[') {
+        Some(bracket) => {
+            let count = array(text, start + bracket + 1, end)?;
+            (&word[..bracket], Some(count))
+        }
+        None => (word, None),
+    };
+    let element = element(text, start, name)?;
+    Ok(FieldType { element, count })
+}
+
+/// The number of elements, from behind the bracket.
+fn array(text: &str, start: usize, end: usize) -> Result<u16, ParseError> {
+    let inside = &text[start..end];
+    let Some(close) = inside.find(']') else {
+        let help = "write TYPE[COUNT]";
+        return Err(ParseError::at(text, end, "array is not closed", help));
+    };
+    if close + 1 < inside.len() {
+        let help = "an array has one dimension, and nothing stands behind it";
+        let at = start + close + 1;
+        return Err(ParseError::at(text, at, "array has wrong suffix", help));
+    }
+    let count = number::parse(text, start, &inside[..close], "array size")?;
+    match count {
+        0 => Err(number::bad(text, start, "array size", "it is zero")),
+        1..=MAX_COUNT => Ok(count as u16),
+        _ => {
+            let message = format!("array number {count} is too big");
+            let help = "an array has at most 64 elements";
+            Err(ParseError::at(text, start, message, help))
+        }
+    }
+}
+
+/// A type without its array.
+fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> {
+    let unknown = |help: &str| {
+        let message = match name {
+            "" => "the type is missing".to_string(),
+            _ => format!("unknown type `{name}`"),
+        };
+        Err(ParseError::at(text, start, message, help))
+    };
+    let number = |shown, bytes| Element::Number {
+        shown,
+        bytes,
+        bits: None,
+    };
+    Ok(match name {
+        "char" => number(Shown::Character, 1),
+        "symbol" => number(Shown::Symbol, 8),
+        "string" => Element::String { user: false },
+        "ustring" => Element::String { user: true },
+        "symstr" => return unknown("`symbol` shows an address as the function it lies in"),
+        "%pd" | "%pD" => return unknown("directory entries are in the kernel only"),
+        _ if name.contains(')') => return unknown("the type stands behind the last brace"),
+        _ if name.starts_with('b') && name.contains('@') => return bit_field(text, start, name),
+        _ => {
+            let shown = match name.chars().next() {
+                Some('u') => Shown::Unsigned,
+                Some('s') => Shown::Signed,
+                Some('x') => Shown::Hexadecimal,
+                _ => return unknown(TYPES),
+            };
+            match &name[1..] {
+                "8" => number(shown, 1),
+                "16" => number(shown, 2),
+                "32" => number(shown, 4),
+                "64" => number(shown, 8),
+                _ => return unknown(TYPES),
+            }
+        }
+    })
+}
+
+/// `bWIDTH@OFFSET/SIZE`, all in bits.
+fn bit_field(text: &str, start: usize, name: &str) -> Result<Element, ParseError> {
+    let bad = |why: &str| {
+        let help = "write bWIDTH@OFFSET/SIZE in bits; SIZE is 8, 16, 32 or 64";
+        let message = format!("invalid bitfield `{name}`: {why}");
+        Err(ParseError::at(text, start, message, help))
+    };
+    let parts = name[1..].split_once('@');
+    let Some((width, (offset, size))) =
+        parts.and_then(|(width, rest)| Some((width, rest.split_once('/')?)))
+    else {
+        return bad("the size of its container is missing");
+    };
+    let (width, offset, size) = match (
+        number::unsigned(width),
+        number::unsigned(offset),
+        number::unsigned(size),
+    ) {
+        (Ok(width), Ok(offset), Ok(size)) => (width, offset, size),
+        (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return bad(&why),
+    };
+    if !matches!(size, 8 | 16 | 32 | 64) {
+        return bad(&format!("there is no container of {size} bits"));
+    }
+    if width == 0 {
+        return bad("it has no bits");
+    }
+    if width.saturating_add(offset) > size {
+        return bad("it ends behind its container");
+    }
+    Ok(Element::Number {
+        shown: Shown::Unsigned,
+        bytes: (size / 8) as u8,
+        bits: Some(Bits {
+            width: width as u8,
+            offset: offset as u8,
+        }),
+    })
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (letter, bits) = match *self {
+            Element::String { user: false } => return f.write_str("string"),
+            Element::String { user: true } => return f.write_str("ustring"),
+            Element::Number {
+                bytes,
+                bits: Some(Bits { width, offset }),
+                ..
+            } => return write!(f, "b{width}@{offset}/{}", u16::from(bytes) * 8),
+            Element::Number { shown, bytes, .. } => match shown {
+                Shown::Character => return f.write_str("char"),
+                Shown::Symbol => return f.write_str("symbol"),
+                Shown::Unsigned => ('u', u16::from(bytes) * 8),
+                Shown::Signed => ('s', u16::from(bytes) * 8),
+                Shown::Hexadecimal => ('x', u16::from(bytes) * 8),
+            },
+        };
+        write!(f, "{letter}{bits}")
+    }
+}
+
+impl fmt::Display for FieldType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.element.fmt(f)?;
+        match self.count {
+            Some(count) => write!(f, "[{count}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for FieldType {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse(text, 0, text.len())
+    }
+}

@@ -1,0 +1,153 @@
+//! Filters: which hits are recorded.
+
+use std::fmt;
+
+/// How a field is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Comparison {
+    /// `==`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`, of numbers only
+    Less,
+    /// `<=`, of numbers only
+    LessOrEqual,
+    /// `>`, of numbers only
+    Greater,
+    /// `>=`, of numbers only
+    GreaterOrEqual,
+    /// `&`: some bit of the number is set in both.
+    Bits,
+    /// `~`: the text matches a pattern, see [`glob_match`](crate::glob_match).
+    Matches,
+}
+
+impl Comparison {
+    /// The operator.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Comparison::Equal => "==",
+            Comparison::NotEqual => "!=",
+            Comparison::Less => "<",
+            Comparison::LessOrEqual => "<=",
+            Comparison::Greater => ">",
+            Comparison::GreaterOrEqual => ">=",
+            Comparison::Bits => "&",
+            Comparison::Matches => "~",
+        }
+    }
+}
+
+/// What a field is compared with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// A number, or a character's code.
+    Number {
+        /// As two's complement: `-1` is `u64::MAX`.
+        value: u64,
+        /// It is below zero.
+        negative: bool,
+    },
+    /// A text, or a pattern; without quotes and without the backslashes before quotes.
+    Text(String),
+}
+
+/// A condition; a hit that does not meet it is not recorded.
+///
+/// `!` binds more tightly than `&&`, which binds more tightly than `||`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Filter {
+    /// `FIELD OPERATOR VALUE`
+    Compare {
+        /// The name of an argument of the event, or else one of [`Filter::COMMON`]: an argument
+        /// of such a name comes first.
+        field: String,
+        /// Where the field stands in the event's text: bytes from its start.
+        at: usize,
+        /// The operator.
+        comparison: Comparison,
+        /// The value.
+        operand: Operand,
+    },
+    /// `!`
+    Not(Box<Filter>),
+    /// `&&`, of two or more
+    And(Vec<Filter>),
+    /// `||`, of two or more
+    Or(Vec<Filter>),
+}
+
+impl Filter {
+    /// What every event can be filtered by: the thread's name (a text), its number, and the
+    /// CPU's.
+    pub const COMMON: [&str; 6] = ["comm", "COMM", "tid", "common_pid", "cpu", "CPU"];
+
+    /// How deep parentheses and `!` may be nested.
+    pub const MAX_DEPTH: usize = 32;
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Number {
+                value,
+                negative: true,
+            } => write!(f, "{}", *value as i64),
+            Operand::Number { value, .. } => write!(f, "{value}"),
+            Operand::Text(text) => {
+                let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+                write!(f, "\"{escaped}\"")
+            }
+        }
+    }
+}
+
+/// A pattern as it stands between quotes: its own backslashes stay.
+fn quoted_pattern(pattern: &str) -> String {
+    let mut result = String::with_capacity(pattern.len() + 2);
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => result.push_str("\\\""),
+            '\\' => result.extend(std::iter::once('\\').chain(chars.next())),
+            c => result.push(c),
+        }
+    }
+    result
+}
+
+impl fmt::Display for Filter {
+    /// In one ordinary way, with parentheses around each `&&` and `||` inside another.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, all: &[Filter], operator: &str| {
+            for (index, one) in all.iter().enumerate() {
+                if index > 0 {
+                    write!(f, " {operator} ")?;
+                }
+                match one {
+                    Filter::And(_) | Filter::Or(_) => write!(f, "({one})")?,
+                    _ => write!(f, "{one}")?,
+                }
+            }
+            Ok(())
+        };
+        match self {
+            Filter::Compare {
+                field,
+                comparison: Comparison::Matches,
+                operand: Operand::Text(pattern),
+                ..
+            } => write!(f, "{field} ~ \"{}\"", quoted_pattern(pattern)),
+            Filter::Compare {
+                field,
+                comparison,
+                operand,
+                ..
+            } => write!(f, "{field} {} {operand}", comparison.as_str()),
+            Filter::Not(inner) => write!(f, "!({inner})"),
+            Filter::And(all) => list(f, all, "&&"),
+            Filter::Or(all) => list(f, all, "||"),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Numbers as the kernel reads them: `10`, `0x10`, and `010`, which is eight.
+
+use crate::error::ParseError;
+
+/// Why a word is not a number, as it stands in a message.
+pub(crate) fn unsigned(word: &str) -> Result<u64, String> {
+    let hexadecimal = word.strip_prefix("0x").or(word.strip_prefix("0X"));
+    let (digits, radix, kind) = match hexadecimal {
+        Some(digits) => (digits, 16, "a hexadecimal"),
+        None if word.len() > 1 && word.starts_with('0') => (&word[1..], 8, "an octal"),
+        None => (word, 10, "a decimal"),
+    };
+    if digits.is_empty() {
+        return Err("there are no digits".to_string());
+    }
+    if let Some(bad) = digits.chars().find(|c| !c.is_digit(radix)) {
+        return Err(format!("`{bad}` is not {kind} digit"));
+    }
+    u64::from_str_radix(digits, radix).map_err(|_| "it does not fit into 64 bits".to_string())
+}
+
+/// A number after its sign, as two's complement.
+pub(crate) fn with_sign(negative: bool, word: &str) -> Result<u64, String> {
+    let magnitude = unsigned(word)?;
+    match negative {
+        false => Ok(magnitude),
+        true if magnitude <= 1 << 63 => Ok(magnitude.wrapping_neg()),
+        true => Err("it does not fit into 64 bits".to_string()),
+    }
+}
+
+/// The number `word`, which stands at byte `at` of `text` and is called `what` in messages.
+pub(crate) fn parse(text: &str, at: usize, word: &str, what: &str) -> Result<u64, ParseError> {
+    unsigned(word).map_err(|why| bad(text, at, what, &why))
+}
+
+/// The error for a number.
+pub(crate) fn bad(text: &str, at: usize, what: &str, why: &str) -> ParseError {
+    let help = "a number is decimal, hexadecimal after 0x, or octal after 0";
+    ParseError::at(text, at, format!("invalid {what}: {why}"), help)
+}

@@ -1,0 +1,267 @@
+//! Parsing where a value comes from: registers, memory, variables, and what nests them.
+
+use crate::error::ParseError;
+use crate::fetch::{Base, Deref, Fetch};
+use crate::gpr::Gpr;
+use crate::number;
+use crate::symbol::is_word;
+
+const REGISTERS: &str =
+    "the registers are %ax, %bx, %cx, %dx, %si, %di, %bp, %sp and %r8 to %r15, all of 64 bits";
+const VARIABLES: &str =
+    "write $arg1 and so on, $arg*, $retval, $stack, $stack0 and so on, or $comm";
+const FORMS: &str = "a value is %REG, $argN, $stackN, $retval, $comm, @ADDR, @+OFFSET, \\NUMBER, \
+     \\\"TEXT\", +OFFSET(VALUE) or the name of a variable";
+
+/// Parses `text[start..end]`.
+pub(crate) fn parse(text: &str, start: usize, end: usize) -> Result<Fetch, ParseError> {
+    let mut derefs = Vec::new();
+    let (mut at, mut end) = (start, end);
+    while text[at..end].starts_with(['+', '-']) {
+        if derefs.len() == Fetch::MAX_DEREFS {
+            let help = format!("at most {} may be nested", Fetch::MAX_DEREFS);
+            let message = "dereference is too much nested";
+            return Err(ParseError::at(text, at, message, help));
+        }
+        let (deref, inside, close) = deref(text, at, end)?;
+        derefs.push(deref);
+        (at, end) = (inside, close);
+    }
+    derefs.reverse();
+    let base = base(text, at, end)?;
+    if !derefs.is_empty() {
+        let what = match base {
+            Base::Comm => "$comm",
+            Base::Text(_) => "a text",
+            Base::AllArguments => "$arg*",
+            _ => return Ok(Fetch { base, derefs }),
+        };
+        let message = format!("{what} can not be dereferenced");
+        return Err(ParseError::at(text, at, message, "only a number can be"));
+    }
+    Ok(Fetch { base, derefs })
+}
+
+/// `+|-[u]OFFS(`, and where what it stands around begins and ends.
+fn deref(text: &str, at: usize, end: usize) -> Result<(Deref, usize, usize), ParseError> {
+    let Some(open) = text[at..end].find('(') else {
+        let help =
+            "memory is +OFFSET(VALUE); an offset in a function is SYMBOL+OFFSET, in one word";
+        return Err(ParseError::at(text, at, "dereference needs a brace", help));
+    };
+    let negative = text[at..].starts_with('-');
+    let signed = &text[at + 1..at + open];
+    let (user, digits) = match signed.strip_prefix('u') {
+        Some(digits) => (true, digits),
+        None => (false, signed),
+    };
+    let bad = |why: &str| number::bad(text, at, "dereference offset", why);
+    let offset = number::with_sign(negative, digits).map_err(|why| bad(&why))? as i64;
+    if offset != 0 && (offset < 0) != negative {
+        return Err(bad("it does not fit into 63 bits"));
+    }
+    let inside = at + open + 1;
+    let Some(close) = text[inside..end].rfind(')') else {
+        let help = "write +OFFSET(VALUE)";
+        let message = "dereference brace is not closed";
+        return Err(ParseError::at(text, end, message, help));
+    };
+    let behind = inside + close + 1;
+    if behind < end {
+        let help = "a type is written behind a colon, as in +0(%di):u32";
+        let message = "invalid fetch argument: there is something behind the brace";
+        return Err(ParseError::at(text, behind, message, help));
+    }
+    Ok((Deref { offset, user }, inside, inside + close))
+}
+
+/// What stands in the innermost brace.
+fn base(text: &str, at: usize, end: usize) -> Result<Base, ParseError> {
+    let word = &text[at..end];
+    let Some(first) = word.chars().next() else {
+        let message = "invalid fetch argument: there is nothing";
+        return Err(ParseError::at(text, at, message, FORMS));
+    };
+    match first {
+        '%' => register(text, at, &word[1..]),
+        '$' => dollar(text, at, &word[1..]),
+        '@' => memory(text, at, &word[1..]),
+        '\\' => immediate(text, at + 1, &word[1..]),
+        c if is_word(c) && !c.is_ascii_digit() => variable(text, at, word),
+        _ => {
+            let help = match first {
+                '&' => "write the variable without &: a structure's own address cannot be recorded",
+                '*' => "write +0(VARIABLE) for what a pointer leads to",
+                '/' => "the file stands first, as in PATH:SYMBOL; events are of the kinds p and r",
+                '"' | '\'' => "a text is \\\"TEXT\"",
+                _ => FORMS,
+            };
+            let message = format!("invalid fetch argument `{word}`");
+            Err(ParseError::at(text, at, message, help))
+        }
+    }
+}
+
+fn register(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
+    if let Some(register) = Gpr::from_name(name) {
+        return Ok(Base::Register(register));
+    }
+    let help = match (name, Gpr::from_part(name)) {
+        ("ip" | "rip" | "eip", _) => {
+            "the place of an event is known: it is in the trace's description".to_string()
+        }
+        (
+            "flags" | "eflags" | "rflags" | "cs" | "ss" | "ds" | "es" | "fs" | "gs" | "orig_ax",
+            _,
+        ) => {
+            format!("only general registers can be read; {REGISTERS}")
+        }
+        (_, Some((register, bytes))) => {
+            format!("write {register}:u{} for its lower bits", bytes * 8)
+        }
+        _ if name.starts_with("xmm") || name.starts_with("ymm") || name.starts_with("st") => {
+            "floating point registers are not read".to_string()
+        }
+        _ => REGISTERS.to_string(),
+    };
+    let message = format!("invalid register name `%{name}`");
+    Err(ParseError::at(text, at, message, help))
+}
+
+fn dollar(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
+    let digits = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let error = |what: &str, help: &str| {
+        let message = format!("invalid {what} `${name}`");
+        Err(ParseError::at(text, at, message, help))
+    };
+    match name {
+        "retval" => return Ok(Base::Retval),
+        "comm" | "COMM" => return Ok(Base::Comm),
+        "stack" => return Ok(Base::StackPointer),
+        "arg*" => return Ok(Base::AllArguments),
+        _ => {}
+    }
+    if let Some(number) = name.strip_prefix("stack").filter(|n| digits(n)) {
+        return match number.parse() {
+            Ok(number) => Ok(Base::StackWord(number)),
+            Err(_) => error("stack number", "$stack0 to $stack65535 can be read"),
+        };
+    }
+    if let Some(number) = name.strip_prefix("arg").filter(|n| digits(n)) {
+        return match number.parse() {
+            Ok(number @ 1..) => Ok(Base::Argument(number)),
+            Ok(0) | Err(_) => error("argument number", "arguments are $arg1 to $arg255"),
+        };
+    }
+    error("$-variable", VARIABLES)
+}
+
+/// What stands behind the `@`.
+fn memory(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
+    if let Some(offset) = word.strip_prefix('+') {
+        let offset = number::parse(text, at, offset, "file offset value")?;
+        return Ok(Base::FileOffset(offset));
+    }
+    if word.starts_with(|c: char| c.is_ascii_digit()) {
+        let address = number::parse(text, at, word, "memory address")?;
+        return Ok(Base::Address(address));
+    }
+    let message = "symbol is not available with uprobe";
+    let help = "write @ADDRESS, @+OFFSET in the file, or the name of a variable without @";
+    Err(ParseError::at(text, at, message, help))
+}
+
+/// What stands behind the backslash, at byte `at`.
+fn immediate(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
+    if let Some(rest) = word.strip_prefix('"') {
+        let Some(length) = closing_quote(rest, '"') else {
+            let message = "string is not closed with '\"'";
+            let help = "write \\\"TEXT\"; a quote in the text is \\\"";
+            return Err(ParseError::at(text, at + word.len(), message, help));
+        };
+        let behind = at + 1 + length + 1;
+        if length + 1 < rest.len() {
+            let message = "invalid fetch argument: there is something behind the string";
+            let help = "a quote in the text is \\\"";
+            return Err(ParseError::at(text, behind, message, help));
+        }
+        return Ok(Base::Text(unescaped(&rest[..length], &['"', '\\'])));
+    }
+    let (negative, digits) = match word.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, word.strip_prefix('+').unwrap_or(word)),
+    };
+    let value = number::with_sign(negative, digits)
+        .map_err(|why| number::bad(text, at, "immediate value", &why))?;
+    Ok(Base::Immediate(value))
+}
+
+/// The length of what stands before the first `quote` that has no backslash before it.
+pub(crate) fn closing_quote(text: &str, quote: char) -> Option<usize> {
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' {
+            chars.next();
+        } else if c == quote {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Takes the backslash away from before these characters, and leaves others.
+pub(crate) fn unescaped(text: &str, escaped: &[char]) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            result.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some(next) if escaped.contains(&next) => result.push(next),
+            Some(next) => result.extend(['\\', next]),
+            None => result.push('\\'),
+        }
+    }
+    result
+}
+
+/// `NAME`, then any number of `.NAME`, `->NAME`, `.0` and `[INDEX]`.
+fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
+    let name_end = |from: usize| {
+        word[from..]
+            .find(|c| !is_word(c))
+            .map_or(word.len(), |n| from + n)
+    };
+    let bad = |offset: usize, why: &str| {
+        let message = format!("invalid variable: {why}");
+        let help = "write VARIABLE, and behind it ->MEMBER, .MEMBER or [INDEX]";
+        Err(ParseError::at(text, at + offset, message, help))
+    };
+    let mut done = name_end(0);
+    while done < word.len() {
+        let rest = &word[done..];
+        if let Some(inside) = rest.strip_prefix('[') {
+            let Some(close) = inside.find(']') else {
+                return bad(word.len(), "the bracket is not closed");
+            };
+            if let Err(why) = number::unsigned(&inside[..close]) {
+                return bad(done + 1, &format!("the index is not a number, {why}"));
+            }
+            done += close + 2;
+            continue;
+        }
+        let operator = match rest {
+            _ if rest.starts_with("->") => 2,
+            _ if rest.starts_with('.') => 1,
+            _ => return bad(done, "it goes on with something else than a member"),
+        };
+        let member = name_end(done + operator);
+        if member == done + operator {
+            return bad(member, "the member's name is missing");
+        }
+        done = member;
+    }
+    Ok(Base::Variable(word.to_string()))
+}

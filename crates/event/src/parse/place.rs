@@ -1,0 +1,296 @@
+//! Parsing which file, and where in it.
+
+use crate::error::ParseError;
+use crate::number;
+use crate::parse::{FORM, first_word};
+use crate::spec::{ObjectRef, Place};
+use crate::symbol::{assigned, lone_colon, offset_sign, starts_argument, symbol_end};
+
+/// Object and place.
+pub(super) struct Site {
+    pub object: ObjectRef,
+    pub place: Place,
+    pub reference_counter: Option<u64>,
+    /// `%return` stands behind it.
+    pub returns: bool,
+    /// Where the arguments start.
+    pub end: usize,
+    /// Where the place starts.
+    start: usize,
+}
+
+/// Parses `OBJECT:PLACE`.
+pub(super) fn site(
+    text: &str,
+    start: usize,
+    end: usize,
+    bpftrace: bool,
+) -> Result<Site, ParseError> {
+    let colon = separator(text, start, end)?;
+    let mut site = Site {
+        object: object(text, start, colon)?,
+        place: Place::FileOffset(0),
+        reference_counter: None,
+        returns: false,
+        end: colon + 1,
+        start: colon + 1,
+    };
+    let rest = &text[colon + 1..end];
+    if rest.is_empty() || rest.starts_with(char::is_whitespace) {
+        let message = "there is no symbol after the colon";
+        return Err(ParseError::at(text, colon + 1, message, FORM));
+    }
+    let is_argument = |text: &str| text.starts_with(['$', '%', '@']);
+    if is_argument(rest) || assigned(rest).is_some_and(is_argument) {
+        let message = "there is no symbol before the argument";
+        return Err(ParseError::at(text, colon + 1, message, FORM));
+    }
+    if !rest.starts_with(|c: char| c.is_ascii_digit()) {
+        symbol(text, end, &mut site)?;
+    } else if bpftrace {
+        let message = "bpftrace means an address here, and not an offset in the file";
+        let help = "write p PATH:OFFSET with the offset in the file, or uprobe:PATH:SYMBOL+OFFSET";
+        return Err(ParseError::at(text, colon + 1, message, help));
+    } else {
+        file_offset(text, end, &mut site)?;
+    }
+    Ok(site)
+}
+
+/// Refuses a place, in an event that stands from `start` on, which is not where a function
+/// begins and so has no return.
+pub(super) fn can_return(text: &str, start: usize, site: &Site) -> Result<(), ParseError> {
+    let (at, help) = match &site.place {
+        Place::Symbol { offset: 0, .. } | Place::FileOffset(_) => return Ok(()),
+        Place::Symbol { .. } => (site.start, "leave out the offset"),
+        Place::Line { .. } => (site.start, "write the function's name"),
+        Place::Static { .. } => (start, "a static marker has no return"),
+    };
+    let message = "retprobe address must be a function entry";
+    Err(ParseError::at(text, at, message, help))
+}
+
+/// Parses `PATH:PROVIDER:NAME`.
+pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site, ParseError> {
+    let word = first_word(&text[start..end]);
+    let parts: Vec<&str> = word.split(':').collect();
+    let word_end = start + word.len();
+    let help = "write usdt:PATH:PROVIDER:NAME; * stands for any provider or name";
+    let error = |at, message: &str| Err(ParseError::at(text, at, message, help));
+    let [path, provider, name] = parts[..] else {
+        return match parts.get(3) {
+            Some(_) => error(
+                word_end - parts[3..].join(":").len() - 1,
+                "there is something behind the marker's name",
+            ),
+            None => error(word_end, "the marker's provider or name is missing"),
+        };
+    };
+    let provider_at = start + path.len() + 1;
+    if provider.is_empty() {
+        return error(provider_at, "the marker's provider is missing");
+    }
+    if name.is_empty() {
+        return error(word_end, "the marker's name is missing");
+    }
+    Ok(Site {
+        object: object(text, start, start + path.len())?,
+        place: Place::Static {
+            provider: provider.to_string(),
+            name: name.to_string(),
+        },
+        reference_counter: None,
+        returns: false,
+        end: word_end,
+        start: provider_at,
+    })
+}
+
+/// The colon between file and place: the first that is not part of `::`.
+fn separator(text: &str, start: usize, end: usize) -> Result<usize, ParseError> {
+    let main = |name: &str| format!("write :{name} for the main program, or LIBRARY:{name}");
+    if text[start..end].starts_with("::") {
+        let name = first_word(text[start..end].trim_start_matches(':'));
+        return Err(ParseError::at(
+            text,
+            start,
+            "`::` does not part a file from a symbol",
+            main(if name.is_empty() { "ns::name" } else { name }),
+        ));
+    }
+    let word = first_word(&text[start..end]);
+    if word.starts_with('/')
+        && let Some(colon) = word.rfind(":0x")
+    {
+        return Ok(start + colon); // the path itself may have a colon
+    }
+    let mut at = start;
+    while let Some(found) = text[at..end].find(':') {
+        let colon = at + found;
+        let run = text[colon..end].bytes().take_while(|b| *b == b':').count();
+        if run % 2 == 1 {
+            return Ok(colon);
+        }
+        at = colon + run;
+    }
+    let help = if word.contains('/') {
+        FORM.to_string()
+    } else {
+        main(word)
+    };
+    Err(ParseError::at(
+        text,
+        start + word.len(),
+        "there is no colon between a file and a symbol",
+        help,
+    ))
+}
+
+/// What stands before the colon.
+fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseError> {
+    let object = &text[start..colon];
+    if object.is_empty() {
+        return Ok(ObjectRef::Main);
+    }
+    let is_path = object.contains('/');
+    let is_end = |at: usize| !is_path || starts_argument(object[at..].trim_start());
+    let mut blanks = object.char_indices().filter(|(_, c)| c.is_whitespace());
+    if let Some((blank, _)) = blanks.find(|(at, _)| is_end(*at)) {
+        let message = "there is no colon before the first blank";
+        return Err(ParseError::at(text, start + blank, message, FORM));
+    }
+    if is_path {
+        return Ok(ObjectRef::Path(object.to_string()));
+    }
+    if let Some(wildcard) = object.find(['*', '?']) {
+        return Err(ParseError::at(
+            text,
+            start + wildcard,
+            "a library is not named by a pattern",
+            "the start of its file name is enough, such as libpython for libpython3.11.so.1.0",
+        ));
+    }
+    Ok(ObjectRef::Name(object.to_string()))
+}
+
+/// Parses `OFFSET[(REFERENCE_COUNTER)][%return]`, the latter two in either order.
+fn file_offset(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError> {
+    let start = site.start;
+    let word = first_word(&text[start..end]);
+    let digits = word.find(['%', '(']).unwrap_or(word.len());
+    site.place = Place::FileOffset(number::unsigned(&word[..digits]).map_err(|why| {
+        let help = "a symbol does not start with a digit; an offset is in bytes from the start of \
+             the file, decimal or after 0x";
+        ParseError::at(text, start, format!("invalid uprobe offset: {why}"), help)
+    })?);
+    let (mut at, word_end) = (start + digits, start + word.len());
+    while at < word_end {
+        let rest = &text[at..word_end];
+        if let Some(inside) = rest.strip_prefix('(') {
+            if site.reference_counter.is_some() {
+                let message = "reference counter has wrong suffix";
+                return Err(ParseError::at(text, at, message, "it is given once"));
+            }
+            let Some(close) = inside.find(')') else {
+                let message = "reference counter brace is not closed";
+                let help = "write PATH:OFFSET(OFFSET_OF_THE_COUNTER)";
+                return Err(ParseError::at(text, word_end, message, help));
+            };
+            let what = "reference counter offset";
+            let counter = number::parse(text, at + 1, &inside[..close], what)?;
+            site.reference_counter = Some(counter);
+            at += close + 2;
+        } else if site.reference_counter.is_some() && !rest.starts_with('%') {
+            let message = "reference counter has wrong suffix";
+            let help = "behind it come a blank and the arguments";
+            return Err(ParseError::at(text, at, message, help));
+        } else {
+            let suffix = rest.find('(').unwrap_or(rest.len());
+            return_suffix(text, at, &rest[..suffix], site)?;
+            at += suffix;
+        }
+    }
+    site.end = word_end;
+    Ok(())
+}
+
+/// Takes `%return`.
+fn return_suffix(text: &str, at: usize, suffix: &str, site: &mut Site) -> Result<(), ParseError> {
+    if suffix != "%return" || site.returns {
+        let message = format!("invalid probed address suffix `{suffix}`");
+        let help = "there is only %return";
+        return Err(ParseError::at(text, at, message, help));
+    }
+    site.returns = true;
+    Ok(())
+}
+
+/// Parses `SYMBOL[+OFFSET][%return]` or `FILE:LINE`.
+fn symbol(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError> {
+    let start = site.start;
+    let mut symbol = &text[start..end];
+    symbol = &symbol[..symbol_end(symbol)];
+    site.end = start + symbol.len();
+    let before = symbol.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '%');
+    if let Some(percent) = symbol[before.len()..].find('%').map(|at| before.len() + at)
+        && !symbol[..percent].ends_with(|c: char| c.is_whitespace() || c == '\\')
+    {
+        return_suffix(text, start + percent, &symbol[percent..], site)?;
+        symbol = &symbol[..percent];
+    }
+    if let Some(colon) = lone_colon(symbol) {
+        if let Some(place) = line(text, start, symbol, colon)? {
+            site.place = place;
+            return Ok(());
+        }
+        let message = "there is a second colon";
+        let help = "a line of source is PATH:FILE:LINE; other than that one colon stands between \
+             file and symbol";
+        return Err(ParseError::at(text, start + colon, message, help));
+    }
+    let (pattern, offset) = match offset_sign(symbol) {
+        Some(0) => {
+            let message = "there is no symbol before the offset";
+            return Err(ParseError::at(text, start, message, FORM));
+        }
+        Some(sign) if symbol[..sign].ends_with(char::is_whitespace) => {
+            let message = "there is a blank before the offset";
+            let help = "write SYMBOL+OFFSET in one word";
+            return Err(ParseError::at(text, start + sign, message, help));
+        }
+        Some(sign) => {
+            let offset = number::parse(text, start + sign + 1, &symbol[sign + 1..], "offset")?;
+            (&symbol[..sign], offset)
+        }
+        None => (symbol, 0),
+    };
+    site.place = Place::Symbol {
+        pattern: pattern.to_string(),
+        offset,
+    };
+    Ok(())
+}
+
+/// `FILE:LINE`, if digits stand behind the colon.
+fn line(text: &str, start: usize, place: &str, colon: usize) -> Result<Option<Place>, ParseError> {
+    let (file, digits) = (&place[..colon], &place[colon + 1..]);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let error = |at, message, help| Err(ParseError::at(text, start + at, message, help));
+    if file.is_empty() {
+        return error(
+            0,
+            "there is no source file before the line",
+            "write PATH:FILE:LINE",
+        );
+    }
+    match digits.parse() {
+        Ok(line @ 1..) => Ok(Some(Place::Line {
+            file: file.to_string(),
+            line,
+        })),
+        Ok(0) => error(colon + 1, "there is no line 0", "lines count from 1"),
+        Err(_) => error(colon + 1, "the line does not fit into 32 bits", ""),
+    }
+}

@@ -1,0 +1,152 @@
+//! Filters: what they mean, and what is refused.
+
+use capriole_event::{Comparison, EventSpec, Filter, Operand};
+
+const FIELDS: &str = ":f x=%di:s32 s=+0(%si):string a=+0(%si):u8[2] v size";
+
+fn filter(text: &str) -> Filter {
+    let event = EventSpec::parse(&format!("{FIELDS} if {text}"));
+    let event = event.unwrap_or_else(|error| panic!("{error}"));
+    event.filter.unwrap()
+}
+
+/// The filter in its ordinary way to be written.
+fn means(text: &str, expected: &str) {
+    assert_eq!(filter(text).to_string(), expected, "{text}");
+    let again = filter(expected).to_string();
+    assert_eq!(again, expected);
+}
+
+#[test]
+fn conditions_and_how_they_bind() {
+    means("x > 3", "x > 3");
+    means("x>=3", "x >= 3");
+    means("x&0x10", "x & 16");
+    means("x == 010", "x == 8");
+    means("x != -1", "x != -1");
+    means("x == 0", "x == 0");
+    means("x == 'a'", "x == 97");
+    means("s == \"a\"", "s == \"a\"");
+    means("s != 'a'", "s != \"a\"");
+    means("comm == 'bash'", "comm == \"bash\"");
+    means("COMM ~ \"ngi*\"", "COMM ~ \"ngi*\"");
+    means("tid == 1 && common_pid <= 2", "tid == 1 && common_pid <= 2");
+    means("cpu < 2||CPU&1", "cpu < 2 || CPU & 1");
+    means("x & 1&&x & 2", "x & 1 && x & 2");
+    means("x==3||x==4&&s==\"a\"", "x == 3 || (x == 4 && s == \"a\")");
+    means(
+        "(x==3 || x==4) && !(s ~ \"a?\")",
+        "(x == 3 || x == 4) && !(s ~ \"a?\")",
+    );
+    means("!x == 3 && x < 5", "!(x == 3) && x < 5");
+    means("!!(x == 3)", "!(!(x == 3))");
+    means("(((x == 3)))", "x == 3");
+    means("s !~ \"a*\"", "!(s ~ \"a*\")");
+    means(
+        "v == 'a' || v == \"a\" || v > 3",
+        "v == 97 || v == \"a\" || v > 3",
+    );
+    means(r#"s == "a\"b\\""#, r#"s == "a\"b\\""#);
+    means(r#"s ~ "a\*\"b""#, r#"s ~ "a\*\"b""#);
+    means("s ~ '\"'", r#"s ~ "\"""#);
+}
+
+#[test]
+fn operands() {
+    let operand = |text: &str| match filter(text) {
+        Filter::Compare {
+            operand,
+            comparison,
+            at,
+            ..
+        } => {
+            assert_eq!(at, FIELDS.len() + 4);
+            (comparison, operand)
+        }
+        other => panic!("{other:?}"),
+    };
+    let number = |value, negative| Operand::Number { value, negative };
+    let text = |text: &str| Operand::Text(text.to_string());
+    use Comparison::*;
+    assert_eq!(operand("x == -1"), (Equal, number(u64::MAX, true)));
+    assert_eq!(operand("x == -0"), (Equal, number(0, false)));
+    assert_eq!(
+        operand("x < 0xffffffffffffffff"),
+        (Less, number(u64::MAX, false))
+    );
+    assert_eq!(operand(r#"s == "a\"\\\n""#), (Equal, text(r#"a"\\n"#)));
+    assert_eq!(operand(r#"s ~ "a\"\\*""#), (Matches, text(r#"a"\\*"#)));
+    assert_eq!(operand("x & '\\''"), (Bits, number(39, false)));
+}
+
+#[test]
+fn a_field_comes_before_what_all_events_have() {
+    let event = EventSpec::parse(":f comm=%di if comm > 3").unwrap();
+    assert_eq!(event.filter.unwrap().to_string(), "comm > 3");
+    let event = EventSpec::parse(":f $arg* if len > 3").unwrap();
+    assert_eq!(event.filter.unwrap().to_string(), "len > 3");
+    let event = EventSpec::parse("p:a/b libc:write if comm == \"x\"").unwrap();
+    assert!(event.arguments.is_empty());
+}
+
+#[test]
+fn depth_is_limited() {
+    let nested = |depth: usize| format!(":f if {}cpu == 1{}", "(".repeat(depth), ")".repeat(depth));
+    assert!(EventSpec::parse(&nested(Filter::MAX_DEPTH)).is_ok());
+    assert!(EventSpec::parse(&nested(Filter::MAX_DEPTH + 1)).is_err());
+    assert!(EventSpec::parse(&nested(1_000_000)).is_err());
+    assert!(EventSpec::parse(&format!(":f if {}cpu == 1", "!".repeat(1_000_000))).is_err());
+}
+
+/// All messages, one after the other: what a user sees.
+#[test]
+fn errors() {
+    let texts = [
+        "",
+        "x",
+        "x ==",
+        "x = 3",
+        "x => 3",
+        "x <> 3",
+        "x === 3",
+        "y == 1",
+        "3 == x",
+        "== 3",
+        "x > 3 &&",
+        "x > 3 & x < 4",
+        "x > 3 and x < 4",
+        "x && 3",
+        "x > 3 x",
+        "(x > 3",
+        "(x > 3 x",
+        "x > 3)",
+        "()",
+        "x ~ \"a\"",
+        "x == \"a\"",
+        "x == 'ab'",
+        "x == a",
+        "x == 3k",
+        "x == 08",
+        "x == - 1",
+        "x == 99999999999999999999",
+        "s < \"a\"",
+        "s & 3",
+        "s == 3",
+        "s == a",
+        "s == \"a",
+        "comm < \"a\"",
+        "comm == 3",
+        "cpu ~ \"1\"",
+        "v < \"a\"",
+        "v ~ 3",
+        "a == 1",
+    ];
+    let refused = |text: &&str| match EventSpec::parse(&format!(
+        ":f x=%di s=+0(%si):string a=+0(%si):u8[2] v if {text}"
+    )) {
+        Ok(spec) => panic!("{text} was taken for {:?}", spec.filter),
+        Err(error) => error.to_string(),
+    };
+    let all: Vec<String> = texts.iter().map(refused).collect();
+    insta::assert_snapshot!(all.join("\n\n"));
+}
