@@ -1,8 +1,8 @@
 //! Processes: what they are, how their code is changed while they run, and how it
 //! is put back.
 //!
-//! - [`process`], [`maps`], [`object`], [`symbols`], [`resolve`]: looking, without
-//!   touching
+//! - [`process`], [`maps`], [`object`], [`symbols`], [`debug`], [`resolve`]: looking,
+//!   without touching
 //! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`attach`], [`guards`], [`patch`], [`detach`], [`recover`]: probes in and out
@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod attach;
+pub mod debug;
 pub mod detach;
 pub mod error;
 pub mod gadgets;

@@ -31,6 +31,7 @@ pub(crate) use table::Entry;
 pub use table::Objects;
 pub use unwind::{Frame, LandingPads};
 
+use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError};
 use crate::symbols::{OtherSymbol, SymbolTable};
 use elf::Headers;
 use notes::Facts;
@@ -90,6 +91,8 @@ pub struct ObjectFile {
     symbols: OnceLock<Result<SymbolTable, ObjectProblem>>,
     text: OnceLock<Result<Vec<Text>, ObjectProblem>>,
     rseq: OnceLock<Result<Vec<RseqSection>, ObjectProblem>>,
+    debug_directories: Vec<PathBuf>,
+    debug: OnceLock<Result<Box<DebugData>, DebugError>>,
 }
 
 impl ObjectFile {
@@ -150,7 +153,40 @@ impl ObjectFile {
             symbols: OnceLock::new(),
             text: OnceLock::new(),
             rseq: OnceLock::new(),
+            debug_directories: DIRECTORIES.map(PathBuf::from).to_vec(),
+            debug: OnceLock::new(),
         })
+    }
+
+    /// Looks for separate debug information in these directories instead of
+    /// `/usr/lib/debug`.
+    #[must_use]
+    pub fn with_debug_directories(mut self, directories: Vec<PathBuf>) -> ObjectFile {
+        self.debug_directories = directories;
+        self
+    }
+
+    /// Names, types and source lines, from the file itself or a separate one. The files are
+    /// read when this is first asked for, and once.
+    ///
+    /// # Errors
+    ///
+    /// There is none, with where it was looked for, or it is damaged.
+    pub fn debug(&self) -> Result<Debug<'_>, DebugError> {
+        let read = || DebugData::read(self, &self.debug_directories).map(Box::new);
+        match self.debug.get_or_init(read) {
+            Ok(data) => Ok(Debug::new(self, data)),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Link address and bytes of `.eh_frame`.
+    pub(crate) fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
+        unwind::eh_frame(&self.source, &self.headers)
     }
 
     /// How the file is called: its path in the process, or as it was opened.

@@ -5,7 +5,7 @@
 //! for a demangled name.
 
 mod bounds;
-mod demangle;
+pub(crate) mod demangle;
 mod lookup;
 mod near;
 mod read;

@@ -97,7 +97,10 @@ pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Fram
 
 /// Link address and bytes of `.eh_frame`, by its section or, in a file without
 /// section headers, by the pointer in `.eh_frame_hdr`.
-fn eh_frame(source: &Source, headers: &Headers) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
+pub(crate) fn eh_frame(
+    source: &Source,
+    headers: &Headers,
+) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
     if let Some(section) = headers.section(".eh_frame") {
         if !section.in_file() {
             return Ok(None);

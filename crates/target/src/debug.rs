@@ -1,0 +1,43 @@
+//! Names, types and source lines from debug information (DWARF 2 to 5).
+//!
+//! - [`ObjectFile::debug`](crate::object::ObjectFile::debug) finds it: in the file, in a
+//!   separate file by build id or `.gnu_debuglink`, with dwz's common file and `.dwo` and
+//!   `.dwp` files;
+//! - [`Debug::functions`] and [`Debug::line`] turn names and source lines into sites, with
+//!   every inlined copy; [`Debug::site`] says what is around an address;
+//! - [`Debug::fetch`] turns a variable with its path at a site into registers, offsets and a
+//!   type; [`Debug::describe`] lists what there is.
+//!
+//! What a file says is not believed: sizes and depths are bounded, each question is allowed
+//! a bounded amount of work, and what cannot be read is an error, never a panic. All
+//! addresses are link addresses.
+
+mod ctext;
+mod die;
+mod entry;
+mod error;
+mod fetch;
+mod find;
+mod frame;
+mod functions;
+mod index;
+mod lines;
+mod list;
+mod location;
+mod path;
+mod place;
+mod scope;
+mod sections;
+mod setup;
+mod types;
+mod units;
+mod walk;
+
+pub use error::{DebugError, LineError, NotUsed, Refusal, Tried, VariableError};
+pub use fetch::TypedFetch;
+pub(crate) use find::{DIRECTORIES, DebugData};
+pub use functions::FunctionPlace;
+pub use lines::LinePlace;
+pub use list::Described;
+pub use scope::{Frame, Site};
+pub use units::Debug;

@@ -1,0 +1,281 @@
+//! Entries of debug information (DIEs), their attributes, and what these refer to.
+
+use std::rc::Rc;
+
+use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, DwTag, constants as dw};
+
+use super::error::DebugError;
+use super::units::{Bytes, Debug, DieKey, Loaded, Space, UnitKey};
+
+pub(super) type Value<'a> = AttributeValue<Bytes<'a>>;
+
+/// Origins and specifications that are followed from one entry to the next.
+const ORIGINS: usize = 8;
+
+/// An entry.
+#[derive(Clone)]
+pub(super) struct Die<'a> {
+    pub unit: Rc<Loaded<'a>>,
+    pub entry: DebuggingInformationEntry<Bytes<'a>>,
+}
+
+impl<'a> Die<'a> {
+    pub(super) fn key(&self) -> DieKey {
+        DieKey {
+            unit: self.unit.key,
+            offset: self.entry.offset(),
+        }
+    }
+
+    pub(super) fn tag(&self) -> DwTag {
+        self.entry.tag()
+    }
+
+    pub(super) fn attr(&self, name: DwAt) -> Option<Value<'a>> {
+        self.entry.attr_value(name)
+    }
+
+    pub(super) fn has(&self, name: DwAt) -> bool {
+        self.entry.has_attr(name)
+    }
+
+    pub(super) fn flag(&self, name: DwAt) -> bool {
+        matches!(self.attr(name), Some(AttributeValue::Flag(true)))
+    }
+
+    pub(super) fn unsigned(&self, name: DwAt) -> Option<u64> {
+        self.attr(name)?.udata_value()
+    }
+
+    pub(super) fn signed(&self, name: DwAt) -> Option<i64> {
+        self.attr(name)?.sdata_value()
+    }
+
+    pub(super) fn text(&self, name: DwAt) -> Option<String> {
+        let value = self.attr(name)?;
+        let bytes = self.unit.dwarf.attr_string(&self.unit.unit, value).ok()?;
+        Some(String::from_utf8_lossy(bytes.slice()).into_owned())
+    }
+
+    /// The language of its unit (`DW_AT_language`).
+    pub(super) fn language(&self) -> Option<gimli::DwLang> {
+        let root = self.unit.unit.header.root_offset();
+        match self.unit.unit.entry(root).ok()?.attr_value(dw::DW_AT_language)? {
+            AttributeValue::Language(language) => Some(language),
+            _ => None,
+        }
+    }
+
+    /// A link address covered by it, and whether it says anything about addresses.
+    pub(super) fn covers(&self, address: u64) -> Option<bool> {
+        let ranges = self.ranges(MOST_RANGES);
+        (!ranges.is_empty()).then(|| ranges.iter().any(|r| r.0 <= address && address < r.1))
+    }
+
+    /// The first `limit` ranges of link addresses that it covers; empty ones are left out.
+    pub(super) fn ranges(&self, limit: usize) -> Vec<(u64, u64)> {
+        let mut found = Vec::new();
+        if !self.has(dw::DW_AT_low_pc) && !self.has(dw::DW_AT_ranges) {
+            return found;
+        }
+        let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
+        if let Ok(mut ranges) = dwarf.die_ranges(unit, &self.entry) {
+            while let Ok(Some(range)) = ranges.next() {
+                if found.len() == limit {
+                    break;
+                }
+                if range.begin < range.end {
+                    found.push((range.begin, range.end));
+                }
+            }
+        }
+        found
+    }
+
+    /// Where it is entered: `DW_AT_entry_pc`, or the start of its first range.
+    pub(super) fn entry_address(&self) -> Option<u64> {
+        let first = self.ranges(1).first().map(|range| range.0);
+        let value = self.attr(dw::DW_AT_entry_pc);
+        let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
+        let entry = match value {
+            None => None,
+            // An offset from the low address, in DWARF 5.
+            Some(
+                AttributeValue::Udata(_)
+                | AttributeValue::Data1(_)
+                | AttributeValue::Data2(_)
+                | AttributeValue::Data4(_)
+                | AttributeValue::Data8(_),
+            ) => {
+                let distance = value.and_then(|value| value.udata_value());
+                let low = self
+                    .attr(dw::DW_AT_low_pc)
+                    .and_then(|low| dwarf.attr_address(unit, low).ok()?);
+                distance.and_then(|distance| low.or(first)?.checked_add(distance))
+            }
+            Some(value) => dwarf.attr_address(unit, value).ok().flatten(),
+        };
+        // An entry outside of its ranges is not believed.
+        entry
+            .filter(|&entry| self.covers(entry) == Some(true))
+            .or(first)
+    }
+
+    /// Code for it is there.
+    pub(super) fn has_code(&self) -> bool {
+        self.has(dw::DW_AT_low_pc) || self.has(dw::DW_AT_ranges)
+    }
+}
+
+/// Ranges of one entry that are looked at.
+const MOST_RANGES: usize = 1 << 16;
+
+impl<'a> Debug<'a> {
+    pub(super) fn die(&self, key: DieKey) -> Result<Die<'a>, DebugError> {
+        let unit = self.unit(key.unit)?;
+        let entry = unit.unit.entry(key.offset)?;
+        self.spend(1 + entry.attrs().len() as u64)?;
+        Ok(Die { unit, entry })
+    }
+
+    pub(super) fn root(&self, unit: &Rc<Loaded<'a>>) -> Result<Die<'a>, DebugError> {
+        let offset = unit.unit.header.root_offset();
+        self.die(DieKey {
+            unit: unit.key,
+            offset,
+        })
+    }
+
+    /// The children of an entry, without theirs.
+    pub(super) fn children(&self, die: &Die<'a>) -> Result<Vec<Die<'a>>, DebugError> {
+        let mut found = Vec::new();
+        if !die.entry.has_children() {
+            return Ok(found);
+        }
+        let unit = &die.unit;
+        let mut cursor = unit.unit.entries_at_offset(die.entry.offset())?;
+        cursor.next_entry()?;
+        let mut wanted = None;
+        // `next_entry` goes into an entry, `next_sibling` past what is below it.
+        let mut more = cursor.next_entry()?;
+        while more {
+            let Some(entry) = cursor.current() else { break };
+            let depth = entry.depth();
+            if *wanted.get_or_insert(depth) != depth {
+                break;
+            }
+            self.spend(1 + entry.attrs().len() as u64)?;
+            found.push(Die {
+                unit: unit.clone(),
+                entry: entry.clone(),
+            });
+            let before = cursor.offset();
+            more = cursor.next_sibling()?.is_some();
+            self.spend((cursor.offset().0.saturating_sub(before.0) / 8) as u64)?;
+        }
+        Ok(found)
+    }
+
+    /// The entry that an attribute refers to.
+    pub(super) fn reference(&self, die: &Die<'a>, name: DwAt) -> Result<Option<DieKey>, DebugError> {
+        let Some(value) = die.attr(name) else {
+            return Ok(None);
+        };
+        self.resolve(die.unit.key, value)
+    }
+
+    fn resolve(&self, from: UnitKey, value: Value<'a>) -> Result<Option<DieKey>, DebugError> {
+        Ok(match value {
+            AttributeValue::UnitRef(offset) => Some(DieKey { unit: from, offset }),
+            AttributeValue::DebugInfoRef(offset) => Some(self.at(from.space, offset.0)?),
+            AttributeValue::DebugInfoRefSup(offset) => Some(self.at(Space::Supplement, offset.0)?),
+            AttributeValue::DebugTypesRef(signature) => Some(self.by_signature(from, signature.0)?),
+            _ => None,
+        })
+    }
+
+    /// The entry at an offset of `.debug_info`.
+    pub(super) fn at(&self, space: Space, offset: usize) -> Result<DieKey, DebugError> {
+        let heads = self.heads(space)?;
+        let info = heads.partition_point(|head| !head.key.in_types);
+        let heads = &heads[..info];
+        let after = heads.partition_point(|head| head.key.offset <= offset);
+        let head = after.checked_sub(1).and_then(|index| heads.get(index));
+        match head.filter(|head| offset < head.end) {
+            Some(head) => Ok(DieKey {
+                unit: head.key,
+                offset: gimli::UnitOffset(offset - head.key.offset),
+            }),
+            None => Err(DebugError::Damaged("a reference to nothing")),
+        }
+    }
+
+    fn by_signature(&self, from: UnitKey, signature: u64) -> Result<DieKey, DebugError> {
+        let find = |space| -> Result<Option<DieKey>, DebugError> {
+            let heads = self.heads(space)?;
+            self.spend(heads.len() as u64 / 8)?;
+            Ok(heads.iter().find_map(|head| {
+                let (own, offset) = head.type_of?;
+                (own == signature).then_some(DieKey {
+                    unit: head.key,
+                    offset,
+                })
+            }))
+        };
+        if let Some(found) = find(from.space)? {
+            return Ok(found);
+        }
+        let missing = DebugError::Damaged("a type without its unit");
+        let found = match from.space {
+            Space::Split(unit) | Space::SplitType(unit, _) => {
+                find(Space::SplitType(unit, signature))?
+            }
+            _ => None,
+        };
+        found.ok_or(missing)
+    }
+
+    /// An entry, and those that complete it: what it is a copy of, what declared it before.
+    pub(super) fn with_origins(&self, die: &Die<'a>) -> Vec<Die<'a>> {
+        let mut found = vec![die.clone()];
+        for _ in 0..ORIGINS {
+            let last = &found[found.len() - 1];
+            let next = [dw::DW_AT_abstract_origin, dw::DW_AT_specification]
+                .into_iter()
+                .find_map(|name| self.reference(last, name).ok().flatten());
+            match next.map(|key| self.die(key)) {
+                Some(Ok(next)) => found.push(next),
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// An attribute of an entry or of what completes it.
+    pub(super) fn text_of(&self, die: &Die<'a>, name: DwAt) -> Option<String> {
+        // Mostly it is there, and nothing else has to be read.
+        die.text(name)
+            .or_else(|| self.with_origins(die).iter().find_map(|die| die.text(name)))
+    }
+
+    /// Name as in the source, without namespaces.
+    pub(super) fn name_of(&self, die: &Die<'a>) -> Option<String> {
+        self.text_of(die, dw::DW_AT_name)
+    }
+
+    /// Name that the linker knows, if the language mangles names.
+    pub(super) fn linkage_name_of(&self, die: &Die<'a>) -> Option<String> {
+        self.text_of(die, dw::DW_AT_linkage_name)
+            .or_else(|| self.text_of(die, dw::DW_AT_MIPS_linkage_name))
+    }
+
+    /// The type of an entry, or of what completes it.
+    pub(super) fn type_of(&self, die: &Die<'a>) -> Result<Option<DieKey>, DebugError> {
+        for die in self.with_origins(die) {
+            if die.has(dw::DW_AT_type) {
+                return self.reference(&die, dw::DW_AT_type);
+            }
+        }
+        Ok(None)
+    }
+}

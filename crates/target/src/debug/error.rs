@@ -1,0 +1,346 @@
+//! Why debug information does not answer.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// A file that was looked at for debug information, and why it does not serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// The file.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: NotUsed,
+}
+
+/// Why a file does not serve as debug information of another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotUsed {
+    /// Nothing is there, or it may not be read.
+    #[error("not there")]
+    Absent,
+    /// The linker's identification is another one.
+    #[error("of another build")]
+    OtherBuild,
+    /// The check sum of `.gnu_debuglink` is not that of the file.
+    #[error("check sum differs")]
+    CheckSum,
+    /// It has no `.debug_info`.
+    #[error("without .debug_info")]
+    Empty,
+    /// Not an ELF file, or a damaged one.
+    #[error("damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// Why debug information does not answer at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DebugError {
+    /// There is none.
+    #[error("{}", none(.path, .tried))]
+    None {
+        /// The program or library.
+        path: PathBuf,
+        /// Where it was looked for beside the file itself.
+        tried: Vec<Tried>,
+    },
+    /// It contradicts itself or ends too early.
+    #[error("damaged debug information: {0}; install or build it anew")]
+    Damaged(&'static str),
+    /// The same, as the reader of the format says it.
+    #[error("damaged debug information: {0}; install or build it anew")]
+    Dwarf(gimli::Error),
+    /// `.dwo` or `.dwp` file that is named but not found.
+    #[error(
+        "its debug information is split off into {}, which was not found: keep that file where the compiler put it, or make a .dwp of it", .0.display()
+    )]
+    SplitMissing(PathBuf),
+    /// A common file of dwz(1) that is named but not found.
+    #[error(
+        "its debug information refers to {}, which was not found: install the debug package as a whole", .0.display()
+    )]
+    SupplementMissing(PathBuf),
+    /// An answer would take more work than a sound file can ask for.
+    #[error("the debug information is too involved (damaged?)")]
+    TooMuch,
+    /// The address is in no function that is described.
+    #[error("no debug information about the code at {0:#x}: compile that source file with -g")]
+    NoFunction(u64),
+    /// A name that no function has.
+    #[error(
+        "no function `{0}` in the debug information: compile its source file with -g, or use the symbol"
+    )]
+    UnknownFunction(String),
+}
+
+impl From<gimli::Error> for DebugError {
+    fn from(error: gimli::Error) -> DebugError {
+        DebugError::Dwarf(error)
+    }
+}
+
+fn none(path: &std::path::Path, tried: &[Tried]) -> String {
+    let mut text = format!(
+        "no debug information for {}: compile it with -g, or install its debug symbols (Debian: the package whose name ends in -dbgsym)",
+        path.display()
+    );
+    for (index, Tried { path, why }) in tried.iter().enumerate() {
+        let start = if index == 0 { "; looked for " } else { ", " };
+        let _ = write!(text, "{start}{} ({why})", path.display());
+    }
+    text
+}
+
+/// Why a variable cannot be recorded at a site, and where in its text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{refusal}")]
+pub struct VariableError {
+    /// Bytes of the text `req->name` before the part that is at fault.
+    pub at: usize,
+    /// The reason.
+    pub refusal: Refusal,
+}
+
+impl VariableError {
+    pub(super) fn new(at: usize, refusal: impl Into<Refusal>) -> VariableError {
+        VariableError {
+            at,
+            refusal: refusal.into(),
+        }
+    }
+}
+
+/// The reasons why a variable cannot be recorded at a site.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The debug information as a whole does not answer.
+    #[error("{0}")]
+    Debug(#[from] DebugError),
+    /// Not `name`, followed by `->name`, `.name` and `[number]`, with `*` before it.
+    #[error("expected {0}")]
+    Syntax(&'static str),
+    /// No such parameter or variable.
+    #[error("no variable `{name}` here{}", there_are(.there))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What is there.
+        there: Vec<String>,
+    },
+    /// In the function, but of a block that does not contain the site.
+    #[error("`{name}` is not visible here; it is declared {}", at_line(*.line))]
+    OutOfScope {
+        /// The variable.
+        name: String,
+        /// Source line of its declaration.
+        line: Option<u64>,
+    },
+    /// The compiler keeps it nowhere at the site.
+    #[error("`{name}` is optimised out here{}", live(.lines))]
+    OptimisedOut {
+        /// The variable.
+        name: String,
+        /// Source lines at which it is kept somewhere, ascending; empty if nowhere.
+        lines: Vec<u64>,
+    },
+    /// The function's first instructions have not put it there yet.
+    #[error("`{name}` has no value yet here; probe {} instead", at_line(*.line))]
+    NotYetStored {
+        /// The variable.
+        name: String,
+        /// Source line of the first statement.
+        line: Option<u64>,
+    },
+    /// Only a caller knows the value.
+    #[error("`{0}` is known here only as what it was at the function's entry; probe the entry")]
+    EntryValue(String),
+    /// In pieces of which none holds all that was asked for.
+    #[error("`{0}` is spread over several places here; name a member, or probe another line")]
+    Pieces(String),
+    /// A pointer that was optimised away to something that is still there.
+    #[error(
+        "the pointer `{0}` is optimised out here, only what it points to is known; probe another line"
+    )]
+    ImplicitPointer(String),
+    /// Not in memory or a register but to be calculated.
+    #[error("`{0}` would have to be calculated here; probe another line, or fetch its registers")]
+    Computed(String),
+    /// In a vector or x87 register.
+    #[error(
+        "`{0}` is in a vector register here, which probes leave alone; probe a line where it is in memory"
+    )]
+    VectorRegister(String),
+    /// In storage of the thread.
+    #[error("`{0}` is thread-local, which is not supported; record a pointer to it")]
+    ThreadLocal(String),
+    /// A form of location that is not understood.
+    #[error("where `{0}` is cannot be understood: {1}")]
+    Location(String, &'static str),
+    /// A type that has no members was followed by `.` or `->`.
+    #[error("`{of}` has no members: its type is {c_type}")]
+    NoMembers {
+        /// What stands before.
+        of: String,
+        /// Its type.
+        c_type: String,
+    },
+    /// The struct has no such member.
+    #[error("{c_type} has no member `{name}`{}", there_are(.there))]
+    NoMember {
+        /// The struct.
+        c_type: String,
+        /// What was asked for.
+        name: String,
+        /// Its members.
+        there: Vec<String>,
+    },
+    /// `->`, `*` or `[` after what is no pointer.
+    #[error("`{of}` is not a pointer{}: its type is {c_type}", if *.brackets { " or array" } else { "; use `.`" })]
+    NotAPointer {
+        /// What stands before.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// `[` was asked for.
+        brackets: bool,
+    },
+    /// A pointer to something of which the size is not known.
+    #[error("what `{of}` points to is not known here ({c_type}); use an offset, +8(%di)")]
+    Incomplete {
+        /// What stands before.
+        of: String,
+        /// Its type.
+        c_type: String,
+    },
+    /// Beyond the end of an array.
+    #[error("the array has {0} elements")]
+    OutOfBounds(u64),
+    /// Struct, union or class as a whole.
+    #[error("`{of}` is {c_type}; name a member{}", there_are(.members))]
+    Whole {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// Its members.
+        members: Vec<String>,
+    },
+    /// A Rust slice, `&str` or `String`: pointer and length, no NUL at the end.
+    #[error(
+        "`{of}` is {c_type}, a pointer and a length without a NUL at the end; record its members{}", there_are(.members)
+    )]
+    RustSlice {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// Its members.
+        members: Vec<String>,
+    },
+    /// More elements than one field may have, or elements that are not numbers.
+    #[error("`{of}` is {c_type}; at most 64 numbers fit into a field: name an element, {of}[0]")]
+    Array {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+    },
+    /// Floating point without an explicit type.
+    #[error("`{of}` is {c_type}; ask for its bits with {of}:x{}", .size * 8)]
+    FloatingPoint {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// Bytes.
+        size: u64,
+    },
+    /// A type of a size that no field has.
+    #[error("`{of}` is {c_type} of {size} bytes; fields have 1, 2, 4 or 8")]
+    Size {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// Bytes.
+        size: u64,
+    },
+    /// The explicit type does not fit.
+    #[error("`{of}` is {c_type}, which cannot be recorded as {wanted}")]
+    Mismatch {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// What it should be recorded as.
+        wanted: &'static str,
+    },
+}
+
+fn there_are(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    match names.len() {
+        0 => String::new(),
+        len if len > SHOWN => format!(": there are {}, ...", names[..SHOWN].join(", ")),
+        _ => format!(": there are {}", names.join(", ")),
+    }
+}
+
+fn at_line(line: Option<u64>) -> String {
+    match line {
+        Some(line) => format!("at line {line}"),
+        None => "further on in the function".to_owned(),
+    }
+}
+
+fn live(lines: &[u64]) -> String {
+    match lines {
+        [] => "; compile with -Og or -O0 to keep it".to_owned(),
+        [line] => format!("; it is kept at line {line}"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(u64::to_string).collect();
+            format!("; it is kept at lines {} and {last}", first.join(", "))
+        }
+    }
+}
+
+/// Why a source line cannot be probed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// The debug information as a whole does not answer.
+    #[error("{0}")]
+    Debug(#[from] DebugError),
+    /// No source file has this name or ends in this path.
+    #[error("no source file `{file}` in the debug information{}", there_are(.near))]
+    UnknownFile {
+        /// What was asked for.
+        file: String,
+        /// Files with a name like it.
+        near: Vec<String>,
+    },
+    /// Several source files end in this path.
+    #[error("several source files end in `{file}`: {}; name more of the path", .of.join(", "))]
+    Ambiguous {
+        /// What was asked for.
+        file: String,
+        /// Their paths.
+        of: Vec<String>,
+    },
+    /// No instruction belongs to the line.
+    #[error("no code at line {line} of {file}{}", nearest(.near))]
+    NoCode {
+        /// The file.
+        file: String,
+        /// The line.
+        line: u64,
+        /// The nearest lines with code, ascending: up to two before and two behind.
+        near: Vec<u64>,
+    },
+}
+
+fn nearest(near: &[u64]) -> String {
+    if near.is_empty() {
+        return ", nor at any other".to_owned();
+    }
+    let lines: Vec<String> = near.iter().map(u64::to_string).collect();
+    format!("; the nearest with code: {}", lines.join(", "))
+}

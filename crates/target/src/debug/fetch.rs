@@ -1,0 +1,467 @@
+//! What is to be recorded of a variable: a fetch and the type of the field.
+
+use capriole_event::{Base, Bits, Deref, Element, Fetch, FieldType, Shown};
+use gimli::constants as dw;
+
+
+use super::error::{DebugError, Refusal, VariableError};
+use super::place::{Place, Start, Sum};
+use super::scope::Site;
+use super::types::{Shape, is_signed};
+use super::units::Debug;
+use super::walk::{Thing, word};
+
+/// Elements of an array that one field can have.
+const MOST_ELEMENTS: u64 = 64;
+
+/// A variable as a probe reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypedFetch {
+    /// From a register, an address or a constant, with the reads that follow.
+    pub fetch: Fetch,
+    /// The base of `fetch` ([`Base::Address`] or [`Base::Immediate`]) is a link address: the
+    /// load bias has to be added to it.
+    pub link_address: bool,
+    /// The type asked for, or the one that follows from the debug information.
+    pub field_type: FieldType,
+    /// The type in the source.
+    pub c_type: String,
+    /// Bytes of an array of characters that is recorded as a string: it need not end with a
+    /// NUL.
+    pub longest: Option<u64>,
+}
+
+impl<'a> Debug<'a> {
+    /// Turns a fetch whose base is a [`Base::Variable`] into one whose base a probe can read
+    /// at the site. `wanted` is the type that was asked for. Reads that stand around the
+    /// variable (`+8(req->next)`) count from its value, or from the address of an array.
+    ///
+    /// Without `wanted` the field is what the source says: numbers by sign and size, `bool`
+    /// as `u8`, `char` as a character, enumerations as numbers, pointers as `x64`, those to
+    /// `char` and arrays of `char` as strings, arrays of up to 64 numbers as such, bit fields
+    /// as their bits.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`]; the column counts from the start of the variable's text. A base that
+    /// is no variable is refused as [`Refusal::Syntax`].
+    pub fn fetch(
+        &self,
+        site: &Site,
+        fetch: &Fetch,
+        wanted: Option<FieldType>,
+    ) -> Result<TypedFetch, VariableError> {
+        self.begin();
+        let Base::Variable(text) = &fetch.base else {
+            return Err(VariableError::new(0, Refusal::Syntax("a variable")));
+        };
+        let thing = self.walk(site, text)?;
+        let at = thing.at;
+        let typed = match fetch.derefs.split_last() {
+            None => self.typed(thing, wanted),
+            Some((last, before)) => self.around(thing, before, *last, wanted),
+        };
+        typed.map_err(|refusal| VariableError { at, refusal })
+    }
+
+    /// Reads that stand around a variable.
+    fn around(
+        &self,
+        thing: Thing,
+        before: &[Deref],
+        last: Deref,
+        wanted: Option<FieldType>,
+    ) -> Result<TypedFetch, Refusal> {
+        let c_type = self.c_type(thing.kind);
+        let mismatch = Refusal::Mismatch {
+            of: thing.text.clone(),
+            c_type: c_type.clone(),
+            wanted: "an address",
+        };
+        let mut sum = match (self.shape(thing.kind)?, thing.place.clone()) {
+            (Shape::Array { .. }, Place::Memory(sum)) => sum,
+            (Shape::Array { .. }, _) => return Err(mismatch),
+            (Shape::Pointer { .. }, place) => word(place, &thing.text)?,
+            (Shape::Base { size: 8, .. }, place) if thing.bits.is_none() => {
+                word(place, &thing.text)?
+            }
+            _ => return Err(mismatch),
+        };
+        for deref in before {
+            let read = sum.add(deref.offset).read();
+            sum = read.ok_or_else(|| Refusal::Computed(thing.text.clone()))?;
+        }
+        let (mut fetch, link_address) = sum.add(last.offset).at();
+        let around = before.iter().rev();
+        for (deref, given) in fetch.derefs.iter_mut().rev().zip([&last].into_iter().chain(around)) {
+            deref.user = given.user;
+        }
+        Ok(TypedFetch {
+            fetch,
+            link_address,
+            field_type: wanted.unwrap_or(number(Shown::Hexadecimal, 8)),
+            c_type,
+            longest: None,
+        })
+    }
+
+    /// What to record of an object.
+    pub(super) fn typed(
+        &self,
+        thing: Thing,
+        wanted: Option<FieldType>,
+    ) -> Result<TypedFetch, Refusal> {
+        match wanted {
+            None => self.by_itself(&thing),
+            Some(FieldType {
+                element: Element::String { .. },
+                ..
+            }) => self.as_string(&thing, wanted),
+            Some(wanted) if wanted.count.is_some() => self.as_array(&thing, wanted),
+            Some(wanted) => self.as_number(&thing, wanted),
+        }
+    }
+
+    /// The type that the source says.
+    fn by_itself(&self, thing: &Thing) -> Result<TypedFetch, Refusal> {
+        let (of, c_type) = (thing.text.clone(), self.c_type(thing.kind));
+        let wrong_size = |size| Refusal::Size {
+            of: of.clone(),
+            c_type: c_type.clone(),
+            size,
+        };
+        match self.shape(thing.kind)? {
+            Shape::Base {
+                encoding: dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_decimal_float,
+                size,
+                ..
+            } => Err(match size {
+                2 | 4 | 8 => Refusal::FloatingPoint { of, c_type, size },
+                _ => wrong_size(size),
+            }),
+            Shape::Base {
+                encoding,
+                size,
+                name,
+            } => {
+                let shown = match encoding {
+                    _ if size == 1 && name == "char" => Shown::Character,
+                    encoding if is_signed(encoding) => Shown::Signed,
+                    _ => Shown::Unsigned,
+                };
+                let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
+                self.as_number(thing, number(shown, bytes))
+            }
+            Shape::Enumeration { size, signed } => {
+                let shown = if signed { Shown::Signed } else { Shown::Unsigned };
+                let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
+                self.as_number(thing, number(shown, bytes))
+            }
+            Shape::Pointer { target, size } => {
+                if self.is_char(target)? {
+                    return self.as_string(thing, None);
+                }
+                let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
+                self.as_number(thing, number(Shown::Hexadecimal, bytes))
+            }
+            Shape::Array { element, .. } => {
+                let array = self.bare(thing.kind)?;
+                let dimensions = array.map(|array| self.dimensions(&array)).transpose()?;
+                let left = dimensions.unwrap_or_default();
+                let left = left.get(thing.indexed..).unwrap_or_default();
+                let refused = || Refusal::Array {
+                    of: of.clone(),
+                    c_type: c_type.clone(),
+                };
+                let &[count] = left else {
+                    return Err(refused());
+                };
+                if self.is_char(element)? {
+                    return self.as_string(thing, None);
+                }
+                let count = count.filter(|count| (1..=MOST_ELEMENTS).contains(count));
+                let count = count.ok_or_else(refused)?;
+                let inner = match self.shape(element)? {
+                    Shape::Base { encoding, size, .. }
+                        if !matches!(
+                            encoding,
+                            dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_decimal_float
+                        ) =>
+                    {
+                        (is_signed(encoding).then_some(Shown::Signed), size)
+                    }
+                    Shape::Enumeration { size, signed } => {
+                        (signed.then_some(Shown::Signed), size)
+                    }
+                    Shape::Pointer { size, .. } => (Some(Shown::Hexadecimal), size),
+                    _ => return Err(refused()),
+                };
+                let bytes = field_size(inner.1).ok_or_else(refused)?;
+                let element = number(inner.0.unwrap_or(Shown::Unsigned), bytes);
+                self.as_array(
+                    thing,
+                    FieldType {
+                        count: Some(count as u16),
+                        ..element
+                    },
+                )
+            }
+            Shape::Record { key, .. } => {
+                let members = self.member_names(key)?;
+                let rust = matches!(self.die(key)?.language(), Some(dw::DW_LANG_Rust));
+                let slice = members.iter().any(|name| name == "data_ptr")
+                    || c_type.contains("String")
+                    || c_type.starts_with('&');
+                Err(match rust && slice {
+                    true => Refusal::RustSlice {
+                        of,
+                        c_type,
+                        members,
+                    },
+                    false => Refusal::Whole {
+                        of,
+                        c_type,
+                        members,
+                    },
+                })
+            }
+            Shape::Function | Shape::Void | Shape::Other | Shape::Reference { .. } => {
+                Err(wrong_size(0))
+            }
+        }
+    }
+
+    fn is_char(&self, kind: Option<super::units::DieKey>) -> Result<bool, DebugError> {
+        Ok(match self.shape(kind)? {
+            Shape::Base { size: 1, name, .. } => name == "char",
+            _ => false,
+        })
+    }
+
+    /// Text at a pointer, or in an array.
+    fn as_string(&self, thing: &Thing, wanted: Option<FieldType>) -> Result<TypedFetch, Refusal> {
+        let c_type = self.c_type(thing.kind);
+        let mismatch = || Refusal::Mismatch {
+            of: thing.text.clone(),
+            c_type: c_type.clone(),
+            wanted: "a string",
+        };
+        let mut longest = None;
+        let address = match (self.shape(thing.kind)?, &thing.place) {
+            (Shape::Array { .. }, Place::Memory(sum)) => {
+                if thing.indexed == 0 {
+                    longest = self.size(thing.kind)?.filter(|&size| size > 0);
+                }
+                sum.clone()
+            }
+            (Shape::Pointer { size: 8, .. } | Shape::Base { size: 8, .. }, place)
+                if thing.bits.is_none() =>
+            {
+                word(place.clone(), &thing.text)?
+            }
+            (Shape::Record { key, .. }, _)
+                if matches!(self.die(key)?.language(), Some(dw::DW_LANG_Rust)) =>
+            {
+                return Err(Refusal::RustSlice {
+                    of: thing.text.clone(),
+                    members: self.member_names(key)?,
+                    c_type,
+                });
+            }
+            _ => return Err(mismatch()),
+        };
+        let (fetch, link_address) = address.at();
+        Ok(TypedFetch {
+            fetch,
+            link_address,
+            field_type: wanted.unwrap_or(FieldType {
+                element: Element::String { user: false },
+                count: None,
+            }),
+            c_type,
+            longest,
+        })
+    }
+
+    /// Several numbers from memory: those of an array, or those that a pointer leads to.
+    fn as_array(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
+        let c_type = self.c_type(thing.kind);
+        let address = match (self.shape(thing.kind)?, &thing.place) {
+            (Shape::Pointer { size: 8, .. }, place) => word(place.clone(), &thing.text)?,
+            (_, Place::Memory(sum)) if thing.bits.is_none() => sum.clone(),
+            _ => {
+                return Err(Refusal::Mismatch {
+                    of: thing.text.clone(),
+                    c_type,
+                    wanted: "an array: it is not in memory here",
+                });
+            }
+        };
+        let (fetch, link_address) = address.at();
+        Ok(TypedFetch {
+            fetch,
+            link_address,
+            field_type: wanted,
+            c_type,
+            longest: None,
+        })
+    }
+
+    /// One number of the type `wanted`.
+    fn as_number(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
+        let c_type = self.c_type(thing.kind);
+        let of = || thing.text.clone();
+        let Element::Number { shown, bytes, bits } = wanted.element else {
+            return self.as_string(thing, Some(wanted));
+        };
+        let size = self.size(thing.kind)?.unwrap_or(u64::from(bytes));
+        if thing.bits.is_none() && u64::from(bytes) > size && self.is_whole(thing)? {
+            return Err(Refusal::Size {
+                of: of(),
+                c_type,
+                size,
+            });
+        }
+        let part = match (thing.bits, bits) {
+            (Some((first, width)), _) => Some((first, width)),
+            (None, Some(bits)) => Some((u64::from(bits.offset), u64::from(bits.width))),
+            (None, None) => None,
+        };
+        let extent = part.map_or(u64::from(bytes), |(first, width)| {
+            first.saturating_add(width).div_ceil(8)
+        });
+        let wrong_bits = || Refusal::Size {
+            of: of(),
+            c_type: c_type.clone(),
+            size,
+        };
+        let (sum, at) = match thing.place.clone().narrow(extent) {
+            Place::Memory(sum) => {
+                let Some((first, width)) = part else {
+                    let (fetch, link_address) = sum.at();
+                    return Ok(typed(fetch, link_address, wanted, c_type));
+                };
+                let (byte, container, offset) = if thing.bits.is_some() {
+                    container(first, width).ok_or_else(wrong_bits)?
+                } else {
+                    (0, bytes, first as u8)
+                };
+                let byte = i64::try_from(byte).map_err(|_| wrong_bits())?;
+                let (fetch, link_address) = sum.add(byte).at();
+                let field = with_bits(shown, container, width as u8, offset);
+                return Ok(typed(fetch, link_address, field, c_type));
+            }
+            Place::Register { register, at } => (Sum::of(Start::Register(register)), at),
+            Place::Value { value, at } => (value, at),
+            Place::Pieces { .. } => return Err(Refusal::Pieces(of())),
+            Place::Vector => return Err(Refusal::VectorRegister(of())),
+            Place::Missing => {
+                return Err(Refusal::OptimisedOut {
+                    name: of(),
+                    lines: Vec::new(),
+                });
+            }
+        };
+        let (fetch, link_address) = sum.value().ok_or_else(|| Refusal::Computed(of()))?;
+        // Of a word: from the lowest byte on, or some bits in the middle.
+        let (first, width) = match part {
+            Some((first, width)) => (first.saturating_add(at.saturating_mul(8)), width),
+            None if at == 0 => return Ok(typed(fetch, link_address, wanted, c_type)),
+            None => (at.saturating_mul(8), u64::from(bytes) * 8),
+        };
+        if first.saturating_add(width) > 64 || width == 0 {
+            return Err(wrong_bits());
+        }
+        let field = match width == 64 {
+            true => number(shown, 8),
+            false => with_bits(shown, 8, width as u8, first as u8),
+        };
+        Ok(typed(fetch, link_address, field, c_type))
+    }
+
+    /// Numbers, pointers and structs: what is read of them must not be more than they are.
+    fn is_whole(&self, thing: &Thing) -> Result<bool, DebugError> {
+        Ok(match self.shape(thing.kind)? {
+            Shape::Record { .. } | Shape::Array { .. } => true,
+            // A number in a register may be asked for as the whole register.
+            _ => matches!(thing.place, Place::Memory(_)),
+        })
+    }
+}
+
+
+fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String) -> TypedFetch {
+    TypedFetch {
+        fetch,
+        link_address,
+        field_type,
+        c_type,
+        longest: None,
+    }
+}
+
+fn number(shown: Shown, bytes: u8) -> FieldType {
+    FieldType {
+        element: Element::Number {
+            shown,
+            bytes,
+            bits: None,
+        },
+        count: None,
+    }
+}
+
+fn with_bits(shown: Shown, bytes: u8, width: u8, offset: u8) -> FieldType {
+    FieldType {
+        element: Element::Number {
+            shown,
+            bytes,
+            bits: Some(Bits { width, offset }),
+        },
+        count: None,
+    }
+}
+
+fn field_size(size: u64) -> Option<u8> {
+    matches!(size, 1 | 2 | 4 | 8).then_some(size as u8)
+}
+
+/// The smallest aligned container of a bit field: its byte offset and size, and the bits
+/// below the field. If there is none (packed structs), eight bytes from where it begins.
+fn container(first: u64, width: u64) -> Option<(u64, u8, u8)> {
+    if width == 0 || width > 64 {
+        return None;
+    }
+    for bytes in [1u64, 2, 4, 8] {
+        let bits = bytes * 8;
+        let offset = first % bits;
+        if offset + width <= bits {
+            return Some((first / bits * bytes, bytes as u8, offset as u8));
+        }
+    }
+    let offset = first % 8;
+    (offset + width <= 64).then_some((first / 8, 8, offset as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::container;
+
+    #[test]
+    fn containers_hold_their_fields() {
+        assert_eq!(container(5, 3), Some((0, 1, 5)));
+        assert_eq!(container(6, 3), Some((0, 2, 6)));
+        assert_eq!(container(32, 32), Some((4, 4, 0)));
+        assert_eq!(container(60, 8), Some((7, 8, 4)));
+        assert_eq!(container(0, 64), Some((0, 8, 0)));
+        assert_eq!(container(4, 64), None);
+        assert_eq!(container(4, 0), None);
+        for first in 0..200 {
+            for width in 1..=56 {
+                let (byte, size, offset) = container(first, width).unwrap();
+                assert_eq!(byte * 8 + u64::from(offset), first);
+                assert!(u64::from(offset) + width <= u64::from(size) * 8);
+            }
+        }
+    }
+}

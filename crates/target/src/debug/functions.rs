@@ -1,0 +1,101 @@
+//! Functions by name, with every place that they were inlined at.
+
+use std::collections::HashMap;
+
+use super::error::DebugError;
+use super::scope::Site;
+use super::units::{Debug, DieKey};
+use crate::symbols::demangle::{demangle, is_mangled, last_identifier, without_blanks};
+
+/// A place where a function is entered: its own code, or a copy that was inlined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionPlace {
+    /// Link address of the first instruction.
+    pub address: u64,
+    /// The function whose code it is, if this is a copy in another one.
+    pub inlined_into: Option<String>,
+    /// What names mean there.
+    pub site: Site,
+}
+
+/// `wanted` is a name of the function: as in the source, the linker's, or the latter
+/// demangled, with or without parameters.
+pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>) -> bool {
+    if name == Some(wanted) || linkage == Some(wanted) {
+        return true;
+    }
+    let Some(demangled) = linkage.filter(|name| is_mangled(name)).and_then(demangle) else {
+        return false;
+    };
+    let wanted = without_blanks(wanted);
+    let is = |name: &str| without_blanks(name) == wanted;
+    is(&demangled.full)
+        || is(&demangled.short)
+        || demangled.with_return_type.as_deref().is_some_and(is)
+}
+
+impl Debug<'_> {
+    /// The places at which a function is entered, by address: its own code and each copy
+    /// that was inlined.
+    ///
+    /// # Errors
+    ///
+    /// No function has that name, or the debug information is damaged.
+    pub fn functions(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
+        self.begin();
+        let names = self.names()?;
+        let mut indices: Vec<u32> = names.functions.get(name).cloned().unwrap_or_default();
+        if indices.is_empty()
+            && let Some(identifier) = last_identifier(name)
+        {
+            let fits = |linkage: &str| {
+                is_mangled(linkage)
+                    && linkage.contains(identifier)
+                    && is_called(name, None, Some(linkage))
+            };
+            let found = names.functions.iter().filter(|(linkage, _)| fits(linkage));
+            indices = found.flat_map(|(_, indices)| indices).copied().collect();
+        }
+        if indices.is_empty() {
+            return Err(match &names.problem {
+                Some(problem) => problem.clone(),
+                None => DebugError::UnknownFunction(name.to_owned()),
+            });
+        }
+        let mut called: HashMap<DieKey, String> = HashMap::new();
+        let mut places = Vec::new();
+        for index in indices {
+            let body = &names.bodies[index as usize];
+            self.begin();
+            // A damaged function is left out.
+            let Ok(site) = self.site_of(body.address, body.key) else {
+                continue;
+            };
+            let inlined_into = body.within.map(|key| {
+                let entry = called.entry(key);
+                entry.or_insert_with(|| self.title(key)).clone()
+            });
+            places.push(FunctionPlace {
+                address: body.address,
+                inlined_into,
+                site,
+            });
+        }
+        places.sort_by_key(|place| (place.address, place.site.chosen));
+        places.dedup_by_key(|place| place.address);
+        Ok(places)
+    }
+
+    /// How a function is called, for people.
+    fn title(&self, key: DieKey) -> String {
+        let Ok(die) = self.die(key) else {
+            return "?".to_owned();
+        };
+        let linkage = self.linkage_name_of(&die);
+        let demangled = linkage.as_deref().and_then(demangle).map(|name| name.short);
+        demangled
+            .or_else(|| self.name_of(&die))
+            .or(linkage)
+            .unwrap_or_else(|| "?".to_owned())
+    }
+}

@@ -1,0 +1,131 @@
+//! What can be recorded at a site: for `list --args`.
+
+use capriole_event::Gpr;
+
+use super::error::{DebugError, Refusal};
+use super::fetch::TypedFetch;
+use super::place::{Place, Start, Sum};
+use super::scope::Site;
+use super::units::Debug;
+use super::walk::Thing;
+
+/// A parameter or local variable at a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// A parameter of the function, not a variable in it.
+    pub parameter: bool,
+    /// The function that it is of: the chosen one, or one that it is inlined into.
+    pub function: String,
+    /// Its type as C writes it.
+    pub c_type: String,
+    /// Where it is, in the words of a fetch argument (`%di`, `-20(%bp)`, `@0x4010`, a link
+    /// address), or why it cannot be said.
+    pub place: Result<String, Refusal>,
+    /// What recording it without a type records, or why that cannot be (a struct as a whole,
+    /// say, although its members can be recorded).
+    pub fetch: Result<TypedFetch, Refusal>,
+}
+
+impl Debug<'_> {
+    /// The parameters and visible variables of the chosen function at a site, then those of
+    /// the functions that it is inlined into.
+    ///
+    /// # Errors
+    ///
+    /// The debug information is damaged.
+    pub fn describe(&self, site: &Site) -> Result<Vec<Described>, DebugError> {
+        self.begin();
+        let mut found: Vec<Described> = Vec::new();
+        for frame in site.frames[..=site.chosen].iter().rev() {
+            let outer = found.len();
+            for variable in self.variables_of(frame.key, Some(site.address))? {
+                self.begin();
+                // An inner variable hides an outer one of that name.
+                let hidden = |known: &Described| known.name == variable.name;
+                if let Some(at) = found[outer..].iter().position(hidden) {
+                    found.remove(outer + at);
+                } else if found.iter().any(hidden) {
+                    continue;
+                }
+                let kind = self.type_of(&variable.die).ok().flatten();
+                let place = self.place_of(site, &variable, Some(frame.key));
+                let fetch = place.clone().and_then(|place| {
+                    let mut thing = Thing {
+                        place,
+                        kind,
+                        indexed: 0,
+                        bits: None,
+                        text: variable.name.clone(),
+                        at: 0,
+                    };
+                    thing = self.settle(thing)?;
+                    self.typed(thing, None)
+                });
+                found.push(Described {
+                    name: variable.name.clone(),
+                    parameter: variable.parameter,
+                    function: frame.name.clone(),
+                    c_type: self.c_type(kind),
+                    place: place.map(|place| shown(&place)),
+                    fetch,
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A place as a fetch argument writes it.
+fn shown(place: &Place) -> String {
+    match place {
+        Place::Register { register, .. } => format!("%{}", name(*register)),
+        Place::Memory(sum) => address(sum),
+        Place::Value { value, .. } => match value.constant() {
+            Some(number) => format!("constant {number}"),
+            None => match (value.start, value.reads.is_empty()) {
+                (Start::Register(register), true) if value.plus == 0 => {
+                    format!("%{}", name(register))
+                }
+                _ => format!("calculated from {}", start(value)),
+            },
+        },
+        Place::Pieces { pieces, .. } => {
+            let pieces: Vec<String> = pieces
+                .iter()
+                .map(|(size, place)| format!("{size} bytes {}", shown(place)))
+                .collect();
+            pieces.join(", ")
+        }
+        Place::Vector => "vector register".to_owned(),
+        Place::Missing => "optimised out".to_owned(),
+    }
+}
+
+fn start(sum: &Sum) -> String {
+    match sum.start {
+        Start::Register(register) => format!("%{}", name(register)),
+        Start::Link(address) => format!("@{address:#x}"),
+        Start::Constant(value) => format!("\\{value}"),
+    }
+}
+
+fn address(sum: &Sum) -> String {
+    if let (Start::Link(address), true) = (sum.start, sum.reads.is_empty()) {
+        return format!("@{:#x}", address.wrapping_add_signed(sum.plus));
+    }
+    let mut text = start(sum);
+    for offset in sum.reads.iter().chain([&sum.plus]) {
+        text = format!("{offset:+}({text})");
+    }
+    text
+}
+
+fn name(register: Gpr) -> &'static str {
+    const NAMES: [&str; 16] = [
+        "ax", "cx", "dx", "bx", "sp", "bp", "si", "di", "r8", "r9", "r10", "r11", "r12", "r13",
+        "r14", "r15",
+    ];
+    NAMES[register as usize]
+}

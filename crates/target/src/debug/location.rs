@@ -1,0 +1,393 @@
+//! DWARF expressions (DWARF 5, chapters 2.5 and 2.6), turned into what a probe can read.
+//!
+//! Nothing is calculated at run time, so what comes out is a sum with reads in between, or a
+//! refusal. There are no jumps, so each expression ends.
+
+use std::rc::Rc;
+
+use gimli::{AttributeValue, DieReference, Expression, Operation, constants as dw};
+
+use super::die::Die;
+use super::error::{DebugError, Refusal};
+use super::place::{Place, Start, Sum, general};
+use super::units::{Bytes, Debug, DieKey};
+
+/// What an expression is evaluated for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'n> {
+    /// Link address of the site.
+    pub address: u64,
+    /// The function whose code it is; none for a global variable.
+    pub function: Option<DieKey>,
+    /// The site is the function's first instruction.
+    pub at_entry: bool,
+    /// The function's first statement; before it the frame is being set up.
+    pub body: u64,
+    /// What is looked for.
+    pub name: &'n str,
+}
+
+/// Why there is no place, as far as it is known before lines are looked for.
+pub(super) enum NoPlace {
+    Refusal(Refusal),
+    /// Not at this address, but in these ranges.
+    Elsewhere(Vec<(u64, u64)>),
+}
+
+impl<E: Into<Refusal>> From<E> for NoPlace {
+    fn from(error: E) -> NoPlace {
+        NoPlace::Refusal(error.into())
+    }
+}
+
+/// Ranges of a location list that are kept for what is said about it.
+const RANGES: usize = 64;
+
+impl<'a> Debug<'a> {
+    /// Where a variable is, and whether that is from a list of places that each hold for some
+    /// addresses, which compilers that optimise write.
+    pub(super) fn locate(
+        &self,
+        die: &Die<'a>,
+        context: Context<'_>,
+    ) -> Result<(Place, bool), NoPlace> {
+        let dies = self.with_origins(die);
+        for die in &dies {
+            if let Some(value) = die.attr(dw::DW_AT_location) {
+                return self.attribute(die, value, context);
+            }
+            if let Some(value) = die.attr(dw::DW_AT_const_value) {
+                return Ok((constant(value, context.name)?, true));
+            }
+        }
+        Err(NoPlace::Elsewhere(Vec::new()))
+    }
+
+    fn attribute(
+        &self,
+        die: &Die<'a>,
+        value: AttributeValue<Bytes<'a>>,
+        context: Context<'_>,
+    ) -> Result<(Place, bool), NoPlace> {
+        if let AttributeValue::Exprloc(expression) = value {
+            return Ok((self.place(die, expression, context)?, false));
+        }
+        let (dwarf, unit) = (&die.unit.dwarf, &die.unit.unit);
+        let list = dwarf
+            .attr_locations(unit, value)
+            .map_err(DebugError::from)?;
+        let Some(mut list) = list else {
+            return Err(unclear(context.name, "an unknown form"));
+        };
+        let mut elsewhere = Vec::new();
+        while let Some(entry) = list.next().map_err(DebugError::from)? {
+            self.spend(1)?;
+            let range = (entry.range.begin, entry.range.end);
+            if range.0 <= context.address && context.address < range.1 {
+                let place = self.place(die, entry.data, context)?;
+                if !matches!(place, Place::Missing) {
+                    return Ok((place, true));
+                }
+            } else if range.0 < range.1 && elsewhere.len() < RANGES && !entry.data.0.is_empty() {
+                elsewhere.push(range);
+            }
+        }
+        Err(NoPlace::Elsewhere(elsewhere))
+    }
+
+    fn place(
+        &self,
+        die: &Die<'a>,
+        expression: Expression<Bytes<'a>>,
+        context: Context<'_>,
+    ) -> Result<Place, NoPlace> {
+        let name = context.name;
+        let mut machine = Machine {
+            debug: self,
+            die,
+            context,
+            stack: Vec::new(),
+            nested: false,
+        };
+        let mut operations = expression.operations(die.unit.unit.encoding());
+        let mut pieces: Vec<(u64, Place)> = Vec::new();
+        let mut current: Option<Place> = None;
+        while let Some(operation) = operations.next().map_err(DebugError::from)? {
+            self.spend(1)?;
+            match operation {
+                Operation::Register { register } => {
+                    current = Some(match general(register) {
+                        Some(register) => Place::Register { register, at: 0 },
+                        None => Place::Vector,
+                    });
+                }
+                Operation::StackValue => {
+                    let value = machine.pop()?;
+                    current = Some(Place::Value { value, at: 0 });
+                }
+                Operation::ImplicitValue { data } => {
+                    current = Some(bytes(data.slice(), name)?);
+                }
+                Operation::ImplicitPointer { .. } => {
+                    return Err(Refusal::ImplicitPointer(name.to_owned()).into());
+                }
+                Operation::Piece {
+                    size_in_bits,
+                    bit_offset,
+                } => {
+                    if size_in_bits % 8 != 0 || bit_offset.is_some_and(|offset| offset != 0) {
+                        return Err(Refusal::Pieces(name.to_owned()).into());
+                    }
+                    let place = current
+                        .take()
+                        .or_else(|| machine.stack.pop().map(Place::Memory));
+                    pieces.push((size_in_bits / 8, place.unwrap_or(Place::Missing)));
+                }
+                operation => machine.step(operation)?,
+            }
+        }
+        if !pieces.is_empty() {
+            return Ok(Place::Pieces {
+                pieces: Rc::from(pieces),
+                at: 0,
+            });
+        }
+        Ok(match current {
+            Some(place) => place,
+            None => machine.stack.pop().map_or(Place::Missing, Place::Memory),
+        })
+    }
+
+    /// The canonical frame address at the site.
+    fn frame_address(&self, context: Context<'_>) -> Result<Sum, NoPlace> {
+        let cfa = self.cfa(context.address);
+        let start = cfa.and_then(|cfa| Some((general(cfa.register)?, cfa.offset)));
+        match start {
+            Some((register, offset)) => Ok(Sum::of(Start::Register(register)).add(offset)),
+            None => Err(unclear(
+                context.name,
+                "the call frame information does not cover it",
+            )),
+        }
+    }
+
+    /// What `DW_OP_fbreg` counts from: the function's `DW_AT_frame_base`.
+    fn frame_base(&self, context: Context<'_>) -> Result<Sum, NoPlace> {
+        let missing = || unclear(context.name, "the function has no frame base");
+        let function = self.die(context.function.ok_or_else(missing)?)?;
+        let dies = self.with_origins(&function);
+        let found = dies
+            .iter()
+            .find_map(|die| Some((die, die.attr(dw::DW_AT_frame_base)?)));
+        let (die, value) = found.ok_or_else(missing)?;
+        if let AttributeValue::Exprloc(expression) = &value {
+            let mut operations = expression.operations(die.unit.unit.encoding());
+            let first = operations.next().map_err(DebugError::from)?;
+            let only = operations.next().map_err(DebugError::from)?.is_none();
+            match first {
+                Some(Operation::CallFrameCFA) if only => return self.frame_address(context),
+                Some(Operation::Register { register }) if only => {
+                    return self.register_base(register, context);
+                }
+                // Nothing that counts from the frame base itself.
+                Some(Operation::FrameOffset { .. }) => return Err(missing()),
+                _ => {}
+            }
+        }
+        let context = Context {
+            function: None,
+            ..context
+        };
+        match self.attribute(die, value, context) {
+            // A register is the base itself here, not where the base is.
+            Ok((Place::Register { register, .. }, _)) => Ok(Sum::of(Start::Register(register))),
+            Ok((Place::Memory(sum), _)) => Ok(sum),
+            Ok(_) => Err(missing()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A register that is the frame base once the frame is set up. Before that, what it is
+    /// going to be follows from the canonical frame address, which stays the same.
+    fn register_base(
+        &self,
+        register: gimli::Register,
+        context: Context<'_>,
+    ) -> Result<Sum, NoPlace> {
+        if context.address < context.body
+            && let Some(then) = self.cfa(context.body)
+            && then.register == register
+        {
+            return Ok(self.frame_address(context)?.add(then.offset.wrapping_neg()));
+        }
+        match general(register) {
+            Some(register) => Ok(Sum::of(Start::Register(register))),
+            None => Err(unclear(context.name, "the frame base is a vector register")),
+        }
+    }
+}
+
+struct Machine<'d, 'a, 'n> {
+    debug: &'d Debug<'a>,
+    die: &'d Die<'a>,
+    context: Context<'n>,
+    stack: Vec<Sum>,
+    /// Within `DW_OP_entry_value`.
+    nested: bool,
+}
+
+/// Deeper stacks are not evaluated.
+const STACK: usize = 64;
+
+impl<'a> Machine<'_, 'a, '_> {
+    fn pop(&mut self) -> Result<Sum, NoPlace> {
+        let empty = DebugError::Damaged("an expression takes more than it has");
+        self.stack.pop().ok_or_else(|| empty.into())
+    }
+
+    fn push(&mut self, sum: Sum) -> Result<(), NoPlace> {
+        if self.stack.len() == STACK {
+            return Err(self.computed());
+        }
+        self.stack.push(sum);
+        Ok(())
+    }
+
+    fn computed(&self) -> NoPlace {
+        Refusal::Computed(self.context.name.to_owned()).into()
+    }
+
+    fn register(&self, register: gimli::Register) -> Result<Sum, NoPlace> {
+        match general(register) {
+            Some(register) => Ok(Sum::of(Start::Register(register))),
+            None => Err(Refusal::VectorRegister(self.context.name.to_owned()).into()),
+        }
+    }
+
+    /// One operation that is no location by itself.
+    fn step(&mut self, operation: Operation<Bytes<'a>>) -> Result<(), NoPlace> {
+        let (debug, context) = (self.debug, self.context);
+        let unit = &self.die.unit;
+        let name = || context.name.to_owned();
+        let pushed = match operation {
+            Operation::Nop | Operation::Uninitialized => return Ok(()),
+            Operation::Address { address } => Sum::of(Start::Link(address)),
+            Operation::AddressIndex { index } => {
+                let address = unit.dwarf.address(&unit.unit, index);
+                Sum::of(Start::Link(address.map_err(DebugError::from)?))
+            }
+            Operation::ConstantIndex { index } => {
+                let value = unit.dwarf.address(&unit.unit, index);
+                Sum::of(Start::Constant(value.map_err(DebugError::from)?))
+            }
+            Operation::UnsignedConstant { value } => Sum::of(Start::Constant(value)),
+            Operation::SignedConstant { value } => Sum::of(Start::Constant(value as u64)),
+            Operation::RegisterOffset {
+                register, offset, ..
+            } => self.register(register)?.add(offset),
+            Operation::FrameOffset { offset } => debug.frame_base(context)?.add(offset),
+            Operation::CallFrameCFA => debug.frame_address(context)?,
+            Operation::PlusConstant { value } => self.pop()?.add(value as i64),
+            Operation::Plus => {
+                let (top, below) = (self.pop()?, self.pop()?);
+                match (top.constant(), below.constant()) {
+                    (Some(value), _) => below.add(value as i64),
+                    (_, Some(value)) => top.add(value as i64),
+                    _ => return Err(self.computed()),
+                }
+            }
+            Operation::Minus => {
+                let (top, below) = (self.pop()?, self.pop()?);
+                match top.constant() {
+                    Some(value) => below.add((value as i64).wrapping_neg()),
+                    None => return Err(self.computed()),
+                }
+            }
+            Operation::Deref {
+                size, space: false, ..
+            } if size == 8 => {
+                let read = self.pop()?.read();
+                read.ok_or_else(|| self.computed())?
+            }
+            Operation::Drop => {
+                self.pop()?;
+                return Ok(());
+            }
+            Operation::Pick { index } => {
+                let at = self.stack.len().checked_sub(1 + usize::from(index));
+                let found = at.and_then(|at| self.stack.get(at)).cloned();
+                found.ok_or(DebugError::Damaged("an expression takes more than it has"))?
+            }
+            Operation::Swap => {
+                let (top, below) = (self.pop()?, self.pop()?);
+                self.push(top)?;
+                below
+            }
+            Operation::EntryValue { expression } => self.entry_value(Expression(expression))?,
+            Operation::TLS => return Err(Refusal::ThreadLocal(name()).into()),
+            Operation::Call {
+                offset: DieReference::UnitRef(_) | DieReference::DebugInfoRef(_),
+            } => return Err(unclear(context.name, "it calls another expression")),
+            Operation::WasmLocal { .. }
+            | Operation::WasmGlobal { .. }
+            | Operation::WasmStack { .. } => {
+                return Err(unclear(context.name, "it is for another processor"));
+            }
+            Operation::ParameterRef { .. } => return Err(Refusal::EntryValue(name()).into()),
+            _ => return Err(self.computed()),
+        };
+        self.push(pushed)
+    }
+
+    /// What a register held when the function was entered: at the entry it still does.
+    fn entry_value(&mut self, expression: Expression<Bytes<'a>>) -> Result<Sum, NoPlace> {
+        let gone = || Refusal::EntryValue(self.context.name.to_owned());
+        if self.nested || !self.context.at_entry {
+            return Err(gone().into());
+        }
+        let mut operations = expression.operations(self.die.unit.unit.encoding());
+        let first = operations.next().map_err(DebugError::from)?;
+        let only = operations.next().map_err(DebugError::from)?.is_none();
+        match first {
+            Some(Operation::Register { register }) if only => self.register(register),
+            Some(Operation::RegisterOffset {
+                register, offset, ..
+            }) if only => Ok(self.register(register)?.add(offset)),
+            _ => Err(gone().into()),
+        }
+    }
+}
+
+fn unclear(name: &str, why: &'static str) -> NoPlace {
+    Refusal::Location(name.to_owned(), why).into()
+}
+
+/// A constant that stands in memory order.
+fn bytes(data: &[u8], name: &str) -> Result<Place, NoPlace> {
+    if data.len() > 8 {
+        return Err(unclear(name, "it is a constant of more than 8 bytes"));
+    }
+    let mut word = [0; 8];
+    word[..data.len()].copy_from_slice(data);
+    Ok(Place::Value {
+        value: Sum::of(Start::Constant(u64::from_le_bytes(word))),
+        at: 0,
+    })
+}
+
+fn constant(value: AttributeValue<Bytes<'_>>, name: &str) -> Result<Place, NoPlace> {
+    if let AttributeValue::Block(data) = value {
+        return bytes(data.slice(), name);
+    }
+    // Forms of a fixed size are not sign-extended (as gdb has it).
+    let number = value
+        .udata_value()
+        .or_else(|| value.sdata_value().map(|value| value as u64));
+    match number {
+        Some(number) => Ok(Place::Value {
+            value: Sum::of(Start::Constant(number)),
+            at: 0,
+        }),
+        None => Err(unclear(name, "it is a constant of an unknown form")),
+    }
+}

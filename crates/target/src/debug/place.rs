@@ -1,0 +1,180 @@
+//! Where a value is, as far as a probe can follow: a register or a fixed address, and reads
+//! at fixed offsets from there.
+
+use std::rc::Rc;
+
+use capriole_event::{Base, Deref, Fetch, Gpr};
+
+/// Where a calculation begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    Register(Gpr),
+    /// Link address of something in the object.
+    Link(u64),
+    Constant(u64),
+}
+
+/// `start`, then for each of `reads` the word at that offset, then `plus`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub start: Start,
+    pub reads: Vec<i64>,
+    pub plus: i64,
+}
+
+/// More reads than anybody follows.
+const MOST_READS: usize = 64;
+
+impl Sum {
+    pub(super) fn of(start: Start) -> Sum {
+        Sum {
+            start,
+            reads: Vec::new(),
+            plus: 0,
+        }
+    }
+
+    pub(super) fn add(mut self, offset: i64) -> Sum {
+        match &mut self.start {
+            Start::Link(address) | Start::Constant(address) if self.reads.is_empty() => {
+                *address = address.wrapping_add_signed(offset);
+            }
+            _ => self.plus = self.plus.wrapping_add(offset),
+        }
+        self
+    }
+
+    /// The word that is at this address; `None` if it goes too far.
+    pub(super) fn read(mut self) -> Option<Sum> {
+        self.reads.push(self.plus);
+        self.plus = 0;
+        (self.reads.len() <= MOST_READS).then_some(self)
+    }
+
+    /// A number that does not depend on the program's state.
+    pub(super) fn constant(&self) -> Option<u64> {
+        match self.start {
+            Start::Constant(value) if self.reads.is_empty() => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The fetch of what is at this address, and whether its base is a link address.
+    pub(super) fn at(self) -> (Fetch, bool) {
+        let mut offsets = self.reads;
+        offsets.push(self.plus);
+        let (base, is_link) = match self.start {
+            Start::Register(register) => (Base::Register(register), false),
+            Start::Constant(value) => (Base::Immediate(value), false),
+            Start::Link(address) => {
+                // Reading is part of this base. Its first offset was added to the address.
+                let first = offsets.remove(0);
+                (Base::Address(address.wrapping_add_signed(first)), true)
+            }
+        };
+        (fetch(base, offsets), is_link)
+    }
+
+    /// The fetch of this number itself; `None` if something would have to be added.
+    pub(super) fn value(self) -> Option<(Fetch, bool)> {
+        if self.plus != 0 {
+            return None;
+        }
+        if self.reads.is_empty() {
+            return Some(match self.start {
+                Start::Register(register) => (fetch(Base::Register(register), vec![]), false),
+                Start::Constant(value) => (fetch(Base::Immediate(value), vec![]), false),
+                Start::Link(address) => (fetch(Base::Immediate(address), vec![]), true),
+            });
+        }
+        let mut reads = self.reads;
+        let plus = reads.pop()?;
+        Some(Sum { reads, plus, ..self }.at())
+    }
+}
+
+fn fetch(base: Base, offsets: Vec<i64>) -> Fetch {
+    let derefs = offsets
+        .into_iter()
+        .map(|offset| Deref {
+            offset,
+            user: false,
+        })
+        .collect();
+    Fetch { base, derefs }
+}
+
+/// Where an object of the program is.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// In a register, `at` bytes above its lowest.
+    Register { register: Gpr, at: u64 },
+    /// In memory at this address.
+    Memory(Sum),
+    /// Nowhere, but this is its value; of which `at` bytes are left out.
+    Value { value: Sum, at: u64 },
+    /// Part here, part there: sizes in bytes and places. Meant is what is `at` bytes in.
+    Pieces {
+        pieces: Rc<[(u64, Place)]>,
+        at: u64,
+    },
+    /// In a vector or x87 register.
+    Vector,
+    /// Optimised out.
+    Missing,
+}
+
+impl Place {
+    /// What is `bytes` further on in the object.
+    pub(super) fn shift(self, bytes: i64) -> Place {
+        let moved = |at: u64| at.saturating_add_signed(bytes);
+        match self {
+            Place::Register { register, at } => Place::Register {
+                register,
+                at: moved(at),
+            },
+            Place::Memory(sum) => Place::Memory(sum.add(bytes)),
+            Place::Value { value, at } => Place::Value {
+                value,
+                at: moved(at),
+            },
+            Place::Pieces { pieces, at } => Place::Pieces {
+                pieces,
+                at: moved(at),
+            },
+            Place::Vector | Place::Missing => self,
+        }
+    }
+
+    /// The piece in which the next `size` bytes are, if they are all in one.
+    pub(super) fn narrow(self, size: u64) -> Place {
+        let Place::Pieces { pieces, at } = &self else {
+            return self;
+        };
+        let mut start: u64 = 0;
+        for (length, place) in pieces.iter() {
+            let end = start.saturating_add(*length);
+            if *at < end {
+                let fits = at.saturating_add(size) <= end;
+                let distance = i64::try_from(at - start).unwrap_or(i64::MAX);
+                // There are no pieces within pieces.
+                return if fits {
+                    place.clone().shift(distance)
+                } else {
+                    self
+                };
+            }
+            start = end;
+        }
+        self
+    }
+}
+
+/// A general register by its DWARF number (System V AMD64 psABI, figure 3.36).
+pub(super) fn general(register: gimli::Register) -> Option<Gpr> {
+    use Gpr::{R8, R9, R10, R11, R12, R13, R14, R15, Rax, Rbp, Rbx, Rcx, Rdi, Rdx, Rsi, Rsp};
+    const ORDER: [Gpr; 16] = [
+        Rax, Rdx, Rcx, Rbx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15,
+    ];
+    ORDER.get(usize::from(register.0)).copied()
+}

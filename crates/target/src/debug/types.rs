@@ -1,0 +1,371 @@
+//! Types: what is behind typedefs, how large it is, what its members are.
+
+use gimli::{AttributeValue, constants as dw};
+
+use super::die::Die;
+use super::error::DebugError;
+use super::units::{Debug, DieKey};
+
+/// Typedefs, qualifiers, base classes or anonymous members within each other that are
+/// followed.
+const DEPTH: usize = 32;
+
+/// What a type is, behind typedefs and qualifiers.
+#[derive(Clone)]
+pub(super) enum Shape {
+    /// Number, character, truth value.
+    Base { encoding: gimli::DwAte, size: u64, name: String },
+    /// With the type that it leads to; none for `void *`.
+    Pointer { target: Option<DieKey>, size: u64 },
+    /// `&` or `&&` of C++.
+    Reference { target: Option<DieKey> },
+    /// Struct, union or class.
+    Record { key: DieKey, size: Option<u64> },
+
+    Array { element: Option<DieKey> },
+    Enumeration { size: u64, signed: bool },
+    Function,
+    Void,
+    Other,
+}
+
+/// A member of a struct, where it begins, and which of its bits are meant.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member {
+    pub kind: Option<DieKey>,
+    /// Bytes from the start of the struct.
+    pub offset: u64,
+    /// First bit, counted from the start of the struct, and number of bits.
+    pub bits: Option<(u64, u64)>,
+}
+
+/// What was found when a member was looked for.
+pub(super) enum Lookup {
+    Found(Member),
+    /// The names that there are.
+    Missing(Vec<String>),
+}
+
+impl<'a> Debug<'a> {
+    /// The type behind typedefs, `const` and the like.
+    pub(super) fn bare(&self, mut key: Option<DieKey>) -> Result<Option<Die<'a>>, DebugError> {
+        for _ in 0..DEPTH {
+            let Some(at) = key else { return Ok(None) };
+            let die = self.die(at)?;
+            match die.tag() {
+                dw::DW_TAG_typedef
+                | dw::DW_TAG_const_type
+                | dw::DW_TAG_volatile_type
+                | dw::DW_TAG_restrict_type
+                | dw::DW_TAG_atomic_type
+                | dw::DW_TAG_immutable_type
+                | dw::DW_TAG_packed_type
+                | dw::DW_TAG_shared_type
+                | dw::DW_TAG_template_alias => key = self.reference(&die, dw::DW_AT_type)?,
+                dw::DW_TAG_structure_type
+                | dw::DW_TAG_class_type
+                | dw::DW_TAG_union_type
+                | dw::DW_TAG_enumeration_type
+                    if die.flag(dw::DW_AT_declaration) && die.has(dw::DW_AT_signature) =>
+                {
+                    key = self.reference(&die, dw::DW_AT_signature)?;
+                }
+                _ => return Ok(Some(die)),
+            }
+        }
+        Err(DebugError::Damaged("types lead in a circle"))
+    }
+
+    pub(super) fn shape(&self, key: Option<DieKey>) -> Result<Shape, DebugError> {
+        let Some(die) = self.bare(key)? else {
+            return Ok(Shape::Void);
+        };
+        let size = die.unsigned(dw::DW_AT_byte_size);
+        let target = || self.reference(&die, dw::DW_AT_type);
+        Ok(match die.tag() {
+            dw::DW_TAG_base_type => Shape::Base {
+                encoding: match die.attr(dw::DW_AT_encoding) {
+                    Some(AttributeValue::Encoding(encoding)) => encoding,
+                    _ => dw::DW_ATE_unsigned,
+                },
+                size: size.unwrap_or(0),
+                name: die.text(dw::DW_AT_name).unwrap_or_default(),
+            },
+            dw::DW_TAG_pointer_type => Shape::Pointer {
+                target: target()?,
+                size: size.unwrap_or(8),
+            },
+            dw::DW_TAG_ptr_to_member_type => self.pointer_to_member(&die)?,
+            dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+                Shape::Reference { target: target()? }
+            }
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
+                self.record(&die)?
+            }
+            dw::DW_TAG_array_type => Shape::Array {
+                element: target()?,
+
+            },
+            dw::DW_TAG_enumeration_type => self.enumeration(&die, size)?,
+            dw::DW_TAG_subroutine_type => Shape::Function,
+            dw::DW_TAG_unspecified_type => match die.text(dw::DW_AT_name).as_deref() {
+                Some("decltype(nullptr)") => Shape::Pointer {
+                    target: None,
+                    size: 8,
+                },
+                _ => Shape::Void,
+            },
+            _ => Shape::Other,
+        })
+    }
+
+    /// A pointer to a data member is a number, one to a member function a pair.
+    fn pointer_to_member(&self, die: &Die<'a>) -> Result<Shape, DebugError> {
+        let target = self.reference(die, dw::DW_AT_type)?;
+        let is_function = matches!(self.shape(target)?, Shape::Function);
+        Ok(Shape::Base {
+            encoding: dw::DW_ATE_signed,
+            size: if is_function { 16 } else { 8 },
+            name: "pointer to member".to_owned(),
+        })
+    }
+
+    fn record(&self, die: &Die<'a>) -> Result<Shape, DebugError> {
+        let size = die.unsigned(dw::DW_AT_byte_size);
+        let (key, size) = if die.flag(dw::DW_AT_declaration) {
+            // The whole of it may be in this unit after all, or in another.
+            match self.definition(die)? {
+                Some(found) => (found.key(), found.unsigned(dw::DW_AT_byte_size)),
+                None => (die.key(), None),
+            }
+        } else {
+            (die.key(), size)
+        };
+        Ok(Shape::Record { key, size })
+    }
+
+    fn enumeration(&self, die: &Die<'a>, size: Option<u64>) -> Result<Shape, DebugError> {
+        let underlying = self.bare(self.reference(die, dw::DW_AT_type)?)?;
+        let encoding = underlying
+            .as_ref()
+            .and_then(|die| die.attr(dw::DW_AT_encoding))
+            .or_else(|| die.attr(dw::DW_AT_encoding));
+        let signed = match encoding {
+            Some(AttributeValue::Encoding(encoding)) => is_signed(encoding),
+            _ => {
+                let negative = |die: &Die<'a>| {
+                    die.tag() == dw::DW_TAG_enumerator
+                        && die
+                            .signed(dw::DW_AT_const_value)
+                            .is_some_and(|value| value < 0)
+                };
+                self.children(die)?.iter().any(negative)
+            }
+        };
+        let below = underlying.and_then(|die| die.unsigned(dw::DW_AT_byte_size));
+        Ok(Shape::Enumeration {
+            size: size.or(below).unwrap_or(4),
+            signed,
+        })
+    }
+
+    /// Elements of each dimension.
+    pub(super) fn dimensions(&self, array: &Die<'a>) -> Result<Vec<Option<u64>>, DebugError> {
+        let children = self.children(array)?;
+        let ranges = children.iter().filter(|die| {
+            matches!(
+                die.tag(),
+                dw::DW_TAG_subrange_type | dw::DW_TAG_enumeration_type
+            )
+        });
+        Ok(ranges
+            .map(|die| {
+                let constant = |name| match die.attr(name)? {
+                    AttributeValue::Exprloc(_)
+                    | AttributeValue::UnitRef(_)
+                    | AttributeValue::DebugInfoRef(_) => None,
+                    value => value.udata_value(),
+                };
+                let upper = || {
+                    let upper = constant(dw::DW_AT_upper_bound)?;
+                    let lower = constant(dw::DW_AT_lower_bound).unwrap_or(0);
+                    // GCC writes -1 for an array of no elements.
+                    match upper {
+                        0xffff_ffff | u64::MAX => Some(0),
+                        _ => upper.checked_sub(lower)?.checked_add(1),
+                    }
+                };
+                constant(dw::DW_AT_count).or_else(upper)
+            })
+            .collect())
+    }
+
+    /// Bytes of an object of the type, if that is known.
+    pub(super) fn size(&self, key: Option<DieKey>) -> Result<Option<u64>, DebugError> {
+        self.size_within(key, 0)
+    }
+
+    fn size_within(&self, key: Option<DieKey>, depth: usize) -> Result<Option<u64>, DebugError> {
+        if depth > DEPTH {
+            return Err(DebugError::Damaged("types lead in a circle"));
+        }
+        Ok(match self.shape(key)? {
+            Shape::Base { size, .. }
+            | Shape::Pointer { size, .. }
+            | Shape::Enumeration { size, .. } => Some(size),
+            Shape::Reference { .. } => Some(8),
+            Shape::Record { size, .. } => size,
+            Shape::Array { element, .. } => {
+                let element = self.size_within(element, depth + 1)?;
+                let Some(die) = self.bare(key)? else {
+                    return Ok(None);
+                };
+                let stride = die.unsigned(dw::DW_AT_byte_stride).or(element);
+                let dimensions = self.dimensions(&die)?;
+                let elements = dimensions
+                    .into_iter()
+                    .try_fold(1u64, |product, count| product.checked_mul(count?));
+                stride.and_then(|stride| stride.checked_mul(elements?))
+            }
+            Shape::Function | Shape::Void | Shape::Other => None,
+        })
+    }
+
+    /// Looks for a member by name: in the struct itself, in anonymous structs and unions in
+    /// it, and in base classes.
+    pub(super) fn member(&self, record: DieKey, name: &str) -> Result<Lookup, DebugError> {
+        let mut names = Vec::new();
+        let found = self.member_within(record, name, 0, &mut names)?;
+        Ok(match found {
+            Some(member) => Lookup::Found(member),
+            None => Lookup::Missing(names),
+        })
+    }
+
+    fn member_within(
+        &self,
+        record: DieKey,
+        name: &str,
+        depth: usize,
+        names: &mut Vec<String>,
+    ) -> Result<Option<Member>, DebugError> {
+        if depth > DEPTH {
+            return Err(DebugError::Damaged("structs contain each other"));
+        }
+        let mut nested = Vec::new();
+        for die in self.children(&self.die(record)?)? {
+            match die.tag() {
+                dw::DW_TAG_member => {}
+                dw::DW_TAG_inheritance => {
+                    nested.push(self.layout(&die)?);
+                    continue;
+                }
+                _ => continue,
+            }
+            // A static member of C++ is a variable.
+            if die.flag(dw::DW_AT_external) || die.flag(dw::DW_AT_declaration) {
+                continue;
+            }
+            match die.text(dw::DW_AT_name) {
+                Some(own) if own == name => return self.layout(&die),
+                Some(own) => names.push(own),
+                None => nested.push(self.layout(&die)?),
+            }
+        }
+        for outer in nested.into_iter().flatten() {
+            if let Shape::Record { key, .. } = self.shape(outer.kind)?
+                && let Some(inner) = self.member_within(key, name, depth + 1, names)?
+            {
+                let moved = |offset: u64| {
+                    offset
+                        .checked_add(outer.offset)
+                        .ok_or(DebugError::Damaged("a member lies outside its struct"))
+                };
+                let bits = match inner.bits {
+                    Some((first, width)) => Some((
+                        outer
+                            .offset
+                            .checked_mul(8)
+                            .and_then(|bits| bits.checked_add(first))
+                            .ok_or(DebugError::Damaged("a member lies outside its struct"))?,
+                        width,
+                    )),
+                    None => None,
+                };
+                return Ok(Some(Member {
+                    offset: moved(inner.offset)?,
+                    bits,
+                    ..inner
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Members by name, with those of anonymous ones and base classes.
+    pub(super) fn member_names(&self, record: DieKey) -> Result<Vec<String>, DebugError> {
+        // No member has an empty name.
+        match self.member(record, "")? {
+            Lookup::Missing(names) => Ok(names),
+            Lookup::Found(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Where in its struct a member or base class is; `None` if only the program knows
+    /// (virtual base classes).
+    pub(super) fn layout(&self, die: &Die<'a>) -> Result<Option<Member>, DebugError> {
+        let kind = self.reference(die, dw::DW_AT_type)?;
+        let offset = match die.attr(dw::DW_AT_data_member_location) {
+            None => 0,
+            Some(AttributeValue::Exprloc(expression)) => {
+                let mut operations = expression.operations(die.unit.unit.encoding());
+                // DWARF 2: `DW_OP_plus_uconst`.
+                match (operations.next()?, operations.next()?) {
+                    (Some(gimli::Operation::PlusConstant { value }), None) => value,
+                    _ => return Ok(None),
+                }
+            }
+            Some(value) => value.udata_value().unwrap_or(0),
+        };
+        let width = die.unsigned(dw::DW_AT_bit_size);
+        let bits = match width {
+            None => None,
+            Some(width) => {
+                let first = match die.unsigned(dw::DW_AT_data_bit_offset) {
+                    Some(first) => Some(first),
+                    None => self.old_bit_offset(die, kind, offset, width)?,
+                };
+                let first = first.ok_or(DebugError::Damaged("a bit field of no place"))?;
+                Some((first, width))
+            }
+        };
+        Ok(Some(Member { kind, offset, bits }))
+    }
+
+    /// `DW_AT_bit_offset` of DWARF 2 and 3 counts from the most significant bit of the
+    /// container.
+    fn old_bit_offset(
+        &self,
+        die: &Die<'a>,
+        kind: Option<DieKey>,
+        offset: u64,
+        width: u64,
+    ) -> Result<Option<u64>, DebugError> {
+        let Some(from_top) = die.unsigned(dw::DW_AT_bit_offset) else {
+            return Ok(offset.checked_mul(8));
+        };
+        let container = match die.unsigned(dw::DW_AT_byte_size) {
+            Some(size) => Some(size),
+            None => self.size(kind)?,
+        };
+        Ok(container.and_then(|size| {
+            let above = from_top.checked_add(width)?;
+            let below = size.checked_mul(8)?.checked_sub(above)?;
+            offset.checked_mul(8)?.checked_add(below)
+        }))
+    }
+}
+
+pub(super) fn is_signed(encoding: gimli::DwAte) -> bool {
+    matches!(encoding, dw::DW_ATE_signed | dw::DW_ATE_signed_char)
+}

@@ -1,0 +1,375 @@
+//! From a variable along its path to the object that is meant: where it is and of what type.
+
+use super::die::Die;
+use super::error::{Refusal, VariableError};
+use super::location::{Context, NoPlace};
+use super::path::{Path, Step};
+use super::place::{Place, Start, Sum};
+use super::scope::{Site, Variable};
+use super::types::{Lookup, Shape};
+use super::units::{Debug, DieKey};
+
+/// References to references and the like that are followed.
+const REFERENCES: usize = 8;
+/// Source lines that are named for a variable that is optimised out.
+const LINES: usize = 4;
+
+/// An object of the program.
+#[derive(Clone)]
+pub(super) struct Thing {
+    pub place: Place,
+    pub kind: Option<DieKey>,
+    /// Dimensions of its array type that were indexed already.
+    pub indexed: usize,
+    /// First bit and number of bits, if only these are meant.
+    pub bits: Option<(u64, u64)>,
+    /// Its text, for messages.
+    pub text: String,
+    /// Bytes of the whole text before the step that led to it.
+    pub at: usize,
+}
+
+impl<'a> Debug<'a> {
+    /// The object that `text` names at a site.
+    pub(super) fn walk(&self, site: &Site, text: &str) -> Result<Thing, VariableError> {
+        let path = Path::parse(text)?;
+        let at = path.name_at;
+        let failed = |refusal| VariableError { at, refusal };
+        let (variable, frame) = self
+            .visible(site, &path.name)
+            .map_err(|refusal| failed(refusal))?;
+        let place = self.place_of(site, &variable, frame).map_err(failed)?;
+        let kind = self.type_of(&variable.die).map_err(|e| failed(e.into()))?;
+        let mut thing = Thing {
+            place,
+            kind,
+            indexed: 0,
+            bits: None,
+            text: path.name.clone(),
+            at,
+        };
+        thing = self.settle(thing).map_err(failed)?;
+        for (at, step) in path.steps {
+            let next = self.step(thing, &step).and_then(|next| self.settle(next));
+            thing = next.map_err(|refusal| VariableError { at, refusal })?;
+            thing.at = at;
+        }
+        Ok(thing)
+    }
+
+    /// The variable of a name, or what is said if there is none.
+    fn visible(
+        &self,
+        site: &Site,
+        name: &str,
+    ) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
+        if let Some(found) = self.variable(site, name)? {
+            return Ok(found);
+        }
+        let frame = site.frame();
+        let mut there: Vec<String> = Vec::new();
+        for variable in self.variables_of(frame.key, None)? {
+            if variable.name == name {
+                return Err(Refusal::OutOfScope {
+                    name: name.to_owned(),
+                    line: self.declared_at(&variable.die),
+                });
+            }
+        }
+        for frame in &site.frames {
+            for variable in self.variables_of(frame.key, Some(site.address))? {
+                if !there.contains(&variable.name) {
+                    there.push(variable.name);
+                }
+            }
+        }
+        // What is nowhere may not even be mentioned where the function is compiled.
+        let whole = self.with_origins(&self.die(frame.key)?);
+        for origin in whole.iter().skip(1) {
+            let variables = self.variables_of(origin.key(), None)?;
+            if variables.iter().any(|variable| variable.name == name) {
+                return Err(Refusal::OptimisedOut {
+                    name: name.to_owned(),
+                    lines: Vec::new(),
+                });
+            }
+        }
+        Err(Refusal::Unknown {
+            name: name.to_owned(),
+            there,
+        })
+    }
+
+    fn declared_at(&self, die: &Die<'a>) -> Option<u64> {
+        let dies = self.with_origins(die);
+        let line = |die: &Die<'a>| die.unsigned(gimli::DW_AT_decl_line);
+        dies.iter().find_map(line)
+    }
+
+    /// Where a variable is at a site; `frame` is none for global ones.
+    pub(super) fn place_of(
+        &self,
+        site: &Site,
+        variable: &Variable<'a>,
+        frame: Option<DieKey>,
+    ) -> Result<Place, Refusal> {
+        let name = &variable.name;
+        // The frame is that of the function whose code it is, also in an inlined copy.
+        let function = site.frames[0].key;
+        let setup = self.setup(function, site.address)?;
+        let context = Context {
+            address: site.address,
+            function: frame.map(|_| function),
+            at_entry: setup.at_entry,
+            body: setup.body,
+            name,
+        };
+        let (place, listed) = match self.locate(&variable.die, context) {
+            Ok(found) => found,
+            Err(NoPlace::Refusal(refusal)) => return Err(refusal),
+            Err(NoPlace::Elsewhere(ranges)) => {
+                return Err(self.optimised_out(name, function, &ranges));
+            }
+        };
+        if let Place::Missing = place {
+            return Err(self.optimised_out(name, function, &[]));
+        }
+        let early = site.address < setup.body && !listed && frame.is_some();
+        if !early || !self.in_own_frame(&place, site.address) {
+            return Ok(place);
+        }
+        if setup.at_entry && variable.parameter && frame == Some(function) {
+            let function = self.die(function)?;
+            if let Some(place) = self.passed(&function, variable.die.key())? {
+                return Ok(place);
+            }
+        }
+        let body = setup.body;
+        let statements = self.statements(body, body.saturating_add(1));
+        Err(Refusal::NotYetStored {
+            name: name.clone(),
+            line: statements.first().map(|statement| statement.1),
+        })
+    }
+
+    /// In the part of the stack that the function itself sets up.
+    fn in_own_frame(&self, place: &Place, address: u64) -> bool {
+        let Place::Memory(sum) = place else {
+            return false;
+        };
+        let Some(cfa) = self.cfa(address) else {
+            return true;
+        };
+        let (Start::Register(register), true) = (sum.start, sum.reads.is_empty()) else {
+            return false;
+        };
+        super::place::general(cfa.register) == Some(register) && sum.plus < cfa.offset
+    }
+
+    fn optimised_out(&self, name: &str, function: DieKey, ranges: &[(u64, u64)]) -> Refusal {
+        let mut lines = Vec::new();
+        if !ranges.is_empty()
+            && let Ok(die) = self.die(function)
+        {
+            for (start, end) in die.ranges(LINES) {
+                for (address, line) in self.statements(start, end) {
+                    if ranges.iter().any(|r| r.0 <= address && address < r.1) {
+                        lines.push(line);
+                    }
+                }
+            }
+        }
+        lines.sort_unstable();
+        lines.dedup();
+        lines.truncate(LINES);
+        Refusal::OptimisedOut {
+            name: name.to_owned(),
+            lines,
+        }
+    }
+
+    /// A reference of C++ stands for what it refers to.
+    pub(super) fn settle(&self, mut thing: Thing) -> Result<Thing, Refusal> {
+        for _ in 0..REFERENCES {
+            let Shape::Reference { target } = self.shape(thing.kind)? else {
+                break;
+            };
+            thing = Thing {
+                place: follow(&thing.place, &thing.text)?,
+                kind: target,
+                bits: None,
+                indexed: 0,
+                ..thing
+            };
+        }
+        Ok(thing)
+    }
+
+    fn step(&self, thing: Thing, step: &Step) -> Result<Thing, Refusal> {
+        match step {
+            Step::Follow => {
+                let next = self.pointee(&thing, false)?;
+                Ok(Thing {
+                    text: format!("*{}", thing.text),
+                    ..next
+                })
+            }
+            Step::Index(index) => self.element(thing, *index),
+            Step::Member { name, arrow } => self.member_of(thing, name, *arrow),
+        }
+    }
+
+    /// What a pointer points to, or the first element of an array.
+    fn pointee(&self, thing: &Thing, brackets: bool) -> Result<Thing, Refusal> {
+        match self.shape(thing.kind)? {
+            Shape::Pointer { target, size: 8 } if thing.bits.is_none() => Ok(Thing {
+                place: follow(&thing.place, &thing.text)?,
+                kind: target,
+                indexed: 0,
+                ..thing.clone()
+            }),
+            Shape::Array { .. } if !brackets => self.element(thing.clone(), 0),
+            _ => Err(Refusal::NotAPointer {
+                of: thing.text.clone(),
+                c_type: self.c_type(thing.kind),
+                brackets,
+            }),
+        }
+    }
+
+    fn element(&self, thing: Thing, index: i64) -> Result<Thing, Refusal> {
+        let text = format!("{}[{index}]", thing.text);
+        let incomplete = || Refusal::Incomplete {
+            of: thing.text.clone(),
+            c_type: self.c_type(thing.kind),
+        };
+        let too_far = super::DebugError::Damaged("an element lies outside the address space");
+        let stride_of = |size: u64, index: i64| -> Option<i64> {
+            i64::try_from(size).ok()?.checked_mul(index)
+        };
+        if let Shape::Array { element, .. } = self.shape(thing.kind)? {
+            let array = self.bare(thing.kind)?.ok_or_else(incomplete)?;
+            let dimensions = self.dimensions(&array)?;
+            if index < 0 {
+                return Err(Refusal::OutOfBounds(0));
+            }
+            let count = dimensions.get(thing.indexed).copied().flatten();
+            // An array of no elements at the end of a struct has as many as there is memory.
+            if let Some(count) = count.filter(|&count| count > 0 && index as u64 >= count) {
+                return Err(Refusal::OutOfBounds(count));
+            }
+            let inner = dimensions.get(thing.indexed + 1..).unwrap_or_default();
+            let size = match array.unsigned(gimli::DW_AT_byte_stride) {
+                Some(stride) if inner.is_empty() => Some(stride),
+                _ => self.size(element)?,
+            };
+            let mut size = size.ok_or_else(incomplete)?;
+            for count in inner {
+                let count = count.ok_or_else(incomplete)?;
+                size = size.checked_mul(count).ok_or_else(|| too_far.clone())?;
+            }
+            let offset = stride_of(size, index).ok_or(too_far)?;
+            let (kind, indexed) = match inner.is_empty() {
+                true => (element, 0),
+                false => (thing.kind, thing.indexed + 1),
+            };
+            return Ok(Thing {
+                place: thing.place.shift(offset),
+                kind,
+                indexed,
+                text,
+                ..thing
+            });
+        }
+        let first = self.pointee(&thing, true)?;
+        let size = self.size(first.kind)?.ok_or_else(incomplete)?;
+        let offset = stride_of(size, index).ok_or(too_far)?;
+        Ok(Thing {
+            place: first.place.shift(offset),
+            text,
+            ..first
+        })
+    }
+
+    fn member_of(&self, thing: Thing, name: &str, arrow: bool) -> Result<Thing, Refusal> {
+        let sign = if arrow { "->" } else { "." };
+        let text = format!("{}{sign}{name}", thing.text);
+        // A point does for a pointer too, as in Rust and gdb.
+        let shape = self.shape(thing.kind)?;
+        let through = match shape {
+            Shape::Pointer { .. } => true,
+            Shape::Array { .. } => arrow,
+            _ => false,
+        };
+        let thing = if through {
+            let of = thing.text.clone();
+            let next = self.pointee(&thing, false)?;
+            self.settle(Thing { text: of, ..next })?
+        } else if arrow {
+            return Err(Refusal::NotAPointer {
+                c_type: self.c_type(thing.kind),
+                of: thing.text,
+                brackets: false,
+            });
+        } else {
+            thing
+        };
+        let Shape::Record { key, size } = self.shape(thing.kind)? else {
+            return Err(Refusal::NoMembers {
+                c_type: self.c_type(thing.kind),
+                of: thing.text,
+            });
+        };
+        let member = match self.member(key, name)? {
+            Lookup::Found(member) => member,
+            Lookup::Missing(there) if there.is_empty() && size.is_none() => {
+                return Err(Refusal::Incomplete {
+                    c_type: self.c_type(thing.kind),
+                    of: thing.text,
+                });
+            }
+            Lookup::Missing(there) => {
+                return Err(Refusal::NoMember {
+                    c_type: self.c_type(thing.kind),
+                    name: name.to_owned(),
+                    there,
+                });
+            }
+        };
+        // Bits are counted from the start of the struct.
+        let offset = if member.bits.is_some() { 0 } else { member.offset };
+        let offset = i64::try_from(offset)
+            .map_err(|_| super::DebugError::Damaged("a member lies outside the address space"))?;
+        Ok(Thing {
+            place: thing.place.shift(offset),
+            kind: member.kind,
+            indexed: 0,
+            bits: member.bits,
+            text,
+            at: thing.at,
+        })
+    }
+}
+
+/// Where a pointer leads that is at `place`.
+fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
+    let address = word(place.clone(), text)?;
+    Ok(Place::Memory(address))
+}
+
+/// The eight bytes at a place, as a number to go on from.
+pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
+    let computed = || Refusal::Computed(text.to_owned());
+    match place.narrow(8) {
+        Place::Memory(sum) => sum.read().ok_or_else(computed),
+        Place::Register { register, at: 0 } => Ok(Sum::of(Start::Register(register))),
+        Place::Value { value, at: 0 } => Ok(value),
+        Place::Register { .. } | Place::Value { .. } => Err(computed()),
+        Place::Pieces { .. } => Err(Refusal::Pieces(text.to_owned())),
+        Place::Vector => Err(Refusal::VectorRegister(text.to_owned())),
+        Place::Missing => Err(Refusal::OptimisedOut {
+            name: text.to_owned(),
+            lines: Vec::new(),
+        }),
+    }
+}
