@@ -26,16 +26,16 @@ typedef const struct request {
 	enum colour colour; enum sign sign; struct flags flags; int grid[2][3];
 	unsigned char bytes[4]; void (*call)(int); struct tight tight; double d;
 } request_t;
-int counter = 42; static long hidden = -5; request_t *current; char label[] = "label";
+int counter = 42; static volatile long hidden = -5; request_t *current; char label[] = "label";
 __thread int mine = 3;
 volatile int sink;
 
 __attribute__((noinline)) int handle(request_t *req, int size, unsigned char flag, char *text,
 	enum sign sign, short last, long seventh, int eighth)
 {
-	int local = size + 1;
+	int local = size + 1;                                   /* LINE first */
 	{
-		int inner_local = local * 2;
+		int inner_local = local * 2;                    /* LINE declared */
 		sink = inner_local;                             /* LINE inner */
 	}
 	sink = local + req->len + flag + text[0] + sign + last; /* LINE body */
@@ -114,24 +114,49 @@ const HANDLE: &[(&str, &str)] = &[
     ("label", "\"label\""),
     ("label[2]", "'b'"),
     ("current->list->next->id", "2"),
-    ("req->d", "error 3: `req->d` is double; ask for its bits with req->d:x64"),
-    ("req->flags", "error 3: `req->flags` is struct flags; name a member: there are a, b, c, d"),
-    ("req->grid", "error 3: `req->grid` is int [2][3]; at most 64 numbers fit into a field: name an element, req->grid[0]"),
-    ("req->nothing", "error 3: request_t has no member `nothing`: there are len, name, list, inner, colour, sign, flags, grid, bytes, call, tight, d, ..."),
+    (
+        "req->d",
+        "error 3: `req->d` is double; ask for its bits with req->d:x64",
+    ),
+    (
+        "req->flags",
+        "error 3: `req->flags` is struct flags; name a member: there are a, b, c, d",
+    ),
+    (
+        "req->grid",
+        "error 3: `req->grid` is int [2][3]; at most 64 numbers fit into a field: name an element, req->grid[0]",
+    ),
+    (
+        "req->nothing",
+        "error 3: request_t has no member `nothing`: there are len, name, list, inner, colour, sign, flags, grid, bytes, call, tight, d, ...",
+    ),
     ("req->inner[3].id", "error 10: the array has 3 elements"),
-    ("size->x", "error 4: `size` is not a pointer; use `.`: its type is int"),
+    (
+        "size->x",
+        "error 4: `size` is not a pointer; use `.`: its type is int",
+    ),
     ("size.x", "error 4: `size` has no members: its type is int"),
-    ("mine", "error 0: `mine` is thread-local, which is not supported; record a pointer to it"),
+    (
+        "mine",
+        "error 0: `mine` is thread-local, which is not supported; record a pointer to it",
+    ),
 ];
 
 /// Line of the source that has a mark.
 fn line(source: &str, mark: &str) -> u64 {
     let mark = format!("LINE {mark} ");
-    1 + source.lines().position(|line| line.contains(&mark)).unwrap() as u64
+    1 + source
+        .lines()
+        .position(|line| line.contains(&mark))
+        .unwrap() as u64
 }
 
 fn builds(shop: &Workshop, source: &str, c: bool) -> Vec<std::path::PathBuf> {
-    let compilers = if c { ["gcc", "clang"] } else { ["g++", "clang++"] };
+    let compilers = if c {
+        ["gcc", "clang"]
+    } else {
+        ["g++", "clang++"]
+    };
     let sets: [&[&str]; 6] = [
         &["-g", "-O0"],
         &["-g", "-O0", "-no-pie", "-fcf-protection=full"],
@@ -176,7 +201,12 @@ fn parameters_at_the_entry_hold_what_was_passed() {
         if !optimised {
             check(&program, address, None, &expected);
             let address = debug.functions("returns").unwrap()[0].address;
-            check(&program, address, None, &[("first", "31"), ("second", "32")]);
+            check(
+                &program,
+                address,
+                None,
+                &[("first", "31"), ("second", "32")],
+            );
         } else {
             check(&program, address, None, &expected[6..]);
         }
@@ -204,10 +234,11 @@ fn variables_of_a_line_hold_what_was_computed() {
         }
         let mut expected = HANDLE.to_vec();
         expected.push(("local", "-76"));
-        expected.push((
-            "inner_local",
-            "error 0: `inner_local` is not visible here; it is declared at line 31",
-        ));
+        let declared = format!(
+            "error 0: `inner_local` is not visible here; it is declared at line {}",
+            line(C, "declared")
+        );
+        expected.push(("inner_local", &declared));
         check(&program, firsts[0].address, None, &expected);
         let inner = debug.line(&source, line(C, "inner")).unwrap();
         let expected = [("inner_local", "-152"), ("local", "-76"), ("size", "-77")];
@@ -237,7 +268,11 @@ fn values_that_are_optimised_away_are_never_invented() {
         let object = open(&program);
         let debug = object.debug().unwrap();
         let place = &debug.functions("handle").unwrap()[0];
-        let function = object.symbols().unwrap().function_at(place.address).unwrap();
+        let function = object
+            .symbols()
+            .unwrap()
+            .function_at(place.address)
+            .unwrap();
         let text = object.read(place.address, function.extent.end - place.address);
         let text = text.unwrap();
         let mut decoder = iced_x86::Decoder::with_ip(64, &text, place.address, 0);
@@ -248,7 +283,11 @@ fn values_that_are_optimised_away_are_never_invented() {
             let stopped = Stopped::at(&program, address);
             for (name, value) in &HANDLE[..9] {
                 if let Ok(typed) = ask(&debug, &site, name, None) {
-                    assert_eq!(&stopped.shows(&typed), value, "{name} at {address:#x} in {program:?}");
+                    assert_eq!(
+                        &stopped.shows(&typed),
+                        value,
+                        "{name} at {address:#x} in {program:?}"
+                    );
                     given += 1;
                 }
             }
@@ -269,12 +308,18 @@ fn locals_have_no_value_at_the_entry_without_optimisation() {
     let error = ask(&debug, &place.site, "local", None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`local` has no value yet here; probe at line 28 instead"
+        format!(
+            "`local` has no value yet here; probe at line {} instead",
+            line(C, "first")
+        )
     );
     // Neither the registers nor the frame hold parameters between the two.
     let site = debug.site(place.address + 1, None).unwrap();
     let error = ask(&debug, &site, "size", None).unwrap_err();
-    assert!(matches!(error.refusal, Refusal::NotYetStored { .. }), "{error}");
+    assert!(
+        matches!(error.refusal, Refusal::NotYetStored { .. }),
+        "{error}"
+    );
     let error = ask(&debug, &place.site, "sized", None).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -413,6 +458,11 @@ fn classes_references_and_bases_are_followed() {
         assert_eq!(at("handle"), at("net::request::handle"));
         let expected = [("by_value.n", "55"), ("after", "56")];
         check(&program, at("net::take"), None, &expected);
-        check(&program, at("short net::add<short>(short, short)"), None, &[("a", "-3"), ("b", "-4")]);
+        check(
+            &program,
+            at("short net::add<short>(short, short)"),
+            None,
+            &[("a", "-3"), ("b", "-4")],
+        );
     }
 }

@@ -60,7 +60,13 @@ impl<'a> Die<'a> {
     /// The language of its unit (`DW_AT_language`).
     pub(super) fn language(&self) -> Option<gimli::DwLang> {
         let root = self.unit.unit.header.root_offset();
-        match self.unit.unit.entry(root).ok()?.attr_value(dw::DW_AT_language)? {
+        match self
+            .unit
+            .unit
+            .entry(root)
+            .ok()?
+            .attr_value(dw::DW_AT_language)?
+        {
             AttributeValue::Language(language) => Some(language),
             _ => None,
         }
@@ -177,7 +183,11 @@ impl<'a> Debug<'a> {
     }
 
     /// The entry that an attribute refers to.
-    pub(super) fn reference(&self, die: &Die<'a>, name: DwAt) -> Result<Option<DieKey>, DebugError> {
+    pub(super) fn reference(
+        &self,
+        die: &Die<'a>,
+        name: DwAt,
+    ) -> Result<Option<DieKey>, DebugError> {
         let Some(value) = die.attr(name) else {
             return Ok(None);
         };

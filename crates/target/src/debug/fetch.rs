@@ -3,7 +3,6 @@
 use capriole_event::{Base, Bits, Deref, Element, Fetch, FieldType, Shown};
 use gimli::constants as dw;
 
-
 use super::error::{DebugError, Refusal, VariableError};
 use super::place::{Place, Start, Sum};
 use super::scope::Site;
@@ -93,7 +92,12 @@ impl<'a> Debug<'a> {
         }
         let (mut fetch, link_address) = sum.add(last.offset).at();
         let around = before.iter().rev();
-        for (deref, given) in fetch.derefs.iter_mut().rev().zip([&last].into_iter().chain(around)) {
+        for (deref, given) in fetch
+            .derefs
+            .iter_mut()
+            .rev()
+            .zip([&last].into_iter().chain(around))
+        {
             deref.user = given.user;
         }
         Ok(TypedFetch {
@@ -153,7 +157,11 @@ impl<'a> Debug<'a> {
                 self.as_number(thing, number(shown, bytes))
             }
             Shape::Enumeration { size, signed } => {
-                let shown = if signed { Shown::Signed } else { Shown::Unsigned };
+                let shown = if signed {
+                    Shown::Signed
+                } else {
+                    Shown::Unsigned
+                };
                 let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
                 self.as_number(thing, number(shown, bytes))
             }
@@ -190,9 +198,7 @@ impl<'a> Debug<'a> {
                     {
                         (is_signed(encoding).then_some(Shown::Signed), size)
                     }
-                    Shape::Enumeration { size, signed } => {
-                        (signed.then_some(Shown::Signed), size)
-                    }
+                    Shape::Enumeration { size, signed } => (signed.then_some(Shown::Signed), size),
                     Shape::Pointer { size, .. } => (Some(Shown::Hexadecimal), size),
                     _ => return Err(refused()),
                 };
@@ -388,7 +394,6 @@ impl<'a> Debug<'a> {
         })
     }
 }
-
 
 fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String) -> TypedFetch {
     TypedFetch {

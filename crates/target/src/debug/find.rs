@@ -140,11 +140,7 @@ fn by_build_id(directory: &Path, build_id: &[u8]) -> Option<PathBuf> {
     Some(directory.join(format!(".build-id/{first:02x}/{rest}.debug")))
 }
 
-fn candidates(
-    object: &ObjectFile,
-    own: &Sections<'_>,
-    directories: &[PathBuf],
-) -> Vec<Candidate> {
+fn candidates(object: &ObjectFile, own: &Sections<'_>, directories: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
     if let Some(build_id) = object.build_id() {
         let paths = directories.iter().filter_map(|d| by_build_id(d, build_id));

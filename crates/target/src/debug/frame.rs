@@ -1,9 +1,7 @@
 //! The canonical frame address at an instruction (DWARF 5, chapter 6.4): what the stack
 //! pointer was before the call.
 
-use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, UnwindContext, UnwindSection,
-};
+use gimli::{BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, UnwindContext, UnwindSection};
 
 use super::units::{Bytes, Debug, slice};
 

@@ -59,7 +59,7 @@ impl<'a> Debug<'a> {
                 called: HashMap::new(),
                 attributes_left: 0,
             };
-            for unit in units.iter().filter(|unit| unit.head.type_of.is_none()) {
+            for unit in units {
                 // Each unit is a question of its own, as regards the work.
                 self.begin();
                 let read = self.whole(unit).and_then(|unit| reader.unit(&unit));
@@ -208,9 +208,16 @@ impl<'a> Reader<'_, 'a> {
         if die.flag(dw::DW_AT_declaration) {
             return;
         }
-        let (Some(name), Some(AttributeValue::Udata(_) | AttributeValue::Data1(_)
-            | AttributeValue::Data2(_) | AttributeValue::Data4(_) | AttributeValue::Data8(_))) =
-            (die.text(dw::DW_AT_name), die.attr(dw::DW_AT_byte_size))
+        let (
+            Some(name),
+            Some(
+                AttributeValue::Udata(_)
+                | AttributeValue::Data1(_)
+                | AttributeValue::Data2(_)
+                | AttributeValue::Data4(_)
+                | AttributeValue::Data8(_),
+            ),
+        ) = (die.text(dw::DW_AT_name), die.attr(dw::DW_AT_byte_size))
         else {
             return;
         };

@@ -73,7 +73,10 @@ impl<'a> Debug<'a> {
                 paths.insert(path.clone());
                 lines.entry(path.clone()).or_default().insert(row.line);
                 if row.line == line {
-                    addresses.entry(path.clone()).or_default().insert(row.address);
+                    addresses
+                        .entry(path.clone())
+                        .or_default()
+                        .insert(row.address);
                 }
             }
             Ok(())
@@ -136,7 +139,10 @@ impl<'a> Debug<'a> {
         let program = unit.unit.line_program.clone()?;
         let header = program.header().clone();
         let rows = self.rows(program).ok()?;
-        let row = rows.iter().filter(|row| row.address <= address).max_by_key(|row| row.address)?;
+        let row = rows
+            .iter()
+            .filter(|row| row.address <= address)
+            .max_by_key(|row| row.address)?;
         Some((file_path(&unit, &header, row.file)?, row.line))
     }
 

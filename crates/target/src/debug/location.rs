@@ -214,9 +214,11 @@ impl<'a> Debug<'a> {
         register: gimli::Register,
         context: Context<'_>,
     ) -> Result<Sum, NoPlace> {
-        if context.address < context.body
-            && let Some(then) = self.cfa(context.body)
-            && then.register == register
+        let set_up = |address| self.cfa(address).filter(|cfa| cfa.register == register);
+        let early = context.address < context.body;
+        // So it is behind the instruction that restores the caller's register.
+        if (early || set_up(context.address).is_none())
+            && let Some(then) = set_up(context.body)
         {
             return Ok(self.frame_address(context)?.add(then.offset.wrapping_neg()));
         }

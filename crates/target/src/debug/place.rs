@@ -89,7 +89,14 @@ impl Sum {
         }
         let mut reads = self.reads;
         let plus = reads.pop()?;
-        Some(Sum { reads, plus, ..self }.at())
+        Some(
+            Sum {
+                reads,
+                plus,
+                ..self
+            }
+            .at(),
+        )
     }
 }
 
@@ -114,10 +121,7 @@ pub(super) enum Place {
     /// Nowhere, but this is its value; of which `at` bytes are left out.
     Value { value: Sum, at: u64 },
     /// Part here, part there: sizes in bytes and places. Meant is what is `at` bytes in.
-    Pieces {
-        pieces: Rc<[(u64, Place)]>,
-        at: u64,
-    },
+    Pieces { pieces: Rc<[(u64, Place)]>, at: u64 },
     /// In a vector or x87 register.
     Vector,
     /// Optimised out.

@@ -240,13 +240,26 @@ impl<'a> Debug<'a> {
         };
         if last == name {
             let unit = self.unit(site.frames[0].key.unit)?;
+            let mut gone = None;
             for die in self.children(&self.root(&unit)?)? {
-                if die.tag() == dw::DW_TAG_variable
-                    && (die.has(dw::DW_AT_location) || die.has(dw::DW_AT_const_value))
-                    && self.name_of(&die).as_deref() == Some(name)
-                {
+                let fits =
+                    die.tag() == dw::DW_TAG_variable && self.name_of(&die).as_deref() == Some(name);
+                if fits && (die.has(dw::DW_AT_location) || die.has(dw::DW_AT_const_value)) {
                     return Ok(Some(found(die)));
                 }
+                // Not one that is only declared here.
+                if fits
+                    && !self
+                        .with_origins(&die)
+                        .iter()
+                        .any(|d| d.flag(dw::DW_AT_declaration))
+                {
+                    gone = Some(die);
+                }
+            }
+            // Optimised out.
+            if let Some(die) = gone {
+                return Ok(Some(found(die)));
             }
         }
         let variables = &self.names()?.variables;

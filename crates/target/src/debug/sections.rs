@@ -108,7 +108,8 @@ impl<'a> Sections<'a> {
         };
         let read = |offset: u64, size: u64| {
             let left = self.left.get().checked_sub(size);
-            self.left.set(left.filter(|_| size < LARGEST).ok_or(DAMAGED)?);
+            self.left
+                .set(left.filter(|_| size < LARGEST).ok_or(DAMAGED)?);
             self.source.read(offset, size).map_err(|_| DAMAGED)
         };
         let Some((format, offset, size, uncompressed_size)) = section.compressed else {

@@ -36,7 +36,11 @@ impl Debug<'_> {
         Ok(Setup {
             at_entry,
             // Behind `endbr64` and nops it is still the entry.
-            body: if at_entry { body.max(address + 1) } else { body },
+            body: if at_entry {
+                body.max(address + 1)
+            } else {
+                body
+            },
         })
     }
 

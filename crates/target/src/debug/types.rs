@@ -14,16 +14,33 @@ const DEPTH: usize = 32;
 #[derive(Clone)]
 pub(super) enum Shape {
     /// Number, character, truth value.
-    Base { encoding: gimli::DwAte, size: u64, name: String },
+    Base {
+        encoding: gimli::DwAte,
+        size: u64,
+        name: String,
+    },
     /// With the type that it leads to; none for `void *`.
-    Pointer { target: Option<DieKey>, size: u64 },
+    Pointer {
+        target: Option<DieKey>,
+        size: u64,
+    },
     /// `&` or `&&` of C++.
-    Reference { target: Option<DieKey> },
+    Reference {
+        target: Option<DieKey>,
+    },
     /// Struct, union or class.
-    Record { key: DieKey, size: Option<u64> },
+    Record {
+        key: DieKey,
+        size: Option<u64>,
+    },
 
-    Array { element: Option<DieKey> },
-    Enumeration { size: u64, signed: bool },
+    Array {
+        element: Option<DieKey>,
+    },
+    Enumeration {
+        size: u64,
+        signed: bool,
+    },
     Function,
     Void,
     Other,
@@ -66,7 +83,7 @@ impl<'a> Debug<'a> {
                 | dw::DW_TAG_class_type
                 | dw::DW_TAG_union_type
                 | dw::DW_TAG_enumeration_type
-                    if die.flag(dw::DW_AT_declaration) && die.has(dw::DW_AT_signature) =>
+                    if die.has(dw::DW_AT_signature) =>
                 {
                     key = self.reference(&die, dw::DW_AT_signature)?;
                 }
@@ -102,10 +119,7 @@ impl<'a> Debug<'a> {
             dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
                 self.record(&die)?
             }
-            dw::DW_TAG_array_type => Shape::Array {
-                element: target()?,
-
-            },
+            dw::DW_TAG_array_type => Shape::Array { element: target()? },
             dw::DW_TAG_enumeration_type => self.enumeration(&die, size)?,
             dw::DW_TAG_subroutine_type => Shape::Function,
             dw::DW_TAG_unspecified_type => match die.text(dw::DW_AT_name).as_deref() {
@@ -351,7 +365,9 @@ impl<'a> Debug<'a> {
         offset: u64,
         width: u64,
     ) -> Result<Option<u64>, DebugError> {
-        let Some(from_top) = die.unsigned(dw::DW_AT_bit_offset) else {
+        // Below zero if the field reaches beyond its container (packed structs).
+        let unsigned = || die.unsigned(dw::DW_AT_bit_offset).map(|bits| bits as i64);
+        let Some(from_top) = die.signed(dw::DW_AT_bit_offset).or_else(unsigned) else {
             return Ok(offset.checked_mul(8));
         };
         let container = match die.unsigned(dw::DW_AT_byte_size) {
@@ -359,9 +375,11 @@ impl<'a> Debug<'a> {
             None => self.size(kind)?,
         };
         Ok(container.and_then(|size| {
-            let above = from_top.checked_add(width)?;
-            let below = size.checked_mul(8)?.checked_sub(above)?;
-            offset.checked_mul(8)?.checked_add(below)
+            let above = from_top.checked_add_unsigned(width)?;
+            let below = i64::try_from(size.checked_mul(8)?)
+                .ok()?
+                .checked_sub(above)?;
+            offset.checked_mul(8)?.checked_add_signed(below)
         }))
     }
 }

@@ -192,8 +192,8 @@ impl<'a> Debug<'a> {
     fn open_split(&self, offset: usize) -> Result<Dwarf<'a>, DebugError> {
         let parent = self.dwarf(Space::Main)?;
         let units = self.units()?;
-        let at = units.partition_point(|unit| unit.head.key.offset < offset);
-        let unit = units.get(at).ok_or(NO_UNIT)?;
+        let is_it = |unit: &&Unit| unit.head.key.offset == offset && !unit.head.key.in_types;
+        let unit = units.iter().find(is_it).ok_or(NO_UNIT)?;
         let id = self.main_unit(offset)?.unit.dwo_id;
         if let (Some(package), Some(id)) = (self.package()?, id)
             && let Some(dwarf) = package.find_cu(id, &parent)?
@@ -201,9 +201,9 @@ impl<'a> Debug<'a> {
             return Ok(dwarf);
         }
         let (name, directory) = unit.split.as_ref().ok_or(NO_UNIT)?;
-        let sections = unit.split_sections.get_or_init(|| {
-            find::split(name, directory.as_deref(), &self.data.path).map(Box::new)
-        });
+        let sections = unit
+            .split_sections
+            .get_or_init(|| find::split(name, directory.as_deref(), &self.data.path).map(Box::new));
         let sections = sections
             .as_ref()
             .ok_or_else(|| DebugError::SplitMissing(PathBuf::from(name)))?;

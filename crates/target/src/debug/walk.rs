@@ -58,11 +58,7 @@ impl<'a> Debug<'a> {
     }
 
     /// The variable of a name, or what is said if there is none.
-    fn visible(
-        &self,
-        site: &Site,
-        name: &str,
-    ) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
+    fn visible(&self, site: &Site, name: &str) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
         if let Some(found) = self.variable(site, name)? {
             return Ok(found);
         }
@@ -244,9 +240,8 @@ impl<'a> Debug<'a> {
             c_type: self.c_type(thing.kind),
         };
         let too_far = super::DebugError::Damaged("an element lies outside the address space");
-        let stride_of = |size: u64, index: i64| -> Option<i64> {
-            i64::try_from(size).ok()?.checked_mul(index)
-        };
+        let stride_of =
+            |size: u64, index: i64| -> Option<i64> { i64::try_from(size).ok()?.checked_mul(index) };
         if let Shape::Array { element, .. } = self.shape(thing.kind)? {
             let array = self.bare(thing.kind)?.ok_or_else(incomplete)?;
             let dimensions = self.dimensions(&array)?;
@@ -337,7 +332,11 @@ impl<'a> Debug<'a> {
             }
         };
         // Bits are counted from the start of the struct.
-        let offset = if member.bits.is_some() { 0 } else { member.offset };
+        let offset = if member.bits.is_some() {
+            0
+        } else {
+            member.offset
+        };
         let offset = i64::try_from(offset)
             .map_err(|_| super::DebugError::Damaged("a member lies outside the address space"))?;
         Ok(Thing {

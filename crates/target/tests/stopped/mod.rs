@@ -177,6 +177,11 @@ pub fn check(program: &Path, address: u64, function: Option<&str>, expected: &[(
             Ok(typed) => stopped.shows(&typed),
             Err(error) => format!("error {}: {error}", error.at),
         };
-        assert_eq!(&found, value, "{text} at {address:#x} of {}", program.display());
+        assert_eq!(
+            &found,
+            value,
+            "{text} at {address:#x} of {}",
+            program.display()
+        );
     }
 }
