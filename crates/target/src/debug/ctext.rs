@@ -31,7 +31,10 @@ impl Debug<'_> {
         if depth > DEPTH {
             return Ok(joined("...", &inner));
         }
-        let die = self.die(key)?;
+        let mut die = self.die(key)?;
+        if let Some(whole) = self.reference(&die, dw::DW_AT_signature)? {
+            die = self.die(whole)?;
+        }
         let target = || self.reference(&die, dw::DW_AT_type);
         let name = die.text(dw::DW_AT_name);
         let qualified = |word: &str| -> Result<String, DebugError> {
@@ -100,7 +103,8 @@ impl Debug<'_> {
                     dw::DW_TAG_enumeration_type => "enum ",
                     _ => "",
                 };
-                let is_c = die.language().is_some_and(|language| {
+                // dwz(1) moves types into units of no language.
+                let is_c = die.language().is_none_or(|language| {
                     matches!(
                         language,
                         dw::DW_LANG_C | dw::DW_LANG_C89 | dw::DW_LANG_C99 | dw::DW_LANG_C11

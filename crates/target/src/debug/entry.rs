@@ -211,7 +211,7 @@ impl<'a> Debug<'a> {
         }
         *parts -= 1;
         let mut put = |size: u64, class: Class| {
-            if size == 0 || offset % size.min(8) != 0 {
+            if size == 0 || !offset.is_multiple_of(size.min(8)) {
                 return Fits::No;
             }
             for at in [offset, offset + size - 1] {

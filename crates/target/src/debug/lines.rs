@@ -185,11 +185,10 @@ impl<'a> Debug<'a> {
             let Some(program) = unit.unit.line_program.clone() else {
                 continue;
             };
-            if seen.insert(program.header().offset().0) {
-                match look(&unit, program) {
-                    Err(DebugError::TooMuch) => return Err(DebugError::TooMuch),
-                    Ok(()) | Err(_) => {}
-                }
+            if seen.insert(program.header().offset().0)
+                && let Err(DebugError::TooMuch) = look(&unit, program)
+            {
+                return Err(DebugError::TooMuch);
             }
         }
         Ok(())

@@ -306,8 +306,10 @@ impl<'a> Machine<'_, 'a, '_> {
                 }
             }
             Operation::Deref {
-                size, space: false, ..
-            } if size == 8 => {
+                size: 8,
+                space: false,
+                ..
+            } => {
                 let read = self.pop()?.read();
                 read.ok_or_else(|| self.computed())?
             }

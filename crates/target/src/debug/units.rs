@@ -106,6 +106,7 @@ impl std::fmt::Debug for Debug<'_> {
     }
 }
 
+#[expect(clippy::ptr_arg, reason = "what the sections are made of")]
 pub(super) fn slice(bytes: &Vec<u8>) -> Bytes<'_> {
     EndianSlice::new(bytes, LittleEndian)
 }

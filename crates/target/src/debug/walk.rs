@@ -35,9 +35,7 @@ impl<'a> Debug<'a> {
         let path = Path::parse(text)?;
         let at = path.name_at;
         let failed = |refusal| VariableError { at, refusal };
-        let (variable, frame) = self
-            .visible(site, &path.name)
-            .map_err(|refusal| failed(refusal))?;
+        let (variable, frame) = self.visible(site, &path.name).map_err(&failed)?;
         let place = self.place_of(site, &variable, frame).map_err(failed)?;
         let kind = self.type_of(&variable.die).map_err(|e| failed(e.into()))?;
         let mut thing = Thing {
