@@ -7,12 +7,14 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 PREFIX ?= /usr/local
 
-.PHONY: help demo test bench lint stress install
+.PHONY: help demo test bench bench-peers bench-chart lint stress install
 
 help:
 	@echo 'make demo      watch Capriole work on a program that is not ours (about a minute)'
 	@echo 'make test      run all tests'
 	@echo 'make bench     measure what a hit costs on this machine'
+	@echo 'make bench-peers   install the tools that it compares with; without them it skips them'
+	@echo 'make bench-chart   the same as bench, with a chart: docs/bench-hit.svg'
 	@echo 'make lint      formatting, clippy and documentation, as the tests of a change do'
 	@echo 'make stress    record and be killed, for STRESS_SECONDS=60, on a program that checks itself'
 	@echo 'make install   put the command into PREFIX=/usr/local'
@@ -29,6 +31,13 @@ test:
 bench:
 	@scripts/setup.sh build
 	@cargo run --release -p capriole -- bench hit
+
+bench-peers:
+	@scripts/peers.sh
+
+bench-chart:
+	@scripts/setup.sh build
+	@cargo run --release -p capriole -- bench hit --svg docs/bench-hit.svg
 
 lint:
 	@scripts/lint.sh

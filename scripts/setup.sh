@@ -10,8 +10,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 for_what=${1:-build}
 
-say() { echo "setup: $*" >&2; }
-have() { command -v "$1" >/dev/null 2>&1; }
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh setup
 
 # Programs and the Debian packages they are in.
 needed="cc:gcc ld:binutils objcopy:binutils"
@@ -40,29 +40,6 @@ missing() {
 		packages="$packages libc6-dev"
 	fi
 	echo "$packages" | tr ' ' '\n' | sort -u | tr '\n' ' ' | sed 's/^ *//; s/ *$//'
-}
-
-install() {
-	local packages=$1 as=""
-	if ! have apt-get; then
-		say "there is no apt-get here; install with your package manager what Debian calls: $packages"
-		return 1
-	fi
-	if [ "$(id -u)" != 0 ]; then
-		as="sudo -n"
-		if ! have sudo || ! sudo -n true 2>/dev/null; then
-			say "not root, and sudo wants a password; please run: sudo apt-get install $packages"
-			return 1
-		fi
-	fi
-	say "installing $packages"
-	# The lists of packages may be there already, and may be too old.
-	local get="env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=1 -o Acquire::http::Timeout=30"
-	# shellcheck disable=SC2086
-	{
-		$as $get --no-install-recommends install $packages ||
-			{ $as $get update && $as $get --no-install-recommends install $packages; }
-	} </dev/null >&2
 }
 
 packages=$(missing "$needed")

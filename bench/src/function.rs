@@ -39,13 +39,15 @@ macro_rules! copies {
                 match self { $(Function::$variant => stringify!($symbol),)* }
             }
 
+            /// The copy itself.
+            pub(crate) fn pointer(self) -> extern "C" fn(u64, u64) {
+                unsafe extern "C" { $(safe fn $symbol(a: u64, b: u64);)* }
+                match self { $(Function::$variant => $symbol,)* }
+            }
+
             /// The address in this process.
             pub fn address(self) -> u64 {
-                unsafe extern "C" { $(safe fn $symbol(a: u64, b: u64);)* }
-                let function: extern "C" fn(u64, u64) = match self {
-                    $(Function::$variant => $symbol,)*
-                };
-                function as usize as u64
+                self.pointer() as usize as u64
             }
         }
     };
@@ -62,6 +64,11 @@ copies! {
     FloorRecord = capriole_bench_floor_record,
     /// For the kernel's uprobe; alone on its page.
     Uprobe = capriole_bench_uprobe,
+    /// For the kernel's probe of returns; alone on its page.
+    Uretprobe = capriole_bench_uretprobe,
+    /// For the kernel's uprobe on a nop of five bytes, which this one begins with;
+    /// alone on its page.
+    UprobeNop5 = capriole_bench_uprobe_nop5,
     /// Called before each write to `trace_marker`.
     Marker = capriole_bench_marker,
     /// For `capriole.record2`: time, event, thread and two arguments.
@@ -86,6 +93,9 @@ impl Function {
 /// The code of one untouched copy.
 macro_rules! plain_copy {
     ($symbol:literal, $align:literal) => {
+        plain_copy!($symbol, $align, "");
+    };
+    ($symbol:literal, $align:literal, $first:literal) => {
         global_asm!(
             r#".pushsection .text.capriole_bench,"ax",@progbits"#,
             concat!(".p2align ", $align),
@@ -93,6 +103,7 @@ macro_rules! plain_copy {
             concat!(".type ", $symbol, ",@function"),
             concat!($symbol, ":"),
             ".cfi_startproc",
+            $first,
             "push %rbp",
             ".cfi_def_cfa_offset 16",
             ".cfi_offset %rbp, -16",
@@ -123,6 +134,12 @@ plain_copy!("capriole_bench_spare", 6);
 // The kernel puts its breakpoint into a private copy of the page, and takes the
 // copy away again: no business of any other row.
 plain_copy!("capriole_bench_uprobe", 12);
+plain_copy!("capriole_bench_uretprobe", 12);
+plain_copy!(
+    "capriole_bench_uprobe_nop5",
+    12,
+    ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00"
+);
 
 // The loop is assembly too, so that the calls are the same whatever the compiler
 // does: f(0, n), f(1, n - 1), ... f(n - 1, 1).
@@ -193,15 +210,23 @@ mod tests {
     ];
 
     fn bytes(function: Function) -> [u8; 15] {
-        let address = function.address() as *const [u8; 15];
-        // SAFETY: every copy is 15 bytes long and text is readable.
-        unsafe { address.read_unaligned() }
+        bytes_at(function.address())
+    }
+
+    fn bytes_at(address: u64) -> [u8; 15] {
+        // SAFETY: every copy is at least 15 bytes long, padding follows, text is readable.
+        unsafe { (address as *const [u8; 15]).read_unaligned() }
     }
 
     #[test]
     fn untouched_copies_are_the_compilers_bytes() {
         for &function in Function::ALL {
             let floor = function.symbol().contains("_floor_");
+            if function == Function::UprobeNop5 {
+                assert_eq!(bytes(function)[..5], [0x0f, 0x1f, 0x44, 0, 0]);
+                assert_eq!(bytes_at(function.address() + 5), GCC_O0);
+                continue;
+            }
             assert_eq!(bytes(function) == GCC_O0, !floor, "{function:?}");
             if floor {
                 assert_eq!(

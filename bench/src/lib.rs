@@ -18,9 +18,12 @@
 //! | [`floor`] | the records and counts written by hand |
 //! | [`target`] | the bench target: commands on its standard input |
 //! | [`process`] | the other end of those commands |
+//! | [`single`] | calls timed one by one |
 //! | [`kernel`] | the rows measured with the kernel's tracing |
+//! | [`peers`] | other tools, each with a program of its own |
 //! | [`runner`] | rounds, calibration, honesty |
 //! | [`report`] | results as JSON and as a table |
+//! | [`mod@chart`] | results as a picture |
 //!
 //! For `capriole bench attach` and `capriole bench program` there are programs to be
 //! probed: one with very many functions, and real ones with work to do.
@@ -37,23 +40,29 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("capriole-bench measures x86-64 Linux only");
 
+pub mod chart;
 pub mod crowd;
 pub mod floor;
 pub mod function;
 mod interrupt;
 pub mod kernel;
+pub mod peers;
 pub mod process;
 pub mod report;
 pub mod runner;
 pub mod scratch;
 pub mod server;
+pub mod single;
 pub mod spread;
 pub mod talk;
 pub mod target;
 pub mod workload;
 
+pub use chart::chart;
 pub use function::Function;
+pub use peers::peer_rows;
 pub use process::{BenchError, Target, TargetInfo};
 pub use report::{Measured, RowResult, table};
 pub use runner::{HitOptions, Probe, Progress, Row, default_rows, run_hit};
+pub use single::Singles;
 pub use target::target_main;

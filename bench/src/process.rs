@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::function::Function;
+use crate::single::Singles;
 use crate::target::Ready;
 
 /// Why nothing at all could be measured. What hinders a single row is in its
@@ -176,13 +177,33 @@ impl Target {
         self.ready.floor_record_skipped.as_deref()
     }
 
-    /// Calls a copy of the function.
+    /// Calls a copy of the function so often in each of so many threads; the time is the
+    /// mean of what they took.
     ///
     /// # Errors
     ///
     /// The target is gone, or refuses.
-    pub fn run(&mut self, function: Function, calls: u64) -> Result<Run, BenchError> {
-        self.timed(&format!("run {} {calls}", function.symbol()))
+    pub fn run(
+        &mut self,
+        function: Function,
+        calls: u64,
+        threads: usize,
+    ) -> Result<Run, BenchError> {
+        self.timed(&format!("run {} {calls} {threads}", function.symbol()))
+    }
+
+    /// The same, with each call timed alone.
+    ///
+    /// # Errors
+    ///
+    /// The target is gone, or refuses.
+    pub fn single(
+        &mut self,
+        function: Function,
+        calls: u64,
+        threads: usize,
+    ) -> Result<Singles, BenchError> {
+        self.timed_alone(&format!("single {} {calls} {threads}", function.symbol()))
     }
 
     /// Opens the file that [`Target::mark`] writes to.
@@ -210,6 +231,20 @@ impl Target {
     /// The target is gone, or cannot write.
     pub fn mark(&mut self, calls: u64) -> Result<Run, BenchError> {
         self.timed(&format!("mark {calls}"))
+    }
+
+    /// The same, each timed alone.
+    ///
+    /// # Errors
+    ///
+    /// The target is gone, or cannot write.
+    pub fn single_mark(&mut self, calls: u64) -> Result<Singles, BenchError> {
+        self.timed_alone(&format!("singlemark {calls}"))
+    }
+
+    fn timed_alone(&mut self, command: &str) -> Result<Singles, BenchError> {
+        let answer = self.ask(command)?;
+        parse_singles(&answer).ok_or(BenchError::Answer(answer))
     }
 
     fn timed(&mut self, command: &str) -> Result<Run, BenchError> {
@@ -266,15 +301,28 @@ impl Drop for Target {
 
 fn parse_run(answer: &str) -> Option<Run> {
     let (ns, hits) = answer.split_once(' ')?;
-    let hits = if hits == "-" {
-        None
-    } else {
-        Some(hits.parse().ok()?)
-    };
     Some(Run {
         ns: ns.parse().ok()?,
-        hits,
+        hits: parse_hits(hits)?,
     })
+}
+
+fn parse_singles(answer: &str) -> Option<Singles> {
+    let mut words = answer.split(' ');
+    let mut next = || words.next();
+    Some(Singles {
+        p50: next()?.parse().ok()?,
+        p99: next()?.parse().ok()?,
+        hits: parse_hits(next()?)?,
+    })
+}
+
+/// A number, or `-` for none.
+fn parse_hits(word: &str) -> Option<Option<u64>> {
+    match word {
+        "-" => Some(None),
+        number => number.parse().ok().map(Some),
+    }
 }
 
 #[cfg(test)]
@@ -292,7 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_two_words() {
+    fn answers_are_numbers() {
+        let singles = Singles {
+            p50: 1.5,
+            p99: 20.0,
+            hits: Some(7),
+        };
+        assert_eq!(parse_singles("1.5 20.000 7"), Some(singles));
+        assert_eq!(parse_singles("1.5 20.000"), None);
         assert_eq!(parse_run("12 -"), Some(Run { ns: 12, hits: None }));
         assert_eq!(
             parse_run("12 13"),

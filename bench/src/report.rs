@@ -38,6 +38,15 @@ pub struct Measured {
     pub ns: f64,
     /// `ns` less the bare call's median; 0 if no bare call was measured.
     pub over_bare_ns: f64,
+    /// Half of the calls timed one by one took at most so long, with the call itself: the
+    /// median of the rounds. Absent where none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_ns: Option<f64>,
+    /// 99 of 100 did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<f64>,
+    /// Threads that made the calls at the same time.
+    pub threads: usize,
     /// Calls that the probe saw in all measured rounds; `null` if there is none or it
     /// cannot tell.
     pub hits: Option<u64>,
@@ -68,6 +77,9 @@ impl Measured {
             name: name.to_owned(),
             ns: quantile(&sorted, 0.5),
             over_bare_ns: 0.0,
+            p50_ns: None,
+            p99_ns: None,
+            threads: 1,
             hits,
             calls,
             min_ns: sorted[0],
@@ -114,7 +126,7 @@ impl Serialize for RowResult {
 }
 
 /// The table for people: one row a line, times in nanoseconds per call, and how many
-/// times the cost of `floor.record` it is.
+/// times the cost of `floor.record`, with as many threads, it is.
 pub fn table(results: &[RowResult]) -> String {
     let width = results
         .iter()
@@ -122,19 +134,21 @@ pub fn table(results: &[RowResult]) -> String {
         .max()
         .unwrap_or(0)
         .max(4);
-    let floor = results
-        .iter()
-        .find(|row| row.name() == "floor.record")
-        .and_then(RowResult::measured)
-        .map(|row| row.over_bare_ns)
-        .filter(|&ns| ns > 0.0);
+    let floor = |threads| {
+        results
+            .iter()
+            .filter_map(RowResult::measured)
+            .find(|row| row.threads == threads && is_floor(&row.name))
+            .map(|row| row.over_bare_ns)
+            .filter(|&ns| ns > 0.0)
+    };
     let mut text = format!(
-        "{:<width$}  {:>9}  {:>9}  {:>9}  {:<21}  {:>11}\n",
-        "row", "ns/call", "over bare", "x floor", "min .. max", "hits"
+        "{:<width$}  {:>9}  {:>9}  {:>9}  {:<21}  {:>9}  {:>9}  {:>11}\n",
+        "row", "ns/call", "over bare", "x floor", "min .. max", "p50", "p99", "hits"
     );
     for result in results {
         let line = match result {
-            RowResult::Measured(row) => measured_line(row, width, floor),
+            RowResult::Measured(row) => measured_line(row, width, floor(row.threads)),
             RowResult::Skipped { name, why } => format!("{name:<width$}  skipped: {why}"),
             RowResult::Failed { name, why } => format!("{name:<width$}  failed: {why}"),
         };
@@ -148,17 +162,23 @@ fn measured_line(row: &Measured, width: usize, floor: Option<f64>) -> String {
     let times = floor.map_or(String::new(), |floor| {
         format!("{:.2}", row.over_bare_ns / floor)
     });
-    let times = if row.name == "bare" {
-        String::new()
-    } else {
-        times
+    let times = match row.name.split('@').next() {
+        Some("bare") => String::new(),
+        _ => times,
     };
     let spread = format!("{:.2} .. {:.2}", row.min_ns, row.max_ns);
     let hits = row.hits.map_or("-".to_owned(), |hits| hits.to_string());
+    let [p50, p99] =
+        [row.p50_ns, row.p99_ns].map(|ns| ns.map_or("-".to_owned(), |ns| format!("{ns:.1}")));
     format!(
-        "{:<width$}  {:>9.2}  {:>9.2}  {times:>9}  {spread:<21}  {hits:>11}",
+        "{:<width$}  {:>9.2}  {:>9.2}  {times:>9}  {spread:<21}  {p50:>9}  {p99:>9}  {hits:>11}",
         row.name, row.ns, row.over_bare_ns
     )
+}
+
+/// `floor.record`, also with threads.
+fn is_floor(name: &str) -> bool {
+    name.split('@').next() == Some("floor.record")
 }
 
 #[cfg(test)]
@@ -168,7 +188,22 @@ mod tests {
     fn row(name: &str, ns: &[f64], bare: f64, hits: Option<u64>) -> RowResult {
         let mut row = Measured::from_rounds(name, ns, 300, hits);
         row.over_bare_ns = row.ns - bare;
+        row.p50_ns = Some(row.ns * 2.0);
+        row.p99_ns = Some(row.ns * 10.0);
         RowResult::Measured(row)
+    }
+
+    fn on_two_threads(row: RowResult) -> RowResult {
+        match row {
+            RowResult::Measured(row) => RowResult::Measured(Measured {
+                name: format!("{}@2", row.name),
+                threads: 2,
+                p50_ns: None,
+                p99_ns: None,
+                ..row
+            }),
+            other => other,
+        }
     }
 
     fn some_results() -> Vec<RowResult> {
@@ -184,6 +219,8 @@ mod tests {
                 name: "capriole.int3".into(),
                 why: "3 hits in 4 calls".into(),
             },
+            on_two_threads(row("bare", &[2.0], 2.0, None)),
+            on_two_threads(row("floor.record", &[22.0], 2.0, Some(600))),
         ]
     }
 
@@ -201,8 +238,14 @@ mod tests {
         let json = serde_json::to_value(some_results()).expect("no map with odd keys");
         assert_eq!(
             json[1],
-            serde_json::json!({"name": "floor.record", "ns": 11.5, "over_bare_ns": 10.0, "hits": 300,
-                "calls": 300, "min_ns": 11.0, "q1_ns": 11.25, "q3_ns": 11.75, "max_ns": 12.0, "rounds": 3})
+            serde_json::json!({"name": "floor.record", "ns": 11.5, "over_bare_ns": 10.0,
+                "p50_ns": 23.0, "p99_ns": 115.0, "threads": 1, "hits": 300, "calls": 300, "min_ns": 11.0, "q1_ns": 11.25, "q3_ns": 11.75, "max_ns": 12.0, "rounds": 3})
+        );
+        assert_eq!(
+            json[6],
+            serde_json::json!({"name": "floor.record@2", "ns": 22.0, "over_bare_ns": 20.0,
+                "threads": 2, "hits": 600, "calls": 300,
+                "min_ns": 22.0, "q1_ns": 22.0, "q3_ns": 22.0, "max_ns": 22.0, "rounds": 1})
         );
         assert_eq!(
             json[3],
@@ -217,12 +260,14 @@ mod tests {
     #[test]
     fn the_table_reads_like_this() {
         let expected = "\
-row                 ns/call  over bare    x floor  min .. max                    hits
-bare                   1.50       0.00             1.25 .. 2.00                     0
-floor.record          11.50      10.00       1.00  11.00 .. 12.00                 300
-capriole.record2      16.50      15.00       1.50  16.50 .. 17.00                   -
+row                 ns/call  over bare    x floor  min .. max                   p50        p99         hits
+bare                   1.50       0.00             1.25 .. 2.00                 3.0       15.0            0
+floor.record          11.50      10.00       1.00  11.00 .. 12.00              23.0      115.0          300
+capriole.record2      16.50      15.00       1.50  16.50 .. 17.00              33.0      165.0            -
 kernel.uprobe     skipped: not root
 capriole.int3     failed: 3 hits in 4 calls
+bare@2                 2.00       0.00             2.00 .. 2.00                   -          -            -
+floor.record@2        22.00      20.00       1.00  22.00 .. 22.00                 -          -          600
 ";
         assert_eq!(table(&some_results()), expected);
     }

@@ -31,6 +31,8 @@ fn every_row_is_measured_or_says_why_not() {
         "floor.rdtsc",
         "floor.record",
         "kernel.uprobe",
+        "kernel.uretprobe",
+        "kernel.uprobe_nop5",
         "kernel.trace_marker",
     ];
     assert_eq!(names, expected);
@@ -40,6 +42,9 @@ fn every_row_is_measured_or_says_why_not() {
                 assert_eq!(row.rounds, 3, "{result:?}");
                 assert!(row.min_ns <= row.ns && row.ns <= row.max_ns, "{result:?}");
                 assert!(row.ns > 0.0, "{result:?}");
+                let [p50, p99] = [row.p50_ns, row.p99_ns].map(|ns| ns.expect("a number"));
+                assert!(0.0 <= p50 && p50 <= p99, "{result:?}");
+                assert_eq!(row.threads, 1, "{result:?}");
                 if !["bare", "floor.rdtsc"].contains(&row.name.as_str()) {
                     assert_eq!(row.hits, Some(row.calls), "{result:?}");
                 }
@@ -72,6 +77,36 @@ fn nothing_is_left_in_tracefs() {
             assert!(!name.to_string_lossy().starts_with(&mine), "{name:?}");
         }
     }
+}
+
+#[test]
+fn threads_are_rows_of_their_own() {
+    let cpus = std::thread::available_parallelism().expect("CPUs").get();
+    let rows = vec![
+        Row::plain("bare", Function::Bare),
+        Row::plain("bare", Function::Bare).on_threads(cpus),
+        Row::plain("floor.record", Function::FloorRecord).on_threads(cpus),
+        Row::plain("floor.count", Function::FloorCount).on_threads(cpus.max(2)),
+    ];
+    let results = run_hit(target_command(), rows, &short(), |_| {}).expect("a run");
+    let threads = |at: usize| results[at].measured().map(|row| row.threads);
+    assert_eq!(
+        (threads(0), threads(1)),
+        (Some(1), Some(cpus)),
+        "{results:?}"
+    );
+    assert_eq!(results[1].name(), format!("bare@{cpus}"));
+    assert_eq!(results[1].measured().map(|row| row.over_bare_ns), Some(0.0));
+    match &results[2] {
+        RowResult::Measured(row) => assert_eq!(row.hits, Some(row.calls), "{row:?}"),
+        RowResult::Skipped { why, .. } => println!("skipped: {why}"),
+        RowResult::Failed { why, .. } => panic!("{why}"),
+    }
+    // What threads cannot do is said, and is no matter of the other rows.
+    assert!(
+        matches!(&results[3], RowResult::Failed { .. }),
+        "{results:?}"
+    );
 }
 
 /// A probe that says what happens to it and claims a number of hits.
@@ -183,6 +218,6 @@ fn a_target_that_dies_is_reported() {
         .args(["-9", &target.info().pid.to_string()])
         .status();
     assert!(status.expect("kill runs").success());
-    let error = target.run(Function::Bare, 1).expect_err("it is dead");
+    let error = target.run(Function::Bare, 1, 1).expect_err("it is dead");
     assert!(error.to_string().contains("signal: 9"), "{error}");
 }

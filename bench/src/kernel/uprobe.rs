@@ -1,16 +1,53 @@
-//! `kernel.uprobe`: an event on the function's entry that fetches two registers.
+//! `kernel.uprobe`, `kernel.uretprobe` and `kernel.uprobe_nop5`: events of the kernel on
+//! a copy of the function.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use super::tracefs::{self, Instance, append, remove_event};
 use crate::function::Function;
 use crate::process::TargetInfo;
 use crate::runner::Probe;
 
-/// A uprobe event on [`Function::Uprobe`], recording `%di` and `%si`.
-#[derive(Debug, Default)]
+/// `call rel32`.
+const CALL: u8 = 0xe8;
+
+/// What the event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// On the entry of [`Function::Uprobe`], reached by a breakpoint, with `%di` and `%si`.
+    Entry,
+    /// On the return of [`Function::Uretprobe`], with its value.
+    Return,
+    /// On the entry of [`Function::UprobeNop5`], with `%di` and `%si`. Since Linux 6.18 the
+    /// kernel makes of a nop of five bytes, at the first hit, a call to code that enters it
+    /// by a system call instead of a trap.
+    Nop5,
+}
+
+impl Kind {
+    /// The copy that it is put on.
+    pub fn function(self) -> Function {
+        match self {
+            Kind::Entry => Function::Uprobe,
+            Kind::Return => Function::Uretprobe,
+            Kind::Nop5 => Function::UprobeNop5,
+        }
+    }
+}
+
+/// A uprobe event.
+#[derive(Debug)]
 pub struct Uprobe {
+    kind: Kind,
     armed: Option<Armed>,
+}
+
+impl Uprobe {
+    /// One that is not armed.
+    pub fn new(kind: Kind) -> Uprobe {
+        Uprobe { kind, armed: None }
+    }
 }
 
 /// The event and the instance that it records into; both go when it is dropped.
@@ -19,13 +56,12 @@ struct Armed {
     /// `None` once it was removed.
     instance: Option<Instance>,
     event: String,
-    executable: String,
 }
 
 impl Armed {
-    fn new(target: &TargetInfo) -> Result<Armed, String> {
+    fn new(target: &TargetInfo, kind: Kind) -> Result<Armed, String> {
         let offset = target
-            .file_offset(Function::Uprobe)
+            .file_offset(kind.function())
             .map_err(|error| error.to_string())?;
         let instance = Instance::create()?;
         let events = instance.tracefs().file("uprobe_events");
@@ -35,14 +71,16 @@ impl Armed {
         let event = format!("{}/hit", tracefs::unique_name());
         // The path that needs no quoting, whatever the file is called.
         let executable = format!("/proc/{}/exe", target.pid);
-        append(
-            &events,
-            &format!("p:{event} {executable}:{offset:#x} arg1=%di arg2=%si\n"),
-        )?;
+        let definition = match kind {
+            Kind::Entry | Kind::Nop5 => {
+                format!("p:{event} {executable}:{offset:#x} arg1=%di arg2=%si\n")
+            }
+            Kind::Return => format!("r:{event} {executable}:{offset:#x} ret=$retval\n"),
+        };
+        append(&events, &definition)?;
         let armed = Armed {
             instance: Some(instance),
             event,
-            executable,
         };
         armed.enable(true)?;
         Ok(armed)
@@ -58,16 +96,12 @@ impl Armed {
         )
     }
 
-    /// Times the kernel ran the probe.
+    /// Events that the kernel has recorded.
     fn hits(&self) -> Result<u64, String> {
-        let Some(instance) = &self.instance else {
-            return Err("its instance is gone".to_owned());
-        };
-        let path = instance.tracefs().file("uprobe_profile");
-        let profile = fs::read_to_string(&path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        hits_in(&profile, &self.executable)
-            .ok_or_else(|| format!("no line of the probe in {}", path.display()))
+        self.instance
+            .as_ref()
+            .ok_or("its instance is gone")?
+            .recorded()
     }
 
     fn remove(&mut self) -> Result<(), String> {
@@ -86,19 +120,28 @@ impl Drop for Armed {
     }
 }
 
-/// Hits of the probe on that file in `uprobe_profile`: file, event, hits.
-fn hits_in(profile: &str, file: &str) -> Option<u64> {
-    profile.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next()? == file).then_some(())?;
-        words.nth(1)?.parse().ok()
-    })
-}
-
 impl Probe for Uprobe {
     fn arm(&mut self, target: &TargetInfo) -> Result<(), String> {
-        self.armed = Some(Armed::new(target)?);
+        self.armed = Some(Armed::new(target, self.kind)?);
         Ok(())
+    }
+
+    fn check(&mut self, target: &TargetInfo) -> Result<(), String> {
+        if self.kind != Kind::Nop5 {
+            return Ok(());
+        }
+        let mut byte = [0];
+        let address = target.address(self.kind.function());
+        fs::File::open(format!("/proc/{}/mem", target.pid))
+            .and_then(|memory| memory.read_exact_at(&mut byte, address))
+            .map_err(|error| format!("cannot read the target's memory: {error}"))?;
+        match byte {
+            [CALL] => Ok(()),
+            [byte] => Err(format!(
+                "the kernel has not made a call of the nop, which Linux 6.18 was the first to do \
+                 (the byte there is {byte:#04x})"
+            )),
+        }
     }
 
     fn hits(&mut self) -> Result<Option<u64>, String> {
@@ -107,17 +150,5 @@ impl Probe for Uprobe {
 
     fn disarm(&mut self) -> Result<(), String> {
         self.armed.take().map_or(Ok(()), |mut armed| armed.remove())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hits_of_one_file() {
-        let profile = "  /usr/bin/app  hit      3\n  /proc/77/exe hit             1200\n";
-        assert_eq!(hits_in(profile, "/proc/77/exe"), Some(1200));
-        assert_eq!(hits_in(profile, "/proc/7/exe"), None);
     }
 }

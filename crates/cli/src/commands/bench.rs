@@ -8,6 +8,7 @@ mod reading;
 use capriole_bench::BenchError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::units::parse_size;
@@ -28,6 +29,15 @@ pub struct Arguments {
     /// hit: measure on this CPU
     #[arg(long)]
     cpu: Option<usize>,
+    /// hit: rows with so many threads, besides those with one [default: the number of CPUs]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// hit: only these rows, and `bare`; a name's first part stands for all that begin so
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    rows: Vec<String>,
+    /// hit: also draw a chart
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// attach: at most so many sites
     #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1..))]
     sites: u32,

@@ -6,8 +6,8 @@ use crate::exit::Usage;
 use crate::machine;
 use anyhow::Context;
 use capriole_bench::{
-    Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TargetInfo, default_rows,
-    run_hit, table,
+    Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TargetInfo, chart,
+    default_rows, peer_rows, run_hit, table,
 };
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Shape, Tactic};
@@ -171,25 +171,70 @@ impl Drop for Ours {
 /// Fewest rounds.
 const ROUNDS: u32 = 7;
 
-/// Measures.
-pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
+/// All rows: the call and the floors, ours, the kernel's, and those of other tools. The first
+/// three with threads as well, if there are to be any; but not `floor.count`, which counts
+/// in memory of one thread.
+fn all_rows(threads: usize) -> Vec<Row> {
+    let with_threads =
+        |row: &Row| row.name() != "floor.count" && !row.name().starts_with("kernel.");
+    let mut rows = rows_of_one_thread();
+    if threads > 1 {
+        let again = rows_of_one_thread().into_iter().filter(with_threads);
+        let again: Vec<Row> = again.map(|row| row.on_threads(threads)).collect();
+        rows.extend(again);
+    }
+    rows.extend(peer_rows());
+    rows
+}
+
+fn rows_of_one_thread() -> Vec<Row> {
     let mut rows = default_rows();
     let at = rows
         .iter()
         .position(|r| r.name().starts_with("kernel."))
         .unwrap_or(rows.len());
-    rows.insert(
-        at,
-        Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
-    );
-    rows.insert(
-        at,
-        Ours::row("capriole.record2", Function::Record2, Kind::Record),
-    );
-    rows.insert(
-        at,
+    let ours = [
         Ours::row("capriole.count", Function::Count, Kind::Count),
+        Ours::row("capriole.record2", Function::Record2, Kind::Record),
+        Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
+    ];
+    rows.splice(at..at, ours);
+    rows
+}
+
+/// Whether that is the row's name, or what it begins with up to a dot or an at sign.
+fn is_named(row: &str, name: &str) -> bool {
+    let rest = row.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '@']))
+}
+
+/// Whether the row is among those that are asked for. The bare call always is: others are
+/// compared with it.
+fn wanted(row: &str, names: &[String]) -> bool {
+    names.is_empty() || is_named(row, "bare") || names.iter().any(|name| is_named(row, name))
+}
+
+/// Threads for the rows that are measured with more than one.
+fn threads(arguments: &Arguments) -> anyhow::Result<usize> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = arguments.threads.map_or(cpus, |n| n as usize);
+    anyhow::ensure!(
+        threads <= cpus,
+        Usage("`--threads` cannot be more than the CPUs that capriole may run on")
     );
+    Ok(threads)
+}
+
+/// Measures.
+pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
+    let mut rows = all_rows(threads(arguments)?);
+    for name in &arguments.rows {
+        anyhow::ensure!(
+            rows.iter().any(|row| is_named(row.name(), name)),
+            "no row of `bench hit` is named {name}, or begins so"
+        );
+    }
+    rows.retain(|row| wanted(row.name(), &arguments.rows));
     let rounds = arguments.rounds.unwrap_or(9);
     anyhow::ensure!(
         rounds >= ROUNDS,
@@ -210,6 +255,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     });
     bar.finish_and_clear();
     let results = results?;
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, chart(&results))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(Outcome {
         text: table(&results),
         failed: results

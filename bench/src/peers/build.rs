@@ -1,0 +1,99 @@
+//! Compiling the programs.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::put;
+
+const MAIN: &str = include_str!("../../peers/main.c");
+/// The function as it is.
+pub(super) const HIT: &str = include_str!("../../peers/hit.c");
+
+/// The name of the program in its directory.
+pub(super) const PROGRAM: &str = "program";
+
+/// How the compiler makes of the function what the bench target's copies are.
+pub(super) const UNTOUCHED: &[&str] = &["-O0", "-fcf-protection=none"];
+
+/// Makes the program with the function as it is.
+pub(super) fn plain(files: &Path) -> Result<PathBuf, String> {
+    build(files, "cc", ("hit.c", HIT), UNTOUCHED, &[])
+}
+
+/// Makes the program: `main.c` as ever, and the function as the tool wants it, both linked
+/// with what the tool needs.
+pub(super) fn build(
+    files: &Path,
+    compiler: &str,
+    function: (&str, &str),
+    compile: &[&str],
+    link: &[&str],
+) -> Result<PathBuf, String> {
+    let object = compile_one(files, compiler, function, compile)?;
+    link_all(files, compiler, &[object], link)
+}
+
+/// Makes an object file of a source.
+pub(super) fn compile_one(
+    files: &Path,
+    compiler: &str,
+    (name, text): (&str, &str),
+    options: &[&str],
+) -> Result<PathBuf, String> {
+    let source = put(files, name, text)?;
+    let object = source.with_extension("o");
+    let mut command = Command::new(compiler);
+    command.args(options).arg("-c").arg(&source);
+    command.arg("-o").arg(&object);
+    run(command, compiler)?;
+    Ok(object)
+}
+
+/// Makes the program of `main.c` and the objects.
+pub(super) fn link_all(
+    files: &Path,
+    compiler: &str,
+    objects: &[PathBuf],
+    options: &[&str],
+) -> Result<PathBuf, String> {
+    let main = compile_one(files, compiler, ("main.c", MAIN), &["-O2"])?;
+    let program = files.join(PROGRAM);
+    let mut command = Command::new(compiler);
+    command.arg(main).args(objects).args(options);
+    command.arg("-o").arg(&program);
+    run(command, compiler)?;
+    Ok(program)
+}
+
+/// What runs the program that was made.
+pub(super) fn program(files: &Path) -> Command {
+    Command::new(files.join(PROGRAM))
+}
+
+/// Runs a compiler to its end; says its first error.
+fn run(mut command: Command, compiler: &str) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| match (error.kind(), compiler) {
+        (ErrorKind::NotFound, "cc") => "no C compiler (cc) is installed".to_owned(),
+        (ErrorKind::NotFound, _) => format!("{compiler} is not installed"),
+        _ => format!("cannot run {compiler}: {error}"),
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let error = said.lines().find(|line| line.contains("error"));
+    let error = error.or(said.lines().next()).unwrap_or("no reason given");
+    Err(format!("{compiler} cannot build its program: {error}"))
+}
+
+/// Whether a program can be started; what is said if not.
+pub(super) fn installed(tool: &str) -> Result<(), String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = std::env::split_paths(&path).map(|directory| directory.join(tool));
+    match all.any(|file| file.is_file()) {
+        true => Ok(()),
+        false => Err(format!("{tool} is not installed")),
+    }
+}

@@ -1,0 +1,64 @@
+//! `frida`: Frida's Interceptor calls a handler compiled from C before each call of the
+//! function. The handler counts, for else nobody could tell that it was called.
+
+use std::path::{Path, PathBuf};
+
+use super::build::{PROGRAM, installed, plain};
+use super::{Program, Session, Tool, put};
+
+pub(super) struct Frida;
+
+const DRIVER: &str = include_str!("../../peers/frida.py");
+/// What runs the Python `$2` with it. Frida leaves a daemon behind, and files, some of which
+/// are sockets: their names must not be long.
+const SCRIPT: &str = r#"
+export TMPDIR=/run
+"$2" -I "$1/driver.py" "$1/$3"
+"#;
+
+impl Tool for Frida {
+    fn build(&self, files: &Path) -> Result<(), String> {
+        installed("unshare")?;
+        put(files, "driver.py", DRIVER)?;
+        plain(files).map(drop)
+    }
+
+    fn start(&self, files: &Path) -> Result<Session, String> {
+        let python = python()?;
+        let arguments = [python.as_os_str(), PROGRAM.as_ref()];
+        let mut program = Program::secluded(SCRIPT, files, &arguments)?;
+        program.address()?;
+        Ok(Session {
+            tool: None,
+            program,
+        })
+    }
+
+    fn end(&self, session: Session, _: &Path) -> Result<u64, String> {
+        let said = session.program.end()?;
+        let count = said.trim().parse();
+        count.map_err(|_| format!("Frida's script said {said:?} for the number of calls"))
+    }
+}
+
+/// The Python that has Frida: that of `make bench-peers`, in the directory that
+/// `CAPRIOLE_PEERS` names or beside the build, or else that of `PATH`.
+fn python() -> Result<PathBuf, String> {
+    let named = std::env::var_os("CAPRIOLE_PEERS").map(PathBuf::from);
+    let executable = std::env::current_exe().ok();
+    let build = executable
+        .as_deref()
+        .and_then(Path::parent)
+        .and_then(Path::parent);
+    let beside = build.map(|build| build.join("peers"));
+    let mut places = named.into_iter().chain(beside);
+    let found = places.find_map(|place| {
+        let python = place.join("frida/bin/python3");
+        python.is_file().then_some(python)
+    });
+    if let Some(python) = found {
+        return Ok(python);
+    }
+    installed("python3")?;
+    Ok(PathBuf::from("python3"))
+}

@@ -1,0 +1,133 @@
+//! `gdb.fast_tracepoint`: GDB's fast tracepoint, by gdbserver and its in-process agent, which
+//! is loaded with the program. It collects the two registers with the arguments; the trace
+//! buffer is circular and of the default size (5 MiB), which the agent's records of 2 KiB and
+//! more fill soon: then gdbserver has to stop the program for a moment.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::build::{build, installed, program};
+use super::{Program, Session, Tool, put};
+
+pub(super) struct Gdb;
+
+const FUNCTION: &str = include_str!("../../peers/gdb.c");
+/// The library that has to be loaded with the program.
+const AGENT: &str = "libinproctrace.so";
+/// Where distributions have it.
+const PLACES: [&str; 4] = [
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+];
+/// What GDB says when it goes on.
+const READY: &str = "capriole: ready";
+
+impl Tool for Gdb {
+    fn build(&self, files: &Path) -> Result<(), String> {
+        for tool in ["gdb", "gdbserver"] {
+            installed(tool)?;
+        }
+        agent()?;
+        // The agent takes memory that it can jump to from the program's usual place.
+        let options = ["-O1", "-fno-pie"];
+        build(files, "cc", ("gdb.c", FUNCTION), &options, &["-no-pie"]).map(drop)
+    }
+
+    fn start(&self, files: &Path) -> Result<Session, String> {
+        let mut command = program(files);
+        let file = Path::new(command.get_program()).to_owned();
+        command.env("LD_PRELOAD", agent()?);
+        let mut calling = Program::start(&mut command, files)?;
+        // The agent's socket (gdbserver/tracepoint.cc: in P_tmpdir, whatever TMPDIR is).
+        calling.leaves(format!("/tmp/gdb_ust{}", calling.pid()).into());
+        calling.address()?;
+        let script = put(files, "script.gdb", &script(calling.pid()))?;
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-q", "-nx", "-batch", "-x"])
+            .arg(script)
+            .arg(file);
+        let mut tool = Program::start(&mut gdb, files)?;
+        tool.wait_for(READY)?;
+        Ok(Session {
+            tool: Some(tool),
+            program: calling,
+        })
+    }
+
+    fn end(&self, session: Session, _: &Path) -> Result<u64, String> {
+        let (tool, mut program) = (session.tool.ok_or("gdb is not running")?, session.program);
+        // It then runs into the breakpoint at its end, and GDB's script goes on.
+        program.close();
+        let said = tool.end()?;
+        counted(&said).ok_or_else(|| "GDB has not said how many calls it saw".to_owned())
+    }
+}
+
+/// What GDB does with the program of that id.
+fn script(pid: u32) -> String {
+    let mut script = String::new();
+    for line in [
+        "set pagination off",
+        "set confirm off",
+        // Else it looks for debug information by reading files through gdbserver.
+        "set sysroot /",
+        "set debug-file-directory /nonexistent",
+        "set circular-trace-buffer on",
+        &format!("target remote | gdbserver --once --attach - {pid}"),
+        "ftrace *capriole_peer_site",
+        "actions",
+        "collect $rdi, $rsi",
+        "end",
+        "break capriole_peer_end",
+        "tstart",
+        &format!("echo {READY}\\n"),
+        "continue",
+        "tstop",
+        "tstatus",
+        "kill",
+    ] {
+        // Writing to a String cannot fail.
+        let _ = writeln!(script, "{line}");
+    }
+    script
+}
+
+fn agent() -> Result<String, String> {
+    let mut paths = PLACES.iter().map(|place| format!("{place}/{AGENT}"));
+    paths
+        .find(|path| Path::new(path).is_file())
+        .ok_or_else(|| format!("gdbserver's in-process agent ({AGENT}) is not installed"))
+}
+
+/// `Collected N trace frames.` or `Buffer contains M trace frames (of N created total).`
+fn counted(said: &str) -> Option<u64> {
+    let number = |text: &str| text.split_whitespace().next()?.parse().ok();
+    said.lines().find_map(|line| {
+        if let Some(rest) = line.strip_prefix("Collected ") {
+            return number(rest);
+        }
+        let rest = line.strip_prefix("Buffer contains ")?;
+        match rest.split_once("(of ") {
+            Some((_, total)) => number(total),
+            None => number(rest),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_the_status() {
+        let status = "Trace stopped by a tstop command ().\n\
+                      Buffer contains 2162 trace frames (of 61500 created total).\n";
+        assert_eq!(counted(status), Some(61_500));
+        assert_eq!(counted("Collected 12 trace frames.\n"), Some(12));
+        assert_eq!(counted("Buffer contains 1 trace frame.\n"), Some(1));
+        assert_eq!(counted("Trace can not be run on this target.\n"), None);
+    }
+}
