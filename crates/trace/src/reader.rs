@@ -151,16 +151,21 @@ pub struct Event<'a> {
     pub lane: u32,
     /// Events lost in the same stream since the one before.
     pub lost_before: u64,
-    /// What kind of event it is.
-    pub info: &'a EventInfo,
+    events: &'a [EventInfo],
     payload: &'a [u8],
 }
 
 impl<'a> Event<'a> {
+    /// The event's description.
+    #[inline]
+    pub fn info(&self) -> &'a EventInfo {
+        &self.events[self.index]
+    }
+
     /// The fields' values, in the order of `EventInfo::fields`.
     #[inline]
     pub fn fields(&self) -> Fields<'a> {
-        Fields::new(self.info, self.payload)
+        Fields::new(self.info(), self.payload)
     }
 
     /// The record behind its header as it stands there, in words of eight bytes. Of an event
@@ -196,7 +201,7 @@ impl Events<'_> {
             cpu: stream.reader.cpu,
             lane: stream.reader.lane,
             lost_before: record.lost_before,
-            info: &self.trace.document.events[record.index],
+            events: &self.trace.document.events,
             payload: stream.reader.payload(record),
         }))
     }

@@ -18,7 +18,7 @@ fn read(directory: &Path) -> (Vec<Expected>, Health) {
     let mut events = trace.events().unwrap();
     let mut found = Vec::new();
     while let Some(event) = events.next().unwrap() {
-        assert_eq!(event.fields().len(), event.info.fields.len());
+        assert_eq!(event.fields().len(), event.info().fields.len());
         let values = event.fields().map(typed::owned).collect();
         found.push((event.tsc, event.index, event.tid, event.cpu, values));
     }

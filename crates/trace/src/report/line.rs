@@ -57,16 +57,22 @@ impl<W: Write> Lines<W> {
     /// Adds a hexadecimal number: `0x1f`.
     #[inline]
     pub(super) fn put_hex(&mut self, number: u64) {
-        let (digits, at) = hexadecimal(number);
-        self.put(&digits[at..digits.len() - 1]);
+        self.put(b"0x");
+        self.put_hex_digits(number);
     }
 
-    /// Adds a hexadecimal number in quotes: `"0x1f"`.
+    /// Adds a hexadecimal number without a prefix.
     #[inline]
-    pub(super) fn put_quoted_hex(&mut self, number: u64) {
-        let (mut digits, at) = hexadecimal(number);
-        digits[at - 1] = b'"';
-        self.put(&digits[at - 1..]);
+    pub(super) fn put_hex_digits(&mut self, number: u64) {
+        let mut digits = [b'0'; 16];
+        let mut at = digits.len();
+        let mut rest = number;
+        while rest > 0 {
+            at -= 1;
+            digits[at] = b"0123456789abcdef"[(rest & 15) as usize];
+            rest >>= 4;
+        }
+        self.put(&digits[at.min(digits.len() - 1)..]);
     }
 
     /// Adds ns as seconds with nine places, the whole part at least `width` wide.
@@ -99,26 +105,6 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// `0x1f"`, and where it begins, which is not at the first byte.
-#[inline]
-fn hexadecimal(number: u64) -> ([u8; 20], usize) {
-    let mut digits = [b'0'; 20];
-    let mut at = digits.len() - 1;
-    digits[at] = b'"';
-    let mut rest = number;
-    loop {
-        at -= 1;
-        digits[at] = b"0123456789abcdef"[(rest & 15) as usize];
-        rest >>= 4;
-        if rest == 0 {
-            break;
-        }
-    }
-    // In front of the digits there are zeros.
-    digits[at - 1] = b'x';
-    (digits, at - 2)
-}
-
 #[cfg(test)]
 mod tests {
     use super::Lines;
@@ -142,8 +128,8 @@ mod tests {
                 format!("{number:09}")
             );
             assert_eq!(text(|lines| lines.put_hex(number)), format!("{number:#x}"));
-            let quoted = text(|lines| lines.put_quoted_hex(number));
-            assert_eq!(quoted, format!("\"{number:#x}\""));
+            let digits = text(|lines| lines.put_hex_digits(number));
+            assert_eq!(digits, format!("{number:x}"));
         }
         for number in [0, 1, -1, i64::MAX, i64::MIN] {
             assert_eq!(text(|lines| lines.put_signed(number)), format!("{number}"));

@@ -77,7 +77,8 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
 struct Label {
     /// From `,"event":` to `"arguments":{`.
     site: Vec<u8>,
-    /// `"arg1":` and so on, each but the first with a comma before it.
+    /// `"arg1":` and so on, each but the first with a comma before it; `"arg1":"0x` if all are
+    /// hexadecimal, each but the first with what ends the one before.
     fields: Vec<Vec<u8>>,
     /// `"arg1"` and so on.
     names: Vec<String>,
@@ -94,17 +95,23 @@ impl Label {
             quoted(&event.object),
             event.offset
         );
+        let hexadecimal = event.is_hexadecimal();
         let quote = |field: &FieldInfo| quoted(&field.name);
         let names: Vec<String> = event.fields.iter().map(quote).collect();
         let field = |(n, name): (usize, &String)| {
-            let before = if n == 0 { "" } else { "," };
-            format!("{before}{name}:").into_bytes()
+            match (n, hexadecimal) {
+                (0, true) => format!("{name}:\"0x"),
+                (_, true) => format!("\",{name}:\"0x"),
+                (0, false) => format!("{name}:"),
+                (_, false) => format!(",{name}:"),
+            }
+            .into_bytes()
         };
         Label {
             site: site.into_bytes(),
             fields: names.iter().enumerate().map(field).collect(),
             names,
-            hexadecimal: event.is_hexadecimal(),
+            hexadecimal,
         }
     }
 }
@@ -141,9 +148,12 @@ fn put_event(
     if label.hexadecimal {
         for (name, value) in label.fields.iter().zip(event.words()) {
             lines.put(name);
-            lines.put_quoted_hex(value);
+            lines.put_hex_digits(value);
         }
-        lines.put(b"}}");
+        lines.put(match label.fields.is_empty() {
+            true => b"}}",
+            false => b"\"}}",
+        });
     } else {
         put_fields(lines, label, symbols, event);
     }
@@ -151,6 +161,7 @@ fn put_event(
 }
 
 /// The fields, what follows them, and the end of the line.
+#[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     let mut faults = false;
     for (name, value) in label.fields.iter().zip(event.fields()) {
@@ -184,7 +195,7 @@ const MOST: u64 = 1 << 53;
 #[inline]
 fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>) {
     match value {
-        Value::Hexadecimal(value) => lines.put_quoted_hex(value),
+        Value::Hexadecimal(value) => put_hex(lines, value),
         Value::Unsigned(value) => put_number(lines, value <= MOST, |l| l.put_decimal(value, 1)),
         Value::Signed(value) => {
             let fits = value.unsigned_abs() <= MOST;
@@ -200,7 +211,7 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
                 lines.put_hex(offset);
                 lines.put(b"\"");
             }
-            None => lines.put_quoted_hex(address),
+            None => put_hex(lines, address),
         },
         Value::Array(values) => {
             for (n, value) in values.iter().enumerate() {
@@ -211,6 +222,12 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
         }
         Value::Fault => lines.put(b"null"),
     }
+}
+
+fn put_hex(lines: &mut Lines<impl Write>, value: u64) {
+    lines.put(b"\"");
+    lines.put_hex(value);
+    lines.put(b"\"");
 }
 
 fn put_number<W: Write>(lines: &mut Lines<W>, fits: bool, put: impl Fn(&mut Lines<W>)) {

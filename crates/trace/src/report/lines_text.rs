@@ -77,7 +77,7 @@ fn task(comm: &str, tid: u32) -> String {
 struct Label {
     /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
     site: Vec<u8>,
-    /// ` arg1=` and so on.
+    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal.
     fields: Vec<Vec<u8>>,
     /// Whether all fields are of the type `x64`, which is worth a way of its own.
     hexadecimal: bool,
@@ -87,11 +87,14 @@ impl Label {
     fn new(event: &EventInfo) -> Label {
         let object = printable(file_name(&event.object));
         let name = printable(&event.name);
-        let field = |field: &FieldInfo| format!(" {}=", printable(&field.name)).into_bytes();
+        let hexadecimal = event.is_hexadecimal();
+        let prefix = if hexadecimal { "0x" } else { "" };
+        let field =
+            |field: &FieldInfo| format!(" {}={prefix}", printable(&field.name)).into_bytes();
         Label {
             site: format!(": {name}: ({object}+{:#x})", event.offset).into_bytes(),
             fields: event.fields.iter().map(field).collect(),
-            hexadecimal: event.is_hexadecimal(),
+            hexadecimal,
         }
     }
 }
@@ -186,7 +189,7 @@ fn put_event(
     if label.hexadecimal {
         for (name, value) in label.fields.iter().zip(event.words()) {
             lines.put(name);
-            lines.put_hex(value);
+            lines.put_hex_digits(value);
         }
     } else {
         put_fields(lines, label, symbols, event);
@@ -194,6 +197,8 @@ fn put_event(
     Ok(lines.end()?)
 }
 
+/// The fields of an event that has others than `x64`.
+#[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     for (name, value) in label.fields.iter().zip(event.fields()) {
         lines.put(name);
