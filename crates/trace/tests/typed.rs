@@ -223,9 +223,9 @@ fn a_description_of_fields_that_makes_no_sense_says_why() {
         error[..at].replace(scratch.path().to_str().unwrap(), "DIR")
     };
     insta::assert_snapshot!(refused("u16[4]", "u16[99]"),
-        @"DIR/info/capriole.json is damaged: `u16[99]` is not a type: the array is too long; the most is 64");
+        @"DIR/info/capriole.json is damaged: `u16[99]` is not a type: array number 99 is too big");
     insta::assert_snapshot!(refused("u16[4]", "u17"),
-        @"DIR/info/capriole.json is damaged: `u17` is not a type: unknown type");
+        @"DIR/info/capriole.json is damaged: `u17` is not a type: unknown type `u17`");
     insta::assert_snapshot!(refused("\"faults\"", "\"x\""),
         @"DIR/info/capriole.json is damaged: missing field `faults`");
     insta::assert_snapshot!(refused("\"fields\"", "\"x\""),
