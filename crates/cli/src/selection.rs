@@ -2,7 +2,7 @@
 
 use crate::units;
 use anyhow::{Context, bail};
-use capriole_event::{At, Base, EventSpec, FetchArg, Gpr, Place};
+use capriole_event::{At, Base, EventSpec, FetchArg, FieldType, Gpr, Place};
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
@@ -10,7 +10,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Site, resolve};
-use capriole_trace::{EventInfo, RefusalInfo};
+use capriole_trace::{EventInfo, FieldInfo, RefusalInfo};
 use iced_x86::Register;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -86,6 +86,10 @@ impl Selected {
     /// The event for the trace.
     pub fn info(&self) -> EventInfo {
         let build_id = self.site.object.file().build_id();
+        let field = |(name, _): &(String, Register)| FieldInfo {
+            name: name.clone(),
+            field_type: FieldType::X64,
+        };
         EventInfo {
             id: self.id,
             name: self.name(),
@@ -95,7 +99,8 @@ impl Selected {
             build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
             offset: self.site.link_address,
             address: self.site.address,
-            arguments: self.fields.iter().map(|(name, _)| name.clone()).collect(),
+            fields: self.fields.iter().map(field).collect(),
+            faults: false,
             tactic: self.tactic().to_owned(),
             refusals: self
                 .refusals()

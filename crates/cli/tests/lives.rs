@@ -21,7 +21,7 @@ fn read_trace(directory: &Path) -> (Vec<String>, Vec<Call>) {
     let mut events = trace.events().expect("streams");
     let mut calls = Vec::new();
     while let Some(event) = events.next().expect("a whole trace") {
-        let arguments: Vec<u64> = event.arguments().collect();
+        let arguments: Vec<u64> = event.words().collect();
         calls.push(Call {
             time: event.tsc,
             event: event.index as u32,

@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::clock::ClockError;
-use crate::packet::{HeaderFault, MAX_ARGUMENTS, RecordFault};
+use crate::packet::HeaderFault;
+use crate::record::{MAX_FIELDS, RecordFault};
 
 /// Why a trace cannot be read at all, or not any further.
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +70,9 @@ pub enum TraceError {
         /// The id.
         id: u32,
     },
-    /// An event has more arguments than a record can hold.
-    #[error("{path} is damaged: event {id} has more than {MAX_ARGUMENTS} arguments")]
-    TooManyArguments {
+    /// An event has more fields than a record can hold.
+    #[error("{path} is damaged: event {id} has more than {MAX_FIELDS} fields")]
+    TooManyFields {
         /// The JSON file.
         path: PathBuf,
         /// The event's id.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use capriole_event::FieldType;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::ClockModel;
 
 /// The version of the JSON document and of the whole directory that this crate writes.
 /// The table of versions is in the crate's documentation.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// The whole of `info/capriole.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,6 +110,7 @@ pub struct TimeSpan {
 
 /// One event: a probe site and what is recorded there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "stored::EventInfo")]
 pub struct EventInfo {
     /// The number that stands in each record; different for each site.
     pub id: u32,
@@ -130,12 +132,34 @@ pub struct EventInfo {
     /// The address in memory.
     #[serde(with = "hex")]
     pub address: u64,
-    /// The names of the arguments, in the order of the record's fields; at most 64.
-    pub arguments: Vec<String>,
+    /// The fields, in the order in which they stand in a record; at most
+    /// [`MAX_FIELDS`](crate::MAX_FIELDS).
+    pub fields: Vec<FieldInfo>,
+    /// Whether a field may be unreadable when the event happens, so that each record says which
+    /// of the first 64 were.
+    pub faults: bool,
     /// The tactic in use: `reserved`, `jump`, `region`, `int3`.
     pub tactic: String,
     /// Why better tactics were not used.
     pub refusals: Vec<RefusalInfo>,
+}
+
+impl EventInfo {
+    /// Whether the words of a record are the fields: all are of the type `x64`, and can be read.
+    pub(crate) fn is_hexadecimal(&self) -> bool {
+        let plain = |field: &FieldInfo| field.field_type == FieldType::X64;
+        !self.faults && self.fields.iter().all(plain)
+    }
+}
+
+/// One field of an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldInfo {
+    /// Its name. Several fields of an event may share one.
+    pub name: String,
+    /// What it holds and how it is shown; in the file by its name, such as `u32`.
+    #[serde(rename = "type", with = "spelled")]
+    pub field_type: FieldType,
 }
 
 /// Why a tactic was not used at a site.
@@ -166,6 +190,85 @@ pub enum ExitStatus {
     Exited(i32),
     /// A signal of this number killed it.
     Signaled(i32),
+}
+
+/// Types as `"u16[4]"`.
+mod spelled {
+    use capriole_event::{FieldType, ParseError};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &FieldType, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<FieldType, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map_err(|error: ParseError| {
+            D::Error::custom(format!("`{text}` is not a type: {}", error.message))
+        })
+    }
+}
+
+/// Events as any version has them.
+mod stored {
+    use capriole_event::FieldType;
+    use serde::Deserialize;
+
+    use super::{FieldInfo, RefusalInfo, hex};
+
+    #[derive(Deserialize)]
+    pub(super) struct EventInfo {
+        id: u32,
+        name: String,
+        symbol: Option<String>,
+        #[serde(with = "hex")]
+        symbol_offset: u64,
+        object: String,
+        build_id: Option<String>,
+        #[serde(with = "hex")]
+        offset: u64,
+        #[serde(with = "hex")]
+        address: u64,
+        fields: Option<Vec<FieldInfo>>,
+        faults: Option<bool>,
+        /// Version 1 has only this: names, all of the type `x64`.
+        arguments: Option<Vec<String>>,
+        tactic: String,
+        refusals: Vec<RefusalInfo>,
+    }
+
+    impl TryFrom<EventInfo> for super::EventInfo {
+        type Error = &'static str;
+
+        fn try_from(stored: EventInfo) -> Result<Self, Self::Error> {
+            let (fields, faults) = match (stored.fields, stored.faults, stored.arguments) {
+                (Some(fields), Some(faults), _) => (fields, faults),
+                (None, None, Some(names)) => {
+                    let hexadecimal = |name| FieldInfo {
+                        name,
+                        field_type: FieldType::X64,
+                    };
+                    (names.into_iter().map(hexadecimal).collect(), false)
+                }
+                (Some(_), None, _) => return Err("missing field `faults`"),
+                (None, ..) => return Err("missing field `fields`"),
+            };
+            Ok(super::EventInfo {
+                id: stored.id,
+                name: stored.name,
+                symbol: stored.symbol,
+                symbol_offset: stored.symbol_offset,
+                object: stored.object,
+                build_id: stored.build_id,
+                offset: stored.offset,
+                address: stored.address,
+                fields,
+                faults,
+                tactic: stored.tactic,
+                refusals: stored.refusals,
+            })
+        }
+    }
 }
 
 /// Numbers as `"0x1f"`: JSON numbers above 2^53 do not survive most tools.

@@ -33,7 +33,8 @@
 //!
 //! | version | since | what changed |
 //! | --- | --- | --- |
-//! | 1 | 0.1.0 | first version |
+//! | 1 | before 0.1.0 | first version; all fields are 64-bit numbers in hexadecimal |
+//! | 2 | 0.1.0 | fields have types; a packet's last bits may be padding |
 //!
 //! A reader takes every version up to its own ([`FORMAT_VERSION`]) and refuses later ones by
 //! name. Fields that are unknown are passed over, so that adding one needs no new version; a
@@ -48,21 +49,22 @@ mod document;
 mod output;
 mod packet;
 mod reader;
+mod record;
 mod repair;
 pub mod report;
 mod stream;
 mod tsdl;
+mod value;
 mod writer;
 
 pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use directory::DirectoryError;
 pub use document::{
-    Document, EventInfo, ExitStatus, FORMAT_VERSION, Finish, RefusalInfo, Stop, Target, TimeSpan,
-    TraceInfo, Tracer,
+    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, RefusalInfo, Stop, Target,
+    TimeSpan, TraceInfo, Tracer,
 };
-pub use packet::{
-    ARGUMENT_BYTES, HEADER_BYTES, HeaderFault, MAX_ARGUMENTS, MAX_CONTENT_BYTES, RECORD_BYTES,
-    RecordFault,
-};
+pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use reader::{Event, Events, Trace};
+pub use record::{MAX_FIELDS, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES};
+pub use value::{Array, Elements, Fields, Value};
 pub use writer::{PacketMeta, Totals, TraceWriter, WriteError, Written};

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 
-use crate::packet::{EventTable, Header};
+use crate::packet::Header;
+use crate::record::EventTable;
 use crate::repair::{Walk, walk};
 use crate::writer::{PacketMeta, Totals, Written};
 
@@ -44,6 +45,7 @@ impl OutputStream {
             ts_begin: begin,
             ts_end: walk.last.unwrap_or(begin),
             content_bytes: content.len() as u64,
+            padding_bits: walk.padding_bits,
             // Counted from 1, which leaves 0 for the empty packet below.
             seq: meta.seq.wrapping_add(1),
             discarded,
@@ -58,6 +60,7 @@ impl OutputStream {
                 &Header {
                     ts_end,
                     content_bytes: 0,
+                    padding_bits: 0,
                     seq,
                     discarded: 0,
                     ..header

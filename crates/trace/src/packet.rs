@@ -7,33 +7,20 @@
 //!      24  timestamp_begin     u64     packet.context; times are TSC ticks
 //!      32  timestamp_end       u64
 //!      40  content_size        u64     bits, header included
-//!      48  packet_size         u64     bits, the same
+//!      48  packet_size         u64     bits, with what the last record is filled up with
 //!      56  packet_seq_num      u64
 //!      64  events_discarded    u64     since the stream began
 //!      72  cpu_id              u32
 //!      76  lane                u32
-//!
-//! byte  0  timestamp           u64     a record: event.header
-//!       8  id                  u32
-//!      12  tid                 u32     stream event.context
-//!      16  argument 1 ...      u64 each
 //! ```
 //!
-//! All little endian, all fields on whole bytes.
-
-use std::collections::HashMap;
+//! All little endian. A packet is a multiple of 8 bytes long, as records are (see `record`).
 
 /// Bytes before the first record of a packet.
 pub const HEADER_BYTES: usize = 80;
-/// Bytes of a record without arguments.
-pub const RECORD_BYTES: usize = 16;
-/// Bytes of an argument.
-pub const ARGUMENT_BYTES: usize = 8;
 /// The most bytes of records that one packet may hold, 256 MiB: what a reader has to be ready
 /// to keep in memory for each stream.
 pub const MAX_CONTENT_BYTES: usize = 256 << 20;
-/// The most arguments that one event may have.
-pub const MAX_ARGUMENTS: usize = 64;
 
 /// The first word of every packet (CTF 1.8, section 5.1).
 pub(crate) const MAGIC: u32 = 0xC1FC_1FC1;
@@ -47,6 +34,9 @@ pub(crate) struct Header {
     pub ts_end: u64,
     /// Bytes of records behind the header; the next header follows.
     pub content_bytes: u64,
+    /// Bits at their end that only fill the last record up, less than 64: readers of CTF find
+    /// no event there.
+    pub padding_bits: u32,
     pub seq: u64,
     pub discarded: u64,
     pub cpu: u32,
@@ -65,7 +55,8 @@ pub enum HeaderFault {
     /// The stream class is not 0.
     #[error("the packet is of an unknown kind")]
     StreamId,
-    /// Content and packet size differ, are too small or too large, or are no whole bytes.
+    /// The packet is too small, too large or no whole bytes, or its content is not what it
+    /// contains.
     #[error("the packet's size is wrong")]
     Sizes,
     /// The packet ends before it begins.
@@ -90,7 +81,7 @@ impl Header {
         put(&0u32.to_le_bytes());
         put(&self.ts_begin.to_le_bytes());
         put(&self.ts_end.to_le_bytes());
-        put(&(self.packet_bytes() * 8).to_le_bytes());
+        put(&(self.packet_bytes() * 8 - u64::from(self.padding_bits)).to_le_bytes());
         put(&(self.packet_bytes() * 8).to_le_bytes());
         put(&self.seq.to_le_bytes());
         put(&self.discarded.to_le_bytes());
@@ -121,19 +112,21 @@ impl Header {
         }
         let content_bits = long(bytes, 40);
         let packet_bits = long(bytes, 48);
-        let whole_bytes = content_bits.is_multiple_of(8);
-        let content_end = content_bits / 8;
-        if !whole_bytes
-            || content_end < HEADER_BYTES as u64
-            || content_bits != packet_bits
-            || content_end > (HEADER_BYTES + MAX_CONTENT_BYTES) as u64
-        {
+        let packet_bytes = packet_bits / 8;
+        // Of a packet without records nothing is padding.
+        let least = content_bits.max(HEADER_BYTES as u64 * 8);
+        let padding_bits = match packet_bits.checked_sub(least) {
+            Some(bits @ 0..64) if packet_bits.is_multiple_of(8) && content_bits == least => bits,
+            _ => return Err(HeaderFault::Sizes),
+        };
+        if packet_bytes > (HEADER_BYTES + MAX_CONTENT_BYTES) as u64 {
             return Err(HeaderFault::Sizes);
         }
         let header = Header {
             ts_begin: long(bytes, 24),
             ts_end: long(bytes, 32),
-            content_bytes: content_end - HEADER_BYTES as u64,
+            content_bytes: packet_bytes - HEADER_BYTES as u64,
+            padding_bits: padding_bits as u32,
             seq: long(bytes, 56),
             discarded: long(bytes, 64),
             cpu: word(bytes, 72),
@@ -178,85 +171,6 @@ pub(crate) fn parse_file_name(name: &str) -> Option<(u32, u32)> {
     (file_name(cpu, lane) == name).then_some((cpu, lane))
 }
 
-/// The events by their ids: how long their records are, and which they are.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct EventTable {
-    /// By id.
-    dense: Vec<Entry>,
-    /// Ids too large for `dense`.
-    sparse: HashMap<u32, Entry>,
-    count: u32,
-}
-
-/// An event's record, in bytes, and its place in the list of events. No event has no bytes.
-#[derive(Debug, Clone, Copy, Default)]
-struct Entry {
-    size: u16,
-    index: u32,
-}
-
-impl EventTable {
-    /// Ids below this are looked up in an array.
-    const DENSE: u32 = 1 << 20;
-
-    /// Adds the next event of the list; false if its id is taken.
-    pub(crate) fn add(&mut self, id: u32, arguments: usize) -> bool {
-        let size = (RECORD_BYTES + arguments * ARGUMENT_BYTES) as u16;
-        let entry = Entry {
-            size,
-            index: self.count,
-        };
-        self.count += 1;
-        if id >= Self::DENSE {
-            return self.sparse.insert(id, entry).is_none();
-        }
-        let at = id as usize;
-        if self.dense.len() <= at {
-            self.dense.resize(at + 1, Entry::default());
-        }
-        std::mem::replace(&mut self.dense[at], entry).size == 0
-    }
-
-    /// The place in the list of the event with this id.
-    pub(crate) fn index(&self, id: u32) -> Option<usize> {
-        self.get(id).map(|entry| entry.index as usize)
-    }
-
-    #[inline]
-    fn get(&self, id: u32) -> Option<Entry> {
-        match self.dense.get(id as usize) {
-            Some(Entry { size: 0, .. }) => None,
-            Some(entry) => Some(*entry),
-            None => self.sparse.get(&id).copied(),
-        }
-    }
-
-    /// The record at the start of `bytes`: its event's place in the list, and its whole size.
-    #[inline]
-    pub(crate) fn record(&self, bytes: &[u8]) -> Result<(usize, usize), RecordFault> {
-        if bytes.len() < RECORD_BYTES {
-            return Err(RecordFault::CutOff);
-        }
-        let id = word(bytes, 8);
-        match self.get(id) {
-            None => Err(RecordFault::UnknownEvent(id)),
-            Some(entry) if usize::from(entry.size) > bytes.len() => Err(RecordFault::CutOff),
-            Some(entry) => Ok((entry.index as usize, usize::from(entry.size))),
-        }
-    }
-}
-
-/// What is wrong with a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum RecordFault {
-    /// Its packet ends inside it.
-    #[error("the packet ends inside a record")]
-    CutOff,
-    /// No event has this id.
-    #[error("a record is of event {0}, and there is no such event")]
-    UnknownEvent(u32),
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +181,7 @@ mod tests {
             ts_begin: 1,
             ts_end: u64::MAX,
             content_bytes: 4096,
+            padding_bits: 37,
             seq: 7,
             discarded: 9,
             cpu: 3,
@@ -276,8 +191,12 @@ mod tests {
         let mut bytes = header.encode(&uuid);
         assert_eq!(Header::decode(&bytes, &uuid), Ok(header));
         assert_eq!(Header::decode(&bytes, &[0; 16]), Err(HeaderFault::Uuid));
-        bytes[40] ^= 1;
-        assert_eq!(Header::decode(&bytes, &uuid), Err(HeaderFault::Sizes));
+        for (at, value) in [(41, 0), (41, 0xff), (48, 0x81), (55, 1)] {
+            let mut wrong = bytes;
+            wrong[at] = value;
+            let decoded = Header::decode(&wrong, &uuid);
+            assert_eq!(decoded, Err(HeaderFault::Sizes), "{at}");
+        }
         bytes[20] = 1;
         assert_eq!(Header::decode(&bytes, &uuid), Err(HeaderFault::StreamId));
     }
@@ -297,22 +216,5 @@ mod tests {
         ] {
             assert_eq!(parse_file_name(name), stream, "{name}");
         }
-    }
-
-    #[test]
-    fn the_table_knows_small_and_large_ids() {
-        let mut table = EventTable::default();
-        assert!(table.add(5, 0) && table.add(u32::MAX, 6));
-        let record = |id: u32| {
-            let mut bytes = [0; 64];
-            bytes[8..12].copy_from_slice(&id.to_le_bytes());
-            table.record(&bytes)
-        };
-        assert_eq!(record(5), Ok((0, 16)));
-        assert_eq!(record(u32::MAX), Ok((1, 64)));
-        for id in [4, 6, u32::MAX - 1] {
-            assert_eq!(record(id), Err(RecordFault::UnknownEvent(id)));
-        }
-        assert!(!table.clone().add(5, 1) && !table.clone().add(u32::MAX, 1));
     }
 }

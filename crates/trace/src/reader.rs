@@ -13,9 +13,11 @@ use crate::clock::Converter;
 use crate::damage::{Health, TraceError};
 use crate::directory::json_path;
 use crate::document::{Document, EventInfo, FORMAT_VERSION};
-use crate::packet::{ARGUMENT_BYTES, EventTable, MAX_ARGUMENTS, long, parse_file_name};
+use crate::packet::{long, parse_file_name};
+use crate::record::{EventTable, MAX_FIELDS, WORD_BYTES};
 use crate::stream::{Record, StreamReader};
 use crate::tsdl::parse_uuid;
+use crate::value::Fields;
 
 /// A trace directory, opened for reading.
 #[derive(Debug)]
@@ -48,10 +50,10 @@ impl Trace {
         })?;
         let mut table = EventTable::default();
         for event in &document.events {
-            if event.arguments.len() > MAX_ARGUMENTS {
-                return Err(TraceError::TooManyArguments { path, id: event.id });
+            if event.fields.len() > MAX_FIELDS {
+                return Err(TraceError::TooManyFields { path, id: event.id });
             }
-            if !table.add(event.id, event.arguments.len()) {
+            if !table.add(event) {
                 return Err(TraceError::DuplicateEvent { path, id: event.id });
             }
         }
@@ -149,14 +151,30 @@ pub struct Event<'a> {
     pub lane: u32,
     /// Events lost in the same stream since the one before.
     pub lost_before: u64,
+    events: &'a [EventInfo],
     payload: &'a [u8],
 }
 
-impl Event<'_> {
-    /// The arguments' values, as many as the event has names for.
-    pub fn arguments(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
+impl<'a> Event<'a> {
+    /// The event's description.
+    #[inline]
+    pub fn info(&self) -> &'a EventInfo {
+        &self.events[self.index]
+    }
+
+    /// The fields' values, in the order of `EventInfo::fields`.
+    #[inline]
+    pub fn fields(&self) -> Fields<'a> {
+        Fields::new(self.info(), self.payload)
+    }
+
+    /// The record behind its header as it stands there, in words of eight bytes. Of an event
+    /// whose fields are all numbers, and can all be read, these are the fields, with whatever
+    /// stands above those that are shorter.
+    #[inline]
+    pub fn words(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
         self.payload
-            .chunks_exact(ARGUMENT_BYTES)
+            .chunks_exact(WORD_BYTES)
             .map(|bytes| long(bytes, 0))
     }
 }
@@ -183,6 +201,7 @@ impl Events<'_> {
             cpu: stream.reader.cpu,
             lane: stream.reader.lane,
             lost_before: record.lost_before,
+            events: &self.trace.document.events,
             payload: stream.reader.payload(record),
         }))
     }

@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::packet::{EventTable, long};
+use crate::packet::long;
+use crate::record::EventTable;
 
 /// What was found in a packet's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,6 +21,8 @@ pub(crate) struct Walk {
     pub adjusted: u64,
     /// Bytes behind the last record that can be told.
     pub damaged_bytes: u64,
+    /// Bits that fill up the record that is last after the repair.
+    pub padding_bits: u32,
 }
 
 /// Walks through the records, and gives those that are whole in time order, all between
@@ -35,6 +38,7 @@ pub(crate) fn walk<'a>(
     let mut walk = Walk::default();
     let mut at = 0;
     let mut last = not_before;
+    let mut last_at = 0;
     let mut in_order = true;
     while let Ok((_, size)) = table.record(&content[at..]) {
         let time = long(content, at);
@@ -42,6 +46,7 @@ pub(crate) fn walk<'a>(
         walk.first.get_or_insert(time);
         last = time;
         walk.events += 1;
+        last_at = at;
         at += size;
     }
     walk.damaged_bytes = (content.len() - at) as u64;
@@ -51,10 +56,16 @@ pub(crate) fn walk<'a>(
     }
     walk.last = Some(last);
     if in_order {
+        walk.padding_bits = padding_bits(table, &content[last_at..]);
         return (walk, Cow::Borrowed(content));
     }
     let sorted = sort(content, table, not_before, not_after, &mut walk);
     (walk, Cow::Owned(sorted))
+}
+
+/// The bits that fill up a record, which was found to be whole.
+fn padding_bits(table: &EventTable, record: &[u8]) -> u32 {
+    table.padding_bits(record).unwrap_or(0)
 }
 
 /// A copy in time order with all times within the limits. `content` has whole records only.
@@ -77,7 +88,10 @@ fn sort(
     // Stable: records of the same time stay in the order in which they were written.
     records.sort_by_key(|(time, _)| *time);
     walk.first = records.first().map(|(time, _)| *time);
-    walk.last = records.last().map(|(time, _)| *time);
+    if let Some((time, bytes)) = records.last() {
+        walk.last = Some(*time);
+        walk.padding_bits = padding_bits(table, &content[bytes.clone()]);
+    }
     let mut sorted = Vec::with_capacity(content.len());
     for (time, bytes) in records {
         sorted.extend_from_slice(&time.to_le_bytes());
@@ -89,10 +103,12 @@ fn sort(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::tests::event;
 
     fn table() -> EventTable {
         let mut table = EventTable::default();
-        assert!(table.add(1, 1));
+        assert!(table.add(&event(1, &["x64"], false)));
+        assert!(table.add(&event(2, &["string"], false)));
         table
     }
 
@@ -144,5 +160,41 @@ mod tests {
         assert_eq!((found.events, kept.len(), found.damaged_bytes), (1, 24, 23));
         let (found, kept) = walk(&[], &table(), 3, None);
         assert_eq!((found, kept.len()), (Walk::default(), 0));
+    }
+
+    #[test]
+    fn strings_move_as_a_whole_and_the_last_one_says_where_the_content_ends() {
+        let text = |time: u64, text: &[u8]| {
+            let mut bytes = time.to_le_bytes().to_vec();
+            bytes.extend_from_slice(&[2, 0, 0, 0, 7, 0, 0, 0]);
+            bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(text);
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            bytes
+        };
+        let (first, second) = (text(10, b"longer than a word"), text(20, b"word"));
+        let plain = records(&[15]);
+        let ordered = [&first[..], &plain, &second].concat();
+        for (content, padding_bits) in [
+            ([&second[..], &first, &plain].concat(), 0),
+            ([&first[..], &second, &plain].concat(), 0),
+            (ordered.clone(), 0),
+        ] {
+            let (walk, sorted) = walk(&content, &table(), 0, None);
+            assert_eq!((walk.events, walk.padding_bits), (3, padding_bits));
+            assert_eq!(sorted, ordered);
+        }
+        let late = [&second[..], &text(30, b"x")].concat();
+        assert_eq!(walk(&late, &table(), 0, None).0.padding_bits, 24);
+        assert_eq!(walk(&late, &table(), 40, None).0.padding_bits, 24);
+
+        // A length that cannot be: what is in front of it is kept.
+        let mut broken = [&first[..], &second, &plain].concat();
+        broken[first.len() + 16] = 0xff;
+        let (found, kept) = walk(&broken, &table(), 0, None);
+        assert_eq!((found.events, &kept[..]), (1, &first[..]));
+        assert_eq!(found.damaged_bytes, (second.len() + plain.len()) as u64);
+        broken[first.len() + 17] = 0xff;
+        assert_eq!(walk(&broken, &table(), 0, None).0.events, 1);
     }
 }

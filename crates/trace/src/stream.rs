@@ -6,9 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::damage::{Damage, DamageKind, Health, TraceError};
-use crate::packet::{
-    EventTable, HEADER_BYTES, Header, HeaderFault, MAGIC, PREFIX_BYTES, RecordFault, long, word,
-};
+use crate::packet::{HEADER_BYTES, Header, HeaderFault, MAGIC, PREFIX_BYTES, long, word};
+use crate::record::{EventTable, RECORD_BYTES, RecordFault};
 
 /// The record that a stream stands at.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +18,7 @@ pub(crate) struct Record {
     pub tid: u32,
     /// Events lost in this stream since the record before.
     pub lost_before: u64,
-    /// Where its arguments are in the packet.
+    /// Where its fields are in the packet.
     start: usize,
     end: usize,
 }
@@ -87,7 +86,7 @@ impl StreamReader {
         })
     }
 
-    /// The arguments of the record that `advance` gave last.
+    /// The fields of the record that `advance` gave last.
     pub(crate) fn payload(&self, record: &Record) -> &[u8] {
         &self.buffer[record.start..record.end]
     }
@@ -140,7 +139,7 @@ impl StreamReader {
                 index,
                 tid: word(&self.buffer, start + 12),
                 lost_before: std::mem::take(&mut self.lost_before),
-                start: start + crate::packet::RECORD_BYTES,
+                start: start + RECORD_BYTES,
                 end,
             }));
         }

@@ -6,11 +6,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use capriole_event::FieldType;
+
 use crate::clock::ClockModel;
 use crate::directory::{Directory, DirectoryError, METADATA, json_path};
-use crate::document::{Document, EventInfo, FORMAT_VERSION, Finish, TimeSpan, TraceInfo, Tracer};
+use crate::document::{
+    Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, TimeSpan, TraceInfo, Tracer,
+};
 use crate::output::OutputStream;
-use crate::packet::{EventTable, MAX_ARGUMENTS, MAX_CONTENT_BYTES, file_name};
+use crate::packet::{MAX_CONTENT_BYTES, file_name};
+use crate::record::{EventTable, MAX_FIELDS};
 use crate::tsdl::{metadata, uuid_text};
 
 /// Why a trace could not be written.
@@ -32,14 +37,24 @@ pub enum WriteError {
     #[error("the event id {0} is used twice")]
     DuplicateEvent(u32),
     /// An event records more than a reader expects.
-    #[error(
-        "the event {name} has {count} arguments, and no more than {MAX_ARGUMENTS} can be recorded"
-    )]
-    TooManyArguments {
+    #[error("the event {name} has {count} fields, and no more than {MAX_FIELDS} can be recorded")]
+    TooManyFields {
         /// The event's name.
         name: String,
         /// How many it has.
         count: usize,
+    },
+    /// A field's type is not one that can be spelled, so that nobody could read it back.
+    #[error(
+        "the field {field} of the event {name} has the type `{field_type}`, which does not exist"
+    )]
+    FieldType {
+        /// The event's name.
+        name: String,
+        /// The field's name.
+        field: String,
+        /// Its type.
+        field_type: FieldType,
     },
     /// A packet is larger than a reader keeps in memory.
     #[error("a packet of {0} bytes is too large; the most is {MAX_CONTENT_BYTES}")]
@@ -114,7 +129,7 @@ impl TraceWriter {
     /// # Errors
     ///
     /// If the place is taken by something else or is being recorded to, if the files cannot be
-    /// written, or if `info.events` has the same id twice.
+    /// written, or if `info.events` has the same id twice or fields that cannot be recorded.
     pub fn create(directory: &Path, info: &TraceInfo) -> Result<TraceWriter, WriteError> {
         let mut table = EventTable::default();
         add_events_to(&mut table, &info.events)?;
@@ -170,7 +185,7 @@ impl TraceWriter {
     ///
     /// # Errors
     ///
-    /// If an id is used already (then none is added), or if the files cannot be written.
+    /// If an id is used already or a field cannot be recorded (then none is added), or if the files cannot be written.
     pub fn add_events(&mut self, events: &[EventInfo]) -> Result<(), WriteError> {
         let mut table = self.table.clone();
         add_events_to(&mut table, events)?;
@@ -287,14 +302,23 @@ impl TraceWriter {
 /// Enters new events into the table, or none if one cannot be entered.
 fn add_events_to(table: &mut EventTable, events: &[EventInfo]) -> Result<(), WriteError> {
     for event in events {
-        let count = event.arguments.len();
-        if count > MAX_ARGUMENTS {
-            return Err(WriteError::TooManyArguments {
+        let count = event.fields.len();
+        if count > MAX_FIELDS {
+            return Err(WriteError::TooManyFields {
                 name: event.name.clone(),
                 count,
             });
         }
-        if !table.add(event.id, count) {
+        let misspelled =
+            |field: &&FieldInfo| field.field_type.to_string().parse() != Ok(field.field_type);
+        if let Some(field) = event.fields.iter().find(misspelled) {
+            return Err(WriteError::FieldType {
+                name: event.name.clone(),
+                field: field.name.clone(),
+                field_type: field.field_type,
+            });
+        }
+        if !table.add(event) {
             return Err(WriteError::DuplicateEvent(event.id));
         }
     }

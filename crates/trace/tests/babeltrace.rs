@@ -2,32 +2,8 @@
 
 mod common;
 
-use std::path::Path;
-use std::process::Command;
-
 use capriole_trace::{PacketMeta, TraceWriter};
-
-/// What babeltrace2 says to a trace: standard output and standard error, or nothing if it is not
-/// installed.
-fn babeltrace(directory: &Path) -> Option<(Vec<String>, String)> {
-    let output = Command::new("babeltrace2")
-        .args(["--no-delta", "--clock-seconds"])
-        .arg(directory)
-        .env("LC_ALL", "C.UTF-8")
-        .output();
-    let Ok(output) = output else {
-        println!("skipped: babeltrace2 is not installed");
-        return None;
-    };
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{errors}");
-    let lines = String::from_utf8(output.stdout)
-        .unwrap()
-        .lines()
-        .map(String::from)
-        .collect();
-    Some((lines, errors))
-}
+use common::babeltrace;
 
 /// babeltrace2's own way from ticks to ns (`bt_util_ns_from_clock_class`): in floating point,
 /// the offset and the ticks on their own.
@@ -50,9 +26,9 @@ fn line(event: &common::Expected) -> String {
         70_000 => &["size", "size_2"],
         u32::MAX => &["gr__e"],
         _ => &info
-            .arguments
+            .fields
             .iter()
-            .map(String::as_str)
+            .map(|field| field.name.as_str())
             .collect::<Vec<_>>(),
     };
     let fields: Vec<String> = names

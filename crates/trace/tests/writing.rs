@@ -143,12 +143,12 @@ fn events_can_be_added_but_no_id_twice() {
     assert_eq!(writer.write_packet(&meta, &late).unwrap().events, 1);
     writer.finish(common::finish()).unwrap();
     assert_eq!(read(scratch.path()), (1, true));
-    let many: Vec<String> = (0..65).map(|n| n.to_string()).collect();
+    let many: Vec<String> = (0..129).map(|n| n.to_string()).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let mut info = common::info();
     info.events = vec![common::event(1, "many", &many)];
     let error = TraceWriter::create(&scratch.path().join("x"), &info).unwrap_err();
-    insta::assert_snapshot!(error, @"the event many has 65 arguments, and no more than 64 can be recorded");
+    insta::assert_snapshot!(error, @"the event many has 129 fields, and no more than 128 can be recorded");
     assert!(!scratch.path().join("x").exists());
 }
 

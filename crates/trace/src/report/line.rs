@@ -25,6 +25,12 @@ impl<W: Write> Lines<W> {
         self.bytes.extend_from_slice(text);
     }
 
+    /// The bytes of the lines so far, to add more.
+    #[inline]
+    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
     /// Adds a decimal number, at least `width` digits with zeros in front.
     #[inline]
     pub(super) fn put_decimal(&mut self, number: u64, width: usize) {
@@ -39,9 +45,25 @@ impl<W: Write> Lines<W> {
         self.put(&digits[at.min(digits.len() - width)..]);
     }
 
-    /// Adds a hexadecimal number without a prefix.
+    /// Adds a number with its sign.
+    #[inline]
+    pub(super) fn put_signed(&mut self, number: i64) {
+        if number < 0 {
+            self.put(b"-");
+        }
+        self.put_decimal(number.unsigned_abs(), 1);
+    }
+
+    /// Adds a hexadecimal number: `0x1f`.
     #[inline]
     pub(super) fn put_hex(&mut self, number: u64) {
+        self.put(b"0x");
+        self.put_hex_digits(number);
+    }
+
+    /// Adds a hexadecimal number without a prefix.
+    #[inline]
+    pub(super) fn put_hex_digits(&mut self, number: u64) {
         let mut digits = [b'0'; 16];
         let mut at = digits.len();
         let mut rest = number;
@@ -105,7 +127,12 @@ mod tests {
                 text(|lines| lines.put_decimal(number, 9)),
                 format!("{number:09}")
             );
-            assert_eq!(text(|lines| lines.put_hex(number)), format!("{number:x}"));
+            assert_eq!(text(|lines| lines.put_hex(number)), format!("{number:#x}"));
+            let digits = text(|lines| lines.put_hex_digits(number));
+            assert_eq!(digits, format!("{number:x}"));
+        }
+        for number in [0, 1, -1, i64::MAX, i64::MIN] {
+            assert_eq!(text(|lines| lines.put_signed(number)), format!("{number}"));
         }
     }
 

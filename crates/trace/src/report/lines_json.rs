@@ -3,11 +3,14 @@
 use std::io::Write;
 
 use super::ReportError;
+use super::escape::put_json;
 use super::line::Lines;
+use super::symbols::Symbols;
 use super::tasks::Tasks;
 use crate::damage::Health;
-use crate::document::EventInfo;
+use crate::document::{EventInfo, FieldInfo};
 use crate::reader::{Event, Trace};
+use crate::value::Value;
 
 /// Writes every event of a trace as a JSON object on a line of its own:
 ///
@@ -16,10 +19,22 @@ use crate::reader::{Event, Trace};
 /// {"lost_events":12,"cpu":1}
 /// ```
 ///
-/// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name. Values are
-/// strings because numbers above 2^53 do not survive most readers of JSON. A `lost_events` line
-/// stands before the event in front of which events of that CPU are missing; the last line
-/// `{"lost_events_total":12}` stands there only if there are any.
+/// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name. A
+/// `lost_events` line stands before the event in front of which events of that CPU are missing;
+/// the last line `{"lost_events_total":12}` stands there only if there are any.
+///
+/// `arguments` has the fields by name:
+///
+/// | type | JSON |
+/// | --- | --- |
+/// | `x8` to `x64` | a string in hexadecimal: `"0x55"` |
+/// | `u8` to `u64`, `s8` to `s64`, bit fields | a number, up to 2^53 on either side of 0, and beyond that, where most readers of JSON would change it, a string in decimal |
+/// | `char`, `string`, `ustring` | a string; what is not UTF-8 is replaced by U+FFFD |
+/// | `symbol` | a string: `"on_event+0x10"`, or `"0x55d0c0de1234"` if the trace does not know it |
+/// | arrays | an array of these |
+///
+/// A field that could not be read is null, and `"faults":["path"]` behind the arguments has the
+/// names of all of those.
 ///
 /// # Errors
 ///
@@ -28,6 +43,7 @@ use crate::reader::{Event, Trace};
 pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
     let document = trace.document();
     let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
+    let symbols = Symbols::of(&document.events, escaped);
     let mut comms = Tasks::new(&document.threads, |comm, _| quoted(comm));
     let mut lines = Lines::new(out);
     let mut events = trace.events()?;
@@ -44,7 +60,7 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
             true => comms.get(event.tid),
             false => b"null",
         };
-        put_event(&mut lines, &labels[event.index], comm, &event)?;
+        put_event(&mut lines, &labels[event.index], &symbols, comm, &event)?;
     }
     let health = events.health();
     if health.lost_events > 0 {
@@ -61,8 +77,13 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
 struct Label {
     /// From `,"event":` to `"arguments":{`.
     site: Vec<u8>,
-    /// `"arg1":"0x` and so on, each but the first with what ends the one before.
-    arguments: Vec<Vec<u8>>,
+    /// `"arg1":` and so on, each but the first with a comma before it; `"arg1":"0x` if all are
+    /// hexadecimal, each but the first with what ends the one before.
+    fields: Vec<Vec<u8>>,
+    /// `"arg1"` and so on.
+    names: Vec<String>,
+    /// Whether all fields are of the type `x64`, which is worth a way of its own.
+    hexadecimal: bool,
 }
 
 impl Label {
@@ -74,26 +95,44 @@ impl Label {
             quoted(&event.object),
             event.offset
         );
-        let argument = |(n, name): (usize, &String)| {
-            let before = if n == 0 { "" } else { "\"," };
-            format!("{before}{}:\"0x", quoted(name)).into_bytes()
+        let hexadecimal = event.is_hexadecimal();
+        let quote = |field: &FieldInfo| quoted(&field.name);
+        let names: Vec<String> = event.fields.iter().map(quote).collect();
+        let field = |(n, name): (usize, &String)| {
+            match (n, hexadecimal) {
+                (0, true) => format!("{name}:\"0x"),
+                (_, true) => format!("\",{name}:\"0x"),
+                (0, false) => format!("{name}:"),
+                (_, false) => format!(",{name}:"),
+            }
+            .into_bytes()
         };
         Label {
             site: site.into_bytes(),
-            arguments: event.arguments.iter().enumerate().map(argument).collect(),
+            fields: names.iter().enumerate().map(field).collect(),
+            names,
+            hexadecimal,
         }
     }
 }
 
 /// A JSON string.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    format!("\"{}\"", escaped(text))
+}
+
+/// What stands between the quotes of a JSON string.
+fn escaped(text: &str) -> String {
+    let mut bytes = Vec::new();
+    put_json(&mut bytes, text.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[inline]
 fn put_event(
     lines: &mut Lines<impl Write>,
     label: &Label,
+    symbols: &Symbols,
     comm: &[u8],
     event: &Event<'_>,
 ) -> Result<(), ReportError> {
@@ -106,14 +145,102 @@ fn put_event(
     lines.put(b",\"comm\":");
     lines.put(comm);
     lines.put(&label.site);
-    for (name, value) in label.arguments.iter().zip(event.arguments()) {
-        lines.put(name);
-        lines.put_hex(value);
-    }
-    lines.put(if label.arguments.is_empty() {
-        b"}}"
+    if label.hexadecimal {
+        for (name, value) in label.fields.iter().zip(event.words()) {
+            lines.put(name);
+            lines.put_hex_digits(value);
+        }
+        lines.put(match label.fields.is_empty() {
+            true => b"}}",
+            false => b"\"}}",
+        });
     } else {
-        b"\"}}"
-    });
+        put_fields(lines, label, symbols, event);
+    }
     Ok(lines.end()?)
+}
+
+/// The fields, what follows them, and the end of the line.
+#[inline(never)]
+fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
+    let mut faults = false;
+    for (name, value) in label.fields.iter().zip(event.fields()) {
+        lines.put(name);
+        put_value(lines, symbols, value);
+        faults |= matches!(value, Value::Fault);
+    }
+    lines.put(b"}");
+    if faults {
+        put_faults(lines, label, event);
+    }
+    lines.put(b"}");
+}
+
+/// The names of the fields that could not be read.
+#[cold]
+fn put_faults(lines: &mut Lines<impl Write>, label: &Label, event: &Event<'_>) {
+    let fields = label.names.iter().zip(event.fields());
+    let faults = fields.filter(|(_, value)| matches!(value, Value::Fault));
+    for (n, (name, _)) in faults.enumerate() {
+        lines.put(if n == 0 { b",\"faults\":[" } else { b"," });
+        lines.put(name.as_bytes());
+    }
+    lines.put(b"]");
+}
+
+/// The largest number up to which all whole numbers are told apart by readers that take every
+/// number as a `double`.
+const MOST: u64 = 1 << 53;
+
+#[inline]
+fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>) {
+    match value {
+        Value::Hexadecimal(value) => put_hex(lines, value),
+        Value::Unsigned(value) => put_number(lines, value <= MOST, |l| l.put_decimal(value, 1)),
+        Value::Signed(value) => {
+            let fits = value.unsigned_abs() <= MOST;
+            put_number(lines, fits, |lines| lines.put_signed(value));
+        }
+        Value::Character(value) => put_string(lines, &[value]),
+        Value::Text(text) => put_string(lines, text),
+        Value::Symbol(address) => match symbols.find(address) {
+            Some((name, offset)) => {
+                lines.put(b"\"");
+                lines.put(name.as_bytes());
+                lines.put(b"+");
+                lines.put_hex(offset);
+                lines.put(b"\"");
+            }
+            None => put_hex(lines, address),
+        },
+        Value::Array(values) => {
+            for (n, value) in values.iter().enumerate() {
+                lines.put(if n == 0 { b"[" } else { b"," });
+                put_value(lines, symbols, value);
+            }
+            lines.put(b"]");
+        }
+        Value::Fault => lines.put(b"null"),
+    }
+}
+
+fn put_hex(lines: &mut Lines<impl Write>, value: u64) {
+    lines.put(b"\"");
+    lines.put_hex(value);
+    lines.put(b"\"");
+}
+
+fn put_number<W: Write>(lines: &mut Lines<W>, fits: bool, put: impl Fn(&mut Lines<W>)) {
+    if fits {
+        return put(lines);
+    }
+    lines.put(b"\"");
+    put(lines);
+    lines.put(b"\"");
+}
+
+fn put_string(lines: &mut Lines<impl Write>, text: &[u8]) {
+    lines.put(b"\"");
+    put_json(lines.bytes(), text);
+    lines.put(b"\"");
 }

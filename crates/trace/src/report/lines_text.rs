@@ -3,15 +3,30 @@
 //! ```text
 //!         sqlite3-12345   [001]  1234.567890123: sqlite3_step: (libsqlite3.so.0.8.6+0x1234) arg1=0x55
 //! ```
+//!
+//! Fields are shown as the kernel shows them:
+//!
+//! ```text
+//! x32           flags=0x1f               string     path="/etc/passwd"
+//! u32, b3@5/32  size=31                  char       key='a'
+//! s32           fd=-1                    symbol     callback=on_event+0x10
+//! u16[3]        ports={80,443,8080}      any        path=(fault)
+//! ```
+//!
+//! In strings and characters, all that cannot be seen is escaped, and bytes that are not UTF-8.
+//! A symbol is an address where the trace does not know it.
 
 use std::io::Write;
 
+use super::escape::put_escaped;
 use super::line::Lines;
+use super::symbols::Symbols;
 use super::tasks::{Tasks, UNKNOWN, printable};
 use super::{ReportError, file_name};
 use crate::damage::Health;
-use crate::document::{Document, EventInfo};
+use crate::document::{Document, EventInfo, FieldInfo};
 use crate::reader::{Event, Trace};
+use crate::value::Value;
 
 /// Writes every event of a trace as a line, below a header, and says where events are missing.
 /// Times are `CLOCK_MONOTONIC` in seconds.
@@ -24,6 +39,7 @@ pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError>
     let document = trace.document();
     let layout = Layout::new(document);
     let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
+    let symbols = Symbols::of(&document.events, printable);
     let mut tasks = Tasks::new(&document.threads, task);
     let mut lines = Lines::new(out);
     layout.header(&mut lines, document)?;
@@ -36,6 +52,7 @@ pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError>
             &mut lines,
             &layout,
             &labels[event.index],
+            &symbols,
             tasks.get(event.tid),
             &event,
         )?;
@@ -60,18 +77,24 @@ fn task(comm: &str, tid: u32) -> String {
 struct Label {
     /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
     site: Vec<u8>,
-    /// ` arg1=0x` and so on.
-    arguments: Vec<Vec<u8>>,
+    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal.
+    fields: Vec<Vec<u8>>,
+    /// Whether all fields are of the type `x64`, which is worth a way of its own.
+    hexadecimal: bool,
 }
 
 impl Label {
     fn new(event: &EventInfo) -> Label {
         let object = printable(file_name(&event.object));
         let name = printable(&event.name);
-        let argument = |name: &String| format!(" {}=0x", printable(name)).into_bytes();
+        let hexadecimal = event.is_hexadecimal();
+        let prefix = if hexadecimal { "0x" } else { "" };
+        let field =
+            |field: &FieldInfo| format!(" {}={prefix}", printable(&field.name)).into_bytes();
         Label {
             site: format!(": {name}: ({object}+{:#x})", event.offset).into_bytes(),
-            arguments: event.arguments.iter().map(argument).collect(),
+            fields: event.fields.iter().map(field).collect(),
+            hexadecimal,
         }
     }
 }
@@ -150,6 +173,7 @@ fn put_event(
     lines: &mut Lines<impl Write>,
     layout: &Layout,
     label: &Label,
+    symbols: &Symbols,
     task: &[u8],
     event: &Event<'_>,
 ) -> Result<(), ReportError> {
@@ -162,9 +186,55 @@ fn put_event(
     lines.put(b"]  ");
     lines.put_seconds(event.time_ns, layout.seconds);
     lines.put(&label.site);
-    for (name, value) in label.arguments.iter().zip(event.arguments()) {
-        lines.put(name);
-        lines.put_hex(value);
+    if label.hexadecimal {
+        for (name, value) in label.fields.iter().zip(event.words()) {
+            lines.put(name);
+            lines.put_hex_digits(value);
+        }
+    } else {
+        put_fields(lines, label, symbols, event);
     }
     Ok(lines.end()?)
+}
+
+/// The fields of an event that has others than `x64`.
+#[inline(never)]
+fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
+    for (name, value) in label.fields.iter().zip(event.fields()) {
+        lines.put(name);
+        put_value(lines, symbols, value);
+    }
+}
+
+#[inline]
+fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>) {
+    match value {
+        Value::Hexadecimal(value) => lines.put_hex(value),
+        Value::Unsigned(value) => lines.put_decimal(value, 1),
+        Value::Signed(value) => lines.put_signed(value),
+        Value::Character(value) => put_quoted(lines, &[value], b'\''),
+        Value::Text(text) => put_quoted(lines, text, b'"'),
+        Value::Symbol(address) => match symbols.find(address) {
+            Some((name, offset)) => {
+                lines.put(name.as_bytes());
+                lines.put(b"+");
+                lines.put_hex(offset);
+            }
+            None => lines.put_hex(address),
+        },
+        Value::Array(values) => {
+            for (n, value) in values.iter().enumerate() {
+                lines.put(if n == 0 { b"{" } else { b"," });
+                put_value(lines, symbols, value);
+            }
+            lines.put(b"}");
+        }
+        Value::Fault => lines.put(b"(fault)"),
+    }
+}
+
+fn put_quoted(lines: &mut Lines<impl Write>, text: &[u8], quote: u8) {
+    lines.put(&[quote]);
+    put_escaped(lines.bytes(), text, quote);
+    lines.put(&[quote]);
 }

@@ -1,9 +1,11 @@
 //! Traces as text: every event a line, or one table.
 
+mod escape;
 mod line;
 mod lines_json;
 mod lines_text;
 mod summary;
+mod symbols;
 mod tasks;
 
 use std::io;

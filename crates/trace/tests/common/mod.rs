@@ -1,13 +1,17 @@
 //! A made-up trace, the same each time.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod typed;
+
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
+use capriole_event::FieldType;
 use capriole_trace::clock::{ClockModel, SyncPoint};
 use capriole_trace::{
-    EventInfo, ExitStatus, Finish, PacketMeta, RefusalInfo, Stop, Target, Totals, TraceInfo,
-    TraceWriter,
+    EventInfo, ExitStatus, FieldInfo, Finish, PacketMeta, RefusalInfo, Stop, Target, Totals,
+    TraceInfo, TraceWriter,
 };
 
 /// Ticks per second of the made-up clock.
@@ -35,7 +39,14 @@ pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
         build_id: Some("0123456789abcdef".to_string()),
         offset: 0x1234 + u64::from(id % 1000) * 16,
         address: 0x7f00_0000_1234,
-        arguments: arguments.iter().map(|name| name.to_string()).collect(),
+        fields: arguments
+            .iter()
+            .map(|name| FieldInfo {
+                name: name.to_string(),
+                field_type: FieldType::X64,
+            })
+            .collect(),
+        faults: false,
         tactic: "jump".to_string(),
         refusals: vec![RefusalInfo {
             tactic: "reserved".to_string(),
@@ -44,7 +55,7 @@ pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
     }
 }
 
-/// Events with all kinds of names, ids and arguments.
+/// Events with all kinds of names and ids, whose fields are all of the type `x64`.
 pub fn events() -> Vec<EventInfo> {
     vec![
         event(0, "sqlite3_step", &["arg1"]),
@@ -157,7 +168,7 @@ pub fn generate(directory: &Path, count: usize, seed: u64) -> (Vec<Expected>, To
         let event = &events[random.below(events.len() as u64) as usize];
         let tid = 4242 + random.below(4) as u32;
         let arguments: Vec<u64> = event
-            .arguments
+            .fields
             .iter()
             .map(|_| random.below(u64::MAX) >> random.below(64))
             .collect();
@@ -184,4 +195,26 @@ pub fn generate(directory: &Path, count: usize, seed: u64) -> (Vec<Expected>, To
     // The order of events at the same time in different streams is that of CPU and lane.
     expected.sort_by_key(|event| (event.0, event.3, event.4));
     (expected, writer.finish(finish()).unwrap())
+}
+
+/// What babeltrace2 says to a trace: standard output and standard error, or nothing if it is not
+/// installed.
+pub fn babeltrace(directory: &Path) -> Option<(Vec<String>, String)> {
+    let output = Command::new("babeltrace2")
+        .args(["--no-delta", "--clock-seconds"])
+        .arg(directory)
+        .env("LC_ALL", "C.UTF-8")
+        .output();
+    let Ok(output) = output else {
+        println!("skipped: babeltrace2 is not installed");
+        return None;
+    };
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    let lines = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(String::from)
+        .collect();
+    Some((lines, errors))
 }

@@ -1,6 +1,7 @@
 //! `metadata`: the description of the streams in CTF's own language, TSDL 1.8.
 
-use std::collections::HashSet;
+mod fields;
+
 use std::fmt::Write;
 
 use crate::document::{Document, EventInfo};
@@ -63,12 +64,12 @@ stream {
 };
 ";
 
-/// The types that the streams are made of; `tsc_t` needs the clock.
+/// The types that the streams are made of; `tsc_t` needs the clock, and its alignment brings a
+/// record to its place behind what fills up the one before.
 const TYPES: &str = "\
 typealias integer { size = 8; align = 8; signed = false; } := uint8_t;
 typealias integer { size = 32; align = 8; signed = false; } := uint32_t;
 typealias integer { size = 64; align = 8; signed = false; } := uint64_t;
-typealias integer { size = 64; align = 8; signed = false; base = 16; } := hex64_t;
 ";
 
 /// The whole text of the metadata file.
@@ -79,7 +80,7 @@ pub(crate) fn metadata(document: &Document, uuid: &[u8; 16]) -> String {
     // Writing to a string does not fail.
     let _ = write!(
         text,
-        "/* CTF 1.8 */\n\n{TYPES}\n\
+        "/* CTF 1.8 */\n\n{TYPES}{fields}\n\
          trace {{\n\tmajor = 1;\n\tminor = 8;\n\tuuid = \"{uuid}\";\n\tbyte_order = le;\n\
          \tpacket.header := struct {{\n\t\tuint32_t magic;\n\t\tuint8_t uuid[16];\n\
          \t\tuint32_t stream_id;\n\t}};\n}};\n\n\
@@ -87,8 +88,9 @@ pub(crate) fn metadata(document: &Document, uuid: &[u8; 16]) -> String {
          \tpid = {pid};\n\texecutable = {executable};\n}};\n\n\
          clock {{\n\tname = \"tsc\";\n\tdescription = \"time stamp counter\";\n\
          \tfreq = {freq};\n\toffset_s = {offset_s};\n\toffset = {offset};\n\tabsolute = TRUE;\n}};\n\n\
-         typealias integer {{ size = 64; align = 8; signed = false; map = clock.tsc.value; }} := tsc_t;\n\n\
+         typealias integer {{ size = 64; align = 64; signed = false; map = clock.tsc.value; }} := tsc_t;\n\n\
          {STREAM}",
+        fields = fields::TYPES,
         uuid = uuid_text(uuid),
         tracer = quoted(&document.tracer.name),
         pid = document.target.pid,
@@ -111,35 +113,8 @@ fn write_event(text: &mut String, event: &EventInfo) {
         quoted(&event.name),
         event.id
     );
-    for name in field_names(&event.arguments) {
-        let _ = writeln!(text, "\t\thex64_t {name};");
-    }
+    fields::write_fields(text, event);
     text.push_str("\t};\n};\n");
-}
-
-/// The fields' names: an underscore before each, as LTTng does, which readers take off again
-/// and which keeps names apart from keywords; what cannot stand in an identifier becomes `_`;
-/// a name that is taken gets a number.
-fn field_names(arguments: &[String]) -> Vec<String> {
-    let mut taken = HashSet::new();
-    let mut names = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        let mut plain: String = argument
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .collect();
-        if plain.is_empty() {
-            plain.push_str("unnamed");
-        }
-        let mut name = format!("_{plain}");
-        let mut number = 2;
-        while KEYWORDS.contains(&name.as_str()) || !taken.insert(name.clone()) {
-            name = format!("_{plain}_{number}");
-            number += 1;
-        }
-        names.push(name);
-    }
-    names
 }
 
 /// A TSDL string literal. Control characters, for which readers disagree about escapes, become
@@ -195,18 +170,6 @@ fn version(text: &str) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn field_names_are_identifiers_no_keywords_and_all_different() {
-        let arguments = ["size", "size", "int", "Bool", "a-b", "a.b", "_Bool", ""];
-        let names = field_names(&arguments.map(String::from));
-        assert_eq!(
-            names,
-            [
-                "_size", "_size_2", "_int", "_Bool_2", "_a_b", "_a_b_2", "__Bool", "_unnamed"
-            ]
-        );
-    }
 
     #[test]
     fn strings_are_escaped() {

@@ -1,0 +1,196 @@
+//! Text from the traced program, made harmless.
+//!
+//! A string can hold anything, also what moves a terminal's cursor, what turns the direction of
+//! writing around, and what is not text at all. In a report only characters that can be seen
+//! stand as they are.
+
+use std::io::Write;
+
+/// Appends bytes as a person reads them, as C and Rust write them in source: `\n`, `\x1b`,
+/// `\u{202e}`; bytes that are not UTF-8 as `\xff`. `quote` is what stands around them.
+pub(super) fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
+    for part in parts(text, |byte| byte == quote || byte == b'\\') {
+        match part {
+            Part::Plain(text) => out.extend_from_slice(text),
+            Part::Byte(byte) => {
+                let letter = match byte {
+                    b'\n' => b'n',
+                    b'\r' => b'r',
+                    b'\t' => b't',
+                    b'\\' => b'\\',
+                    byte if byte == quote => quote,
+                    _ => {
+                        // Writing to a vector does not fail.
+                        let _ = write!(out, "\\x{byte:02x}");
+                        continue;
+                    }
+                };
+                out.extend_from_slice(&[b'\\', letter]);
+            }
+            Part::Other(bytes) => {
+                for chunk in bytes.utf8_chunks() {
+                    let _ = write!(out, "{}", chunk.valid().escape_debug());
+                    for byte in chunk.invalid() {
+                        let _ = write!(out, "\\x{byte:02x}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Appends bytes as what stands between the quotes of a JSON string. Bytes that are not UTF-8
+/// become U+FFFD, and all characters that cannot be seen are escaped.
+pub(super) fn put_json(out: &mut Vec<u8>, text: &[u8]) {
+    for part in parts(text, |byte| byte == b'"' || byte == b'\\') {
+        match part {
+            Part::Plain(text) => out.extend_from_slice(text),
+            Part::Byte(byte) => {
+                let letter = match byte {
+                    b'\n' => b'n',
+                    b'\r' => b'r',
+                    b'\t' => b't',
+                    0x08 => b'b',
+                    0x0c => b'f',
+                    b'"' | b'\\' => byte,
+                    _ => {
+                        let _ = write!(out, "\\u{byte:04x}");
+                        continue;
+                    }
+                };
+                out.extend_from_slice(&[b'\\', letter]);
+            }
+            Part::Other(bytes) => {
+                for chunk in bytes.utf8_chunks() {
+                    for character in chunk.valid().chars() {
+                        put_json_character(out, character);
+                    }
+                    if !chunk.invalid().is_empty() {
+                        put_json_character(out, char::REPLACEMENT_CHARACTER);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn put_json_character(out: &mut Vec<u8>, character: char) {
+    // One character is left of those that need no escape.
+    if character.escape_debug().len() == 1 {
+        out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
+        return;
+    }
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        let _ = write!(out, "\\u{unit:04x}");
+    }
+}
+
+/// A piece of text that is treated in one way.
+enum Part<'a> {
+    /// Characters of ASCII that can be seen.
+    Plain(&'a [u8]),
+    /// One of ASCII that cannot be seen, or is special.
+    Byte(u8),
+    /// Beyond ASCII.
+    Other(&'a [u8]),
+}
+
+/// Cuts text into pieces.
+fn parts(text: &[u8], special: impl Fn(u8) -> bool) -> impl Iterator<Item = Part<'_>> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !special(*byte);
+        let first = *rest.first()?;
+        let length = if plain(&first) {
+            rest.iter().position(|byte| !plain(byte))
+        } else if first.is_ascii() {
+            Some(1)
+        } else {
+            rest.iter().position(u8::is_ascii)
+        };
+        let (part, others) = rest.split_at(length.unwrap_or(rest.len()));
+        rest = others;
+        Some(if plain(&first) {
+            Part::Plain(part)
+        } else if first.is_ascii() {
+            Part::Byte(first)
+        } else {
+            Part::Other(part)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn escaped(text: &[u8]) -> String {
+        let mut out = Vec::new();
+        put_escaped(&mut out, text, b'"');
+        String::from_utf8(out).unwrap()
+    }
+
+    fn json(text: &[u8]) -> String {
+        let mut out = b"\"".to_vec();
+        put_json(&mut out, text);
+        out.push(b'"');
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_can_be_seen_stays_and_the_rest_is_escaped() {
+        for (text, wanted) in [
+            (&b"plain 'text' ~"[..], r"plain 'text' ~"),
+            (b"", ""),
+            (b"a\"b\\c", r#"a\"b\\c"#),
+            (b"\n\r\t\0\x07\x7f", r"\n\r\t\x00\x07\x7f"),
+            (b"\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
+            ("größe 日本 😀".as_bytes(), "größe 日本 😀"),
+            // The one-character form of ESC [, and what turns the direction around.
+            ("\u{9b}31m".as_bytes(), r"\u{9b}31m"),
+            ("a\u{202e}b\u{2028}".as_bytes(), r"a\u{202e}b\u{2028}"),
+            (b"\x9b31m \xff\xc3", r"\x9b31m \xff\xc3"),
+            (b"\xe6\x97", r"\xe6\x97"),
+        ] {
+            assert_eq!(escaped(text), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn json_strings_are_ascii_where_others_would_act_on_them() {
+        for (text, wanted) in [
+            (&b"a\"b\\c/"[..], r#""a\"b\\c/""#),
+            (
+                b"\n\r\t\x08\x0c\0\x1b\x7f",
+                r#""\n\r\t\b\f\u0000\u001b\u007f""#,
+            ),
+            ("größe 😀".as_bytes(), "\"größe 😀\""),
+            (
+                "\u{9b}\u{202e}\u{e0001}".as_bytes(),
+                r#""\u009b\u202e\udb40\udc01""#,
+            ),
+            (b"a\xffb\xe6\x97", "\"a\u{fffd}b\u{fffd}\""),
+        ] {
+            assert_eq!(json(text), wanted, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Nothing comes out that a terminal acts on, and JSON is read back as the text it was.
+        #[test]
+        fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..60), text in "\\PC*|.*|[\\x00-\\u{a0}\u{2020}-\u{2030}]*") {
+            for text in [&bytes[..], text.as_bytes()] {
+                let (plain, json) = (escaped(text), json(text));
+                for shown in [&plain, &json] {
+                    let bad = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}');
+                    prop_assert!(!shown.contains(bad), "{shown:?}");
+                }
+                let back: String = serde_json::from_str(&json).unwrap();
+                prop_assert_eq!(back, String::from_utf8_lossy(text));
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The fields of a record, taken out of its bytes one by one.
+
+use std::slice;
+
+use capriole_event::{Bits, Element, FieldType, Shown};
+
+use crate::document::{EventInfo, FieldInfo};
+use crate::packet::{long, word};
+use crate::record::{LENGTH_BYTES, WORD_BYTES, string_bytes};
+
+/// What a field held.
+#[derive(Debug, Clone, Copy)]
+pub enum Value<'a> {
+    /// A number that is shown in decimal (`u8` to `u64`, and bit fields).
+    Unsigned(u64),
+    /// A number with a sign (`s8` to `s64`).
+    Signed(i64),
+    /// A number that is shown in hexadecimal (`x8` to `x64`).
+    Hexadecimal(u64),
+    /// A character, in whatever encoding the program has (`char`).
+    Character(u8),
+    /// An address (`symbol`).
+    Symbol(u64),
+    /// Text, without the NUL, in whatever encoding the program has (`string`, `ustring`).
+    Text(&'a [u8]),
+    /// Several values of one type.
+    Array(Array<'a>),
+    /// The field could not be read when the event was recorded.
+    Fault,
+}
+
+/// The values of a field that is an array.
+#[derive(Debug, Clone, Copy)]
+pub struct Array<'a> {
+    element: Element,
+    count: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    /// How many values: 1 to 64.
+    #[allow(clippy::len_without_is_empty, reason = "an array is never empty")]
+    pub fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// The values, none of them an array or a fault.
+    pub fn iter(&self) -> Elements<'a> {
+        Elements { array: *self }
+    }
+}
+
+impl<'a> IntoIterator for Array<'a> {
+    type Item = Value<'a>;
+    type IntoIter = Elements<'a>;
+
+    fn into_iter(self) -> Elements<'a> {
+        self.iter()
+    }
+}
+
+/// The values of an array, one by one.
+#[derive(Debug, Clone)]
+pub struct Elements<'a> {
+    /// Those that are left.
+    array: Array<'a>,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        let array = &mut self.array;
+        array.count = array.count.checked_sub(1)?;
+        Some(match array.element {
+            Element::Number { shown, bytes, bits } => {
+                let mut raw = [0; WORD_BYTES];
+                let own = take(&mut array.bytes, usize::from(bytes));
+                raw[..own.len()].copy_from_slice(own);
+                number(shown, bytes, bits, u64::from_le_bytes(raw))
+            }
+            Element::String { .. } => Value::Text(take_string(&mut array.bytes)),
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.array.len(), Some(self.array.len()))
+    }
+}
+
+impl ExactSizeIterator for Elements<'_> {}
+
+/// The fields of an event, one by one, in the order of `EventInfo::fields`.
+#[derive(Debug, Clone)]
+pub struct Fields<'a> {
+    fields: slice::Iter<'a, FieldInfo>,
+    /// Bit 0 is of the next field.
+    faults: u64,
+    bytes: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// `payload` is a record of the event behind its header; `EventTable::record` has found it
+    /// to be whole.
+    #[inline]
+    pub(crate) fn new(event: &'a EventInfo, payload: &'a [u8]) -> Fields<'a> {
+        let mut fields = Fields {
+            fields: event.fields.iter(),
+            faults: 0,
+            bytes: payload,
+        };
+        if event.faults {
+            fields.faults = long(take(&mut fields.bytes, WORD_BYTES), 0);
+        }
+        fields
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Value<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Value<'a>> {
+        let field = self.fields.next()?;
+        let value = take_field(&mut self.bytes, field.field_type);
+        let fault = self.faults & 1 != 0;
+        self.faults >>= 1;
+        Some(if fault { Value::Fault } else { value })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.fields.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Fields<'_> {}
+
+/// Takes the first `count` bytes off.
+#[inline]
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
+    let (first, rest) = bytes.split_at(count);
+    *bytes = rest;
+    first
+}
+
+#[inline]
+fn take_field<'a>(bytes: &mut &'a [u8], field_type: FieldType) -> Value<'a> {
+    match (field_type.element, field_type.count) {
+        (
+            Element::Number {
+                shown,
+                bytes: size,
+                bits,
+            },
+            None,
+        ) => number(shown, size, bits, long(take(bytes, WORD_BYTES), 0)),
+        (Element::String { .. }, None) => Value::Text(take_string(bytes)),
+        (element, Some(count)) => Value::Array(take_array(bytes, element, count)),
+    }
+}
+
+fn take_array<'a>(bytes: &mut &'a [u8], element: Element, count: u16) -> Array<'a> {
+    let all = *bytes;
+    let used = match element {
+        Element::Number { bytes: size, .. } => {
+            let used = usize::from(size) * usize::from(count);
+            take(bytes, used.next_multiple_of(WORD_BYTES));
+            used
+        }
+        Element::String { .. } => {
+            for _ in 0..count {
+                take_string(bytes);
+            }
+            all.len() - bytes.len()
+        }
+    };
+    Array {
+        element,
+        count,
+        bytes: &all[..used],
+    }
+}
+
+fn take_string<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let length = word(bytes, 0) as usize;
+    let string = take(bytes, string_bytes(length));
+    &string[LENGTH_BYTES..LENGTH_BYTES + length]
+}
+
+/// A number from the low `bytes` bytes of `raw`.
+#[inline]
+fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'static> {
+    let (raw, width) = match bits {
+        Some(bits) => (raw >> bits.offset, u32::from(bits.width)),
+        None => (raw, u32::from(bytes) * 8),
+    };
+    let above = u64::BITS - width;
+    let plain = raw << above >> above;
+    match shown {
+        Shown::Unsigned => Value::Unsigned(plain),
+        Shown::Signed => Value::Signed((raw << above) as i64 >> above),
+        Shown::Hexadecimal => Value::Hexadecimal(plain),
+        Shown::Character => Value::Character(plain as u8),
+        Shown::Symbol => Value::Symbol(plain),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::event;
+
+    /// The fields of one record as `Debug` shows them, arrays as lists.
+    fn shown(types: &[&str], faults: bool, payload: &[u8]) -> Vec<String> {
+        let event = event(1, types, faults);
+        let fields = Fields::new(&event, payload);
+        assert_eq!(fields.len(), types.len());
+        fields
+            .map(|value| match value {
+                Value::Array(array) => {
+                    assert_eq!(array.iter().len(), array.len());
+                    format!("{:?}", array.iter().collect::<Vec<_>>())
+                }
+                value => format!("{value:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_stands_above_a_number_does_not_count() {
+        for (field_type, value) in [
+            ("u8", "Unsigned(248)"),
+            ("s8", "Signed(-8)"),
+            ("x8", "Hexadecimal(248)"),
+            ("char", "Character(248)"),
+            ("u16", "Unsigned(33528)"),
+            ("s16", "Signed(-32008)"),
+            ("s32", "Signed(1450738424)"),
+            ("u32", "Unsigned(1450738424)"),
+            ("s64", "Signed(-81985529750977800)"),
+            ("u64", "Unsigned(18364758543958573816)"),
+            ("x64", "Hexadecimal(18364758543958573816)"),
+            ("symbol", "Symbol(18364758543958573816)"),
+            ("b3@3/8", "Unsigned(7)"),
+            ("b4@4/8", "Unsigned(15)"),
+            ("b2@15/64", "Unsigned(3)"),
+            ("b64@0/64", "Unsigned(18364758543958573816)"),
+            ("b1@63/64", "Unsigned(1)"),
+        ] {
+            let raw = 0xfedc_ba98_5678_82f8u64;
+            let raw = if field_type == "b2@15/64" {
+                raw | 1 << 16
+            } else {
+                raw
+            };
+            assert_eq!(
+                shown(&[field_type], false, &raw.to_le_bytes()),
+                [value],
+                "{field_type}"
+            );
+        }
+    }
+
+    #[test]
+    fn arrays_and_strings_leave_their_padding_behind() {
+        let payload = b"\
+            \x01\0\xff\xff\x03\0zz\
+            \x05\0\0\0hello\0\0\0zzzz\
+            \0\0\0\0zzzz\x02\0\0\0\xff\0zz\
+            \x2a\0zzzzzz";
+        assert_eq!(
+            shown(
+                &["s16[3]", "string", "ustring[2]", "b3@2/16[1]"],
+                false,
+                payload
+            ),
+            [
+                "[Signed(1), Signed(-1), Signed(3)]",
+                "Text([104, 101, 108, 108, 111])",
+                "[Text([]), Text([255, 0])]",
+                "[Unsigned(2)]",
+            ]
+        );
+    }
+
+    #[test]
+    fn fields_that_could_not_be_read_are_faults_and_the_others_are_not() {
+        let payload = b"\x05\0\0\0\0\0\0\0\x07zzzzzzz\x08zzzzzzz\0\0\0\0\0\0\0\0";
+        assert_eq!(
+            shown(&["u8", "u8", "string"], true, payload),
+            ["Fault", "Unsigned(8)", "Fault"]
+        );
+        // Only the first 64 fields have a bit.
+        let mut payload = u64::MAX.to_le_bytes().to_vec();
+        payload.extend_from_slice(&[0; 8 * 65]);
+        let values = shown(&["u8"; 65], true, &payload);
+        assert_eq!(values.iter().filter(|value| *value == "Fault").count(), 64);
+        assert_eq!(values[64], "Unsigned(0)");
+    }
+}
