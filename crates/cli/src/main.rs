@@ -2,6 +2,7 @@
 
 mod commands;
 mod exit;
+mod fields;
 mod machine;
 mod probing;
 mod selection;

@@ -1,23 +1,22 @@
 //! From what the user wrote to sites with plans.
 
+use crate::fields::{Fields, Reader};
 use crate::units;
-use anyhow::{Context, bail};
-use capriole_event::{At, Base, EventSpec, FetchArg, FieldType, Gpr, Place};
+use anyhow::{Context, anyhow, bail};
+use capriole_event::{Base, EventSpec, FetchArg, Gpr, Place, definitions};
 use capriole_plan::detour::{Record, Work};
+use capriole_plan::program::FetchError;
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Site, resolve};
-use capriole_trace::{EventInfo, FieldInfo, RefusalInfo};
-use iced_x86::Register;
+use capriole_trace::{EventInfo, RefusalInfo};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-
-/// What an event records: names and registers.
-pub type Fields = Vec<(String, Register)>;
+use std::sync::Arc;
 
 /// An event at one site: what will be recorded there, and how it is reached.
 #[derive(Debug)]
@@ -26,8 +25,10 @@ pub struct Selected {
     pub id: u32,
     /// Where.
     pub site: Site,
-    /// Which registers, and their names.
-    pub fields: Fields,
+    /// What it records.
+    pub fields: Arc<Fields>,
+    /// The name that the user gave it.
+    pub given_name: Option<String>,
     /// How, or why not.
     pub plan: Result<Plan, Refused>,
     /// Whether the user named this very function, rather than a pattern.
@@ -35,9 +36,12 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// The event's name: the function, with the offset if there is one, or the
+    /// The event's name: that which was given, or the function, with the offset if there is one, or the
     /// place in the file.
     pub fn name(&self) -> String {
+        if let Some(name) = &self.given_name {
+            return name.clone();
+        }
         match (&self.site.symbol, self.site.offset) {
             (Some(symbol), 0) => symbol.clone(),
             (Some(symbol), offset) => format!("{symbol}+{offset:#x}"),
@@ -78,18 +82,24 @@ impl Selected {
         })
     }
 
-    /// What its probe records.
-    pub fn record(&self) -> Record {
-        Record::new(self.id, self.fields.iter().map(|f| f.1).collect())
+    /// What its probe does to record it.
+    pub fn record(&self) -> Work {
+        self.work(self.fields.fetch.work(self.id))
+    }
+
+    /// What its probe does to count it.
+    pub fn count(&self) -> Work {
+        self.work(self.fields.fetch.count(self.id))
+    }
+
+    /// That it can be made was found out when the event was read.
+    fn work(&self, made: Result<Work, FetchError>) -> Work {
+        made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
     }
 
     /// The event for the trace.
     pub fn info(&self) -> EventInfo {
         let build_id = self.site.object.file().build_id();
-        let field = |(name, _): &(String, Register)| FieldInfo {
-            name: name.clone(),
-            field_type: FieldType::X64,
-        };
         EventInfo {
             id: self.id,
             name: self.name(),
@@ -99,8 +109,8 @@ impl Selected {
             build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
             offset: self.site.link_address,
             address: self.site.address,
-            fields: self.fields.iter().map(field).collect(),
-            faults: false,
+            fields: self.fields.infos.clone(),
+            faults: self.fields.fetch.can_fault(),
             tactic: self.tactic().to_owned(),
             refusals: self
                 .refusals()
@@ -114,93 +124,23 @@ impl Selected {
     }
 }
 
-/// The registers that an event records.
+/// Reads events: those of the command line, then those of files of definitions.
 ///
 /// # Errors
-/// The first part of the event that cannot be recorded yet.
-fn fields(spec: &EventSpec) -> anyhow::Result<Fields> {
-    let what = match spec {
-        EventSpec { at: At::Return, .. } => "returns",
-        EventSpec {
-            place: Place::Line { .. },
-            ..
-        } => "lines of source",
-        EventSpec {
-            place: Place::Static { .. },
-            ..
-        } => "static markers",
-        EventSpec {
-            reference_counter: Some(_),
-            ..
-        } => "places with a reference counter",
-        EventSpec {
-            filter: Some(_), ..
-        } => "filtered events",
-        _ => {
-            let fields = spec.arguments.iter();
-            let fields: Fields = fields
-                .map(|a| Ok((a.name.clone(), register(a)?)))
-                .collect::<anyhow::Result<_>>()?;
-            let different: HashSet<Register> = fields.iter().map(|f| f.1).collect();
-            if different.len() > MAX_REGISTERS {
-                bail!(
-                    "event `{}`: more than {MAX_REGISTERS} registers cannot be recorded yet",
-                    spec.text
-                );
-            }
-            return Ok(fields);
-        }
-    };
-    bail!("event `{}`: {what} cannot be recorded yet", spec.text)
-}
-
-/// The register that a field is, if it is one.
-fn register(argument: &FetchArg) -> anyhow::Result<Register> {
-    let plain = argument.fetch.derefs.is_empty() && argument.field_type.is_none();
-    let gpr = match argument.fetch.base {
-        Base::Register(gpr) if plain && gpr != Gpr::Rsp => Some(gpr),
-        Base::Argument(number) if plain => Gpr::of_argument(number),
-        _ => None,
-    };
-    let gpr = gpr.with_context(|| {
-        format!(
-            "field `{argument}` cannot be recorded yet; registers such as %di can, and $arg1 to \
-             $arg6, without a type"
-        )
-    })?;
-    Ok(REGISTERS[usize::from(gpr.encoding())])
-}
-
-/// As many different registers as a detour can record.
-const MAX_REGISTERS: usize = 11;
-
-/// The general registers in the order of their encodings.
-const REGISTERS: [Register; 16] = [
-    Register::RAX,
-    Register::RCX,
-    Register::RDX,
-    Register::RBX,
-    Register::RSP,
-    Register::RBP,
-    Register::RSI,
-    Register::RDI,
-    Register::R8,
-    Register::R9,
-    Register::R10,
-    Register::R11,
-    Register::R12,
-    Register::R13,
-    Register::R14,
-    Register::R15,
-];
-
-/// Reads the events.
-///
-/// # Errors
-/// The first that cannot be understood, with a mark where.
-pub fn parse(events: &[String]) -> anyhow::Result<Vec<EventSpec>> {
+/// The first that cannot be understood, with a mark where; of a file, all of them.
+pub fn parse(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
     let parsed = events.iter().map(|text| EventSpec::parse(text));
-    Ok(parsed.collect::<Result<_, _>>()?)
+    let mut parsed: Vec<EventSpec> = parsed.collect::<Result<_, _>>()?;
+    for file in files {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let read = definitions(&text).map_err(|errors| anyhow!("{}: {errors}", file.display()))?;
+        if read.is_empty() {
+            bail!("{}: no event is defined there", file.display());
+        }
+        parsed.extend(read.into_iter().map(|(_, spec)| spec));
+    }
+    Ok(parsed)
 }
 
 /// Finds the sites of events and plans them.
@@ -213,33 +153,60 @@ pub fn select(
     planner: &Planner,
     events: &[EventSpec],
 ) -> anyhow::Result<Vec<Selected>> {
-    let mut found: Vec<(Site, Fields, bool)> = Vec::new();
-    // Two events may mean the same; one record of it will do.
-    let mut known: HashSet<(u64, Fields)> = HashSet::new();
+    let mut found: Vec<(Site, &EventSpec)> = Vec::new();
     for spec in events {
-        let fields = fields(spec)?;
         let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
-        let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
-        for site in sites {
-            if events.len() == 1 || known.insert((site.address, fields.clone())) {
-                found.push((site, fields.clone(), named));
-            }
-        }
+        found.extend(sites.into_iter().map(|site| (site, spec)));
     }
-    let sites: Vec<&Site> = found.iter().map(|(site, ..)| site).collect();
+    // Two events may mean the same; one record of it will do.
+    let mut known: HashSet<(u64, &EventSpec)> = HashSet::new();
+    let several = events.len() > 1;
+    found.retain(|(site, spec)| !several || known.insert((site.address, spec)));
+    let mut reader = Reader::default();
+    let mut fields: Vec<Arc<Fields>> = Vec::new();
+    let mut last: Option<(&EventSpec, &Site)> = None;
+    for (site, spec) in &found {
+        // They depend on the site only if debug information or addresses are asked for.
+        let same = last.is_some_and(|(other, before)| {
+            std::ptr::eq(other, *spec)
+                && Arc::ptr_eq(&before.object, &site.object)
+                && is_alike(spec)
+        });
+        match (same, fields.last()) {
+            (true, Some(before)) => fields.push(before.clone()),
+            _ => fields.push(Arc::new(reader.fields(spec, site)?)),
+        }
+        last = Some((*spec, site));
+    }
+    drop(reader);
+    let mut seen: HashSet<(u64, Arc<Fields>)> = HashSet::new();
+    let sites: Vec<&Site> = found.iter().map(|(site, _)| site).collect();
     let plans = planner.plan_all(&sites);
-    Ok(found
-        .into_iter()
-        .zip(plans)
+    let all = found.into_iter().zip(fields).zip(plans);
+    let distinct = all
+        .filter(|(((site, _), fields), _)| !several || seen.insert((site.address, fields.clone())));
+    Ok(distinct
         .enumerate()
-        .map(|(id, ((site, fields, named), plan))| Selected {
+        .map(|(id, (((site, spec), fields), plan))| Selected {
             id: id as u32,
             site,
             fields,
+            given_name: spec.name.clone(),
             plan,
-            named,
+            named: !spec.is_glob() || matches!(spec.place, Place::FileOffset(_)),
         })
         .collect())
+}
+
+/// Whether an event's fields are the same at all functions of an object.
+fn is_alike(spec: &EventSpec) -> bool {
+    let depends = |argument: &FetchArg| match argument.fetch.base {
+        Base::Variable(_) | Base::AllArguments => true,
+        // Which of them are on the stack depends on the place in the function.
+        Base::Argument(number) => Gpr::of_argument(number).is_none(),
+        _ => false,
+    };
+    !spec.arguments.iter().any(depends)
 }
 
 /// Probes to be written.

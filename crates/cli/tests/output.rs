@@ -1049,7 +1049,8 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>       What to record: `LIB:FUNCTION [$arg1 NAME=$arg2 …]`, patterns allowed; an empty LIB is the main program
+      -e, --event <EVENT>       What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
+      -f, --file <FILE>         A file of events, one a line, as uprobe_events takes them; `#` begins a comment
       -p, --pid <PID>           The running process
       -o, --output <DIR>        The trace directory [default: capriole.trace]
           --duration <TIME>     Stop recording after this time, such as 500ms, 2s, 1m
@@ -1067,7 +1068,8 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>    What to count: `LIB:FUNCTION`, patterns allowed; an empty LIB is the main program
+      -e, --event <EVENT>    What to count: `LIB:FUNCTION [FIELD … if FILTER]`, patterns allowed; an empty LIB is the main program
+      -f, --file <FILE>      A file of events, one a line, as uprobe_events takes them; `#` begins a comment
       -p, --pid <PID>        The running process
           --duration <TIME>  Stop counting after this time, such as 500ms, 2s, 1m
           --interval <TIME>  Also print, each time this time is over, what was called in it
@@ -1100,6 +1102,7 @@ fn help() {
       -p, --pid <PID>     The running process
           --summary       Count tactics and reasons instead of listing functions
           --instructions  Count every instruction of every function, each by itself
+          --args          Show parameters and variables as debug information has them, and what can be recorded
           --json          Print JSON
       -h, --help          Print help
     ");
@@ -1141,6 +1144,9 @@ fn help() {
           --rounds <ROUNDS>      Rounds; the median of them counts [default: 9 for hit, 5 for the others]
           --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
           --cpu <CPU>            hit: measure on this CPU
+          --threads <N>          hit: rows with so many threads, besides those with one [default: the number of CPUs]
+          --rows <NAME,...>      hit: only these rows, and `bare`; a name's first part stands for all that begin so
+          --svg <FILE>           hit: also draw a chart
           --sites <SITES>        attach: at most so many sites [default: 40000]
           --buffer-size <SIZE>   program: memory shared with a program that is recorded [default: 1G]
           --json                 Print JSON

@@ -5,7 +5,7 @@
 //! be is no comparison at all.
 
 /// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A field of the event, by its number.
     Field(usize),
@@ -16,7 +16,7 @@ pub enum Subject {
 }
 
 /// How numbers are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Relation {
     /// `==`
     Equal,
@@ -35,7 +35,7 @@ pub enum Relation {
 }
 
 /// When an event is wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// A number compares so with a constant.
     Number {

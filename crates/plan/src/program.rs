@@ -33,7 +33,7 @@ pub const STRING_LIMIT: u16 = 1024;
 const HEADER: u64 = capriole_ring::layout::record::FIELDS as u64;
 
 /// Where a field starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A 64-bit general register, as it is at the site.
     Register(Register),
@@ -46,7 +46,7 @@ pub enum Source {
 }
 
 /// What stands at the end of a field's pointers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A number.
     Number(Width),
@@ -67,7 +67,7 @@ pub enum Content {
 }
 
 /// A field: from the source, by the pointers, to the content.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Field {
     /// Where it starts.
     pub source: Source,
@@ -79,7 +79,7 @@ pub struct Field {
 }
 
 /// What an event records, and when.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Fetch {
     /// All fields that are needed.
     pub fields: Vec<Field>,
@@ -109,12 +109,32 @@ pub enum FetchError {
     /// A comparison of a text with a number, or of an array.
     #[error("field {0} cannot be compared like this")]
     NotComparable(usize),
+    /// Counting asks for no memory.
+    #[error("events can be counted by filters over registers and tid only")]
+    NotCountable,
     /// A program has bits for 64 comparisons.
     #[error("the filter has more than 64 comparisons")]
     TooManyComparisons,
     /// More than a packet should hold.
     #[error("the event could take {0} bytes, more than the 32,768 that there may be")]
     TooLarge(u64),
+}
+
+impl FetchError {
+    /// The message, with the fields by their names.
+    #[must_use]
+    pub fn with_names<'a>(&self, name: impl Fn(usize) -> &'a str) -> String {
+        match self {
+            FetchError::NotInMemory(index) => format!(
+                "field `{}` is a text or an array, which is in memory: put +0( ) around a pointer",
+                name(*index)
+            ),
+            FetchError::NotComparable(index) => {
+                format!("field `{}` cannot be compared like this", name(*index))
+            }
+            other => other.to_string(),
+        }
+    }
 }
 
 /// Most bytes of a record.
@@ -302,6 +322,17 @@ impl Fetch {
         }
         let straight = (!straight.is_empty()).then_some(Filter(Tree::All(straight).fold()));
         (straight, (!rest.is_empty()).then_some(Condition::All(rest)))
+    }
+
+    /// What counts this event.
+    ///
+    /// # Errors
+    /// The condition asks for more than registers and the thread.
+    pub fn count(&self, counter: u32) -> Result<Work, FetchError> {
+        match self.split() {
+            (filter, None) => Ok(Work::Count { counter, filter }),
+            (_, Some(_)) => Err(FetchError::NotCountable),
+        }
     }
 
     /// A condition as straight code asks it.

@@ -84,6 +84,11 @@ pub enum SiteError {
         "here Capriole itself has a probe, which tells new threads apart behind the system call that makes them"
     )]
     Guarded,
+    /// The program's system calls are filtered.
+    #[error(
+        "fields in memory are read by a system call, and the program has a seccomp filter that may forbid it; registers can be recorded"
+    )]
+    Filtered,
     /// A stub cannot reach its detour.
     #[error("the detour is out of reach from where the bytes of the program lead the jump")]
     StubOutOfReach,
@@ -313,6 +318,9 @@ fn prepare_and_write(
 
     let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, filtered);
     code.guard(&guarded);
+    if filtered {
+        code.refuse_calls(probes);
+    }
     let traps = code.traps(probes, breakpoints_allowed(process));
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();

@@ -85,7 +85,7 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
     for object in chosen {
         match &spec.place {
             Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
-            Place::Line { .. } => return Err(ResolveError::NotYet("lines of source")),
+            Place::Line { file, line } => sites.extend(at_line(object, file, *line)?),
             Place::Static { .. } => return Err(ResolveError::NotYet("static markers")),
             Place::Symbol { pattern, offset } => {
                 let finder = Finder {
@@ -100,6 +100,17 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
         }
     }
     Ok(sites)
+}
+
+/// Where the code of a source line begins, in each function and inlined copy.
+fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
+    let debug = object.file().debug()?;
+    let places = debug.line(file, line.into())?;
+    let first = places.iter().filter(|place| place.first);
+    first
+        .filter_map(|place| object.file().file_offset(place.address))
+        .map(|offset| at_file_offset(object, offset))
+        .collect()
 }
 
 fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, ResolveError> {

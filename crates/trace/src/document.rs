@@ -153,7 +153,7 @@ impl EventInfo {
 }
 
 /// One field of an event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Eq, Serialize, Deserialize)]
 pub struct FieldInfo {
     /// Its name. Several fields of an event may share one.
     pub name: String,

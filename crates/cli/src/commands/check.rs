@@ -2,7 +2,7 @@
 
 use crate::selection::{self, Selected};
 use capriole_insn::RegSet;
-use capriole_plan::detour::{CompileError, Compiler, Counters, Request, Runtime, Work, room};
+use capriole_plan::detour::{CompileError, Compiler, Counters, Request, Runtime, room};
 use capriole_plan::site::{Placed, Shape, StubTo, Tactic, Write};
 use capriole_ring::layout::record;
 use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
@@ -38,7 +38,7 @@ pub struct Arguments {
 
 /// Runs the command. Exit status 0 if every site can be probed, 1 if not.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse(std::slice::from_ref(&arguments.event))?;
+    let events = selection::parse(std::slice::from_ref(&arguments.event), &[])?;
     let path = arguments
         .path
         .as_deref()
@@ -457,7 +457,7 @@ impl Sketch {
         objects: &Objects,
         threads: &Threads,
     ) -> Result<Sketch, CompileError> {
-        let work = [Work::from(event.record())];
+        let work = [event.record()];
         // Where the resident would stand: it has two entries for records.
         let resident = PAGE_SIZE as usize;
         let start = arena(event, objects, PAGE_SIZE + room(&work));
@@ -535,6 +535,7 @@ impl Sketch {
             (runtime.heads, "heads".to_owned()),
             (runtime.switch, "switch".to_owned()),
             (runtime.locked, "locked".to_owned()),
+            (runtime.run, "run".to_owned()),
             (detour.address, "cold".to_owned()),
         ]);
         if let Some((_, descriptor)) = descriptor {
@@ -679,8 +680,8 @@ impl Notes<'_> {
                     _ if displacement == record::ID as i64 => "event 0",
                     _ if displacement >= FIELDS => {
                         let index = (displacement - FIELDS) / 8;
-                        let field = self.event.fields.get(index as usize);
-                        return field.map(|(name, _)| name.clone()).unwrap_or_default();
+                        let field = self.event.fields.infos.get(index as usize);
+                        return field.map(|info| info.name.clone()).unwrap_or_default();
                     }
                     _ => "",
                 }
@@ -711,8 +712,8 @@ fn used<'a>(
         }
     }
     let field = |register: Register| {
-        let found = event.fields.iter().find(|(_, field)| *field == register);
-        found.map(|(name, _)| name.clone())
+        let found = event.fields.registers().find(|(_, r)| *r == register);
+        found.map(|(name, _)| name.to_owned())
     };
     let mut used: Vec<Used> = RegSet::ALL
         .iter()

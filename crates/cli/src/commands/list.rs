@@ -1,5 +1,7 @@
 //! `capriole list`: what can be probed, and how.
 
+mod args;
+
 use crate::exit::Usage;
 use crate::selection::{self, Selected};
 use crate::units;
@@ -32,6 +34,9 @@ pub struct Arguments {
     /// Count every instruction of every function, each by itself
     #[arg(long, requires = "summary", conflicts_with = "pid")]
     instructions: bool,
+    /// Show parameters and variables as debug information has them, and what can be recorded
+    #[arg(long, conflicts_with = "summary")]
+    args: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -62,12 +67,17 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
-    let events = selection::parse(&[event])?;
+    let events = selection::parse(&[event], &[])?;
     let path = path.map(|p| selection::existing(&p)).transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
     let selected = selection::select(&objects, &planner, &events)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     match (arguments.summary, arguments.json) {
+        (false, false) if arguments.args => args::write(&selected, &mut out)?,
+        (false, true) if arguments.args => {
+            let found = args::json(&selected);
+            writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
+        }
         (false, false) => table(&selected, &mut out)?,
         (false, true) => {
             let sites: Vec<_> = selected.iter().map(Selected::json).collect();

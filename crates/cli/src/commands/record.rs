@@ -26,10 +26,18 @@ use std::time::Duration;
     override_usage = "capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)"
 )]
 pub struct Arguments {
-    /// What to record: `LIB:FUNCTION [$arg1 NAME=$arg2 …]`, patterns allowed; an
-    /// empty LIB is the main program
-    #[arg(short, long = "event", value_name = "EVENT", required = true)]
+    /// What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,
+    /// patterns allowed; an empty LIB is the main program
+    #[arg(
+        short,
+        long = "event",
+        value_name = "EVENT",
+        required_unless_present = "files"
+    )]
     events: Vec<String>,
+    /// A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+    #[arg(short, long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// The running process
     #[arg(short, long, value_name = "PID", conflicts_with = "program")]
     pid: Option<u32>,
@@ -59,7 +67,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse(&arguments.events)?;
+    let events = selection::parse(&arguments.events, &arguments.files)?;
     let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
@@ -79,7 +87,7 @@ fn prepare(
     process: &Process,
 ) -> anyhow::Result<(Probed, Recorder)> {
     let breakpoints = !arguments.no_breakpoints;
-    let planned = Planned::new(process, events, breakpoints, |e| e.record().into())?;
+    let planned = Planned::new(process, events, breakpoints, Selected::record)?;
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.
     let events = planned.kept().map(Selected::info).collect();

@@ -5,7 +5,6 @@ use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration};
 use crate::{exit, machine, signals};
 use capriole_event::EventSpec;
-use capriole_plan::detour::Work;
 use capriole_ring::Counters;
 use capriole_ring::layout::{Geometry, MAX_COUNTERS, MIN_PACKET_SIZE};
 use capriole_target::detach::Detached;
@@ -14,6 +13,7 @@ use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,18 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)")]
 pub struct Arguments {
-    /// What to count: `LIB:FUNCTION`, patterns allowed; an empty LIB is the main program
-    #[arg(short, long = "event", value_name = "EVENT", required = true)]
+    /// What to count: `LIB:FUNCTION [FIELD … if FILTER]`, patterns allowed; an empty LIB is
+    /// the main program
+    #[arg(
+        short,
+        long = "event",
+        value_name = "EVENT",
+        required_unless_present = "files"
+    )]
     events: Vec<String>,
+    /// A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+    #[arg(short, long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// The running process
     #[arg(short, long, value_name = "PID", conflicts_with = "program")]
     pid: Option<u32>,
@@ -61,8 +70,8 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let mut events = selection::parse(&arguments.events)?;
-    for event in &mut events {
+    let mut events = selection::parse(&arguments.events, &arguments.files)?;
+    for event in events.iter_mut().filter(|event| event.filter.is_none()) {
         event.arguments.clear(); // a call is a call
     }
     let program = Program::find(arguments.pid, &arguments.program)?;
@@ -85,11 +94,14 @@ fn attach(
 ) -> anyhow::Result<Probed> {
     let process = program.process();
     let breakpoints = !arguments.no_breakpoints;
-    let count = |event: &Selected| Work::Count {
-        counter: event.id,
-        filter: None,
-    };
-    let planned = Planned::new(process, events, breakpoints, count)?;
+    let planned = Planned::new(process, events, breakpoints, Selected::count)?;
+    if let Some(error) = planned
+        .selected
+        .iter()
+        .find_map(|e| e.fields.fetch.count(0).err())
+    {
+        anyhow::bail!("{error}");
+    }
     let counters = planned.selected.len() as u32;
     anyhow::ensure!(counters <= MAX_COUNTERS, "too many functions to count");
     planned.attach(process, |journal| {

@@ -10,7 +10,7 @@ use crate::session::{Agent, Arena, SessionMemory};
 use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::survey::Survey;
-use capriole_plan::detour::{Compiler, Counters, Detour, Request, Runtime, room};
+use capriole_plan::detour::{Compiler, Counters, Detour, Request, Runtime, Work, room};
 use capriole_plan::site::{Placed, StubTo, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{FAULTS, header, journal};
@@ -542,6 +542,19 @@ impl Code {
         }
         for index in &guarded.refused {
             self.made[*index] = Err(SiteError::Guarded);
+        }
+    }
+
+    /// Gives up probes that make system calls.
+    pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
+        for (made, probe) in self.made.iter_mut().zip(probes) {
+            if probe
+                .work
+                .iter()
+                .any(|work| matches!(work, Work::Run { .. }))
+            {
+                *made = Err(SiteError::Filtered);
+            }
         }
     }
 

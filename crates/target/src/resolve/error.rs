@@ -38,6 +38,12 @@ impl fmt::Display for Candidate {
 /// Why an event's place was not found.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ResolveError {
+    /// There is no debug information, and a line was asked for.
+    #[error("{0}")]
+    Debug(#[from] crate::debug::DebugError),
+    /// A line of source has no code.
+    #[error("{0}")]
+    Line(#[from] crate::debug::LineError),
     /// A kind of place that is understood but cannot be found yet.
     #[error("{0} cannot be found yet")]
     NotYet(&'static str),

@@ -27,6 +27,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Threads that call the functions of the crowd all the time.
@@ -113,12 +114,13 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .map(|((site, plan), id)| Selected {
             id,
             site,
-            fields: Vec::new(),
+            fields: Arc::default(),
+            given_name: None,
             plan,
             named: false,
         })
         .collect();
-    let probes = selection::probes(&selected, |event| event.record().into());
+    let probes = selection::probes(&selected, |event| event.record());
     let guards = Guards::find(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();

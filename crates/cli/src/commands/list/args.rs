@@ -1,0 +1,77 @@
+//! `list --args`: what debug information knows at functions.
+
+use crate::fields::Reader;
+use crate::selection::Selected;
+use capriole_target::debug::Described;
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// The type that a field gets without one, or why it has none.
+fn recorded(described: &Described) -> Result<String, String> {
+    let typed = described.fetch.as_ref().map_err(ToString::to_string)?;
+    Ok(typed.field_type.to_string())
+}
+
+/// As text: the function, then a line for each parameter and variable.
+pub(super) fn write(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
+    let mut reader = Reader::default();
+    for event in selected {
+        writeln!(out, "{}", event.name())?;
+        let found = match reader.describe(&event.site) {
+            Ok(found) => found,
+            Err(error) => {
+                writeln!(out, "  {error}")?;
+                continue;
+            }
+        };
+        if found.is_empty() {
+            writeln!(out, "  nothing: it has no parameters")?;
+        }
+        let width = found.iter().map(|d| d.name.len()).max().unwrap_or(0);
+        for described in &found {
+            let kind = if described.parameter {
+                ""
+            } else {
+                "  (a variable)"
+            };
+            let place = match (&described.place, recorded(described)) {
+                (Ok(place), Ok(field)) => format!("{place:<12} as {field}"),
+                (Ok(place), Err(refusal)) => format!("{place:<12} not as a whole: {refusal}"),
+                (Err(refusal), _) => format!("cannot be recorded here: {refusal}"),
+            };
+            writeln!(
+                out,
+                "  {:<width$}  {:<20}  {place}{kind}",
+                described.name, described.c_type
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// As JSON.
+pub(super) fn json(selected: &[Selected]) -> Value {
+    let mut reader = Reader::default();
+    let functions = selected.iter().map(|event| {
+        let arguments = match reader.describe(&event.site) {
+            Ok(found) => found
+                .iter()
+                .map(|d| {
+                    let recorded = recorded(d);
+                    json!({
+                        "name": d.name,
+                        "parameter": d.parameter,
+                        "function": d.function,
+                        "c_type": d.c_type,
+                        "place": d.place.as_ref().ok(),
+                        "type": recorded.as_ref().ok(),
+                        "refusal": d.place.as_ref().err().map(ToString::to_string).or(recorded.err()),
+                    })
+                })
+                .collect(),
+            Err(error) => json!({ "refusal": error.to_string() }),
+        };
+        json!({ "event": event.name(), "arguments": arguments })
+    });
+    functions.collect()
+}

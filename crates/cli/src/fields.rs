@@ -1,0 +1,323 @@
+//! From the words of an event to what its probe fetches.
+
+use anyhow::{Context, anyhow, bail};
+use capriole_event::{
+    At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
+    Operand, Shown,
+};
+use capriole_plan::condition::{Condition, Relation, Subject, Width};
+use capriole_plan::program::{Content, Fetch, Field, Source};
+use capriole_target::debug::{Debug, Described, Site as DebugSite};
+use capriole_target::resolve::Site;
+use capriole_trace::FieldInfo;
+use iced_x86::Register;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// What an event records at a site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Fields {
+    /// The fields' names and types, for the trace.
+    pub infos: Vec<FieldInfo>,
+    /// Where their contents come from, and when the event is wanted.
+    pub fetch: Fetch,
+}
+
+impl Fields {
+    /// Names of the fields that are nothing but a register.
+    pub fn registers(&self) -> impl Iterator<Item = (&str, Register)> {
+        let both = self.infos.iter().zip(&self.fetch.fields);
+        both.filter_map(|(info, field)| match field.source {
+            Source::Register(register) if field.pointers.is_empty() => {
+                Some((info.name.as_str(), register))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Finds out what events record. Debug information is opened once for each object.
+#[derive(Default)]
+pub struct Reader<'a> {
+    debug: HashMap<PathBuf, Debug<'a>>,
+}
+
+impl<'a> Reader<'a> {
+    /// The fields and the filter of an event at a site.
+    ///
+    /// # Errors
+    /// A part that cannot be recorded there, by its text, and why.
+    pub fn fields(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
+        self.read(spec, site)
+            .with_context(|| format!("event `{}`", spec.text))
+    }
+
+    fn read(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
+        if spec.at == At::Return {
+            bail!("returns cannot be recorded yet; entries can: `p:` or without a letter");
+        }
+        if spec.reference_counter.is_some() {
+            bail!("reference counters cannot be counted yet");
+        }
+        let mut fields = Fields::default();
+        for argument in &spec.arguments {
+            match argument.fetch.base {
+                Base::AllArguments => self.all_arguments(site, &mut fields)?,
+                _ => {
+                    let (field, field_type) = self
+                        .field(argument, site)
+                        .with_context(|| format!("field `{argument}`"))?;
+                    fields.push(&argument.name, field, field_type);
+                }
+            }
+        }
+        fields.fetch.recorded = fields.fetch.fields.len();
+        if let Some(filter) = &spec.filter {
+            let condition = fields.condition(filter)?;
+            fields.fetch.condition = Some(condition);
+        }
+        // What does not fit together shows here, not when all is prepared.
+        fields.fetch.work(0).map_err(|error| {
+            let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
+            anyhow!("{}", error.with_names(name))
+        })?;
+        Ok(fields)
+    }
+
+    fn field(&mut self, argument: &FetchArg, site: &'a Site) -> anyhow::Result<(Field, FieldType)> {
+        if matches!(argument.fetch.base, Base::Variable(_)) {
+            let (debug, place) = self.debug(site)?;
+            let typed = debug
+                .fetch(&place, &argument.fetch, argument.field_type)
+                .map_err(|error| anyhow!("{error}"))?;
+            let bias = match typed.link_address {
+                true => site.address.wrapping_sub(site.link_address),
+                false => 0,
+            };
+            let field = known(&typed.fetch, typed.field_type, site, bias)?;
+            return Ok((field, typed.field_type));
+        }
+        let field_type = argument.known_type().unwrap_or(FieldType::X64);
+        let field = known(&argument.fetch, field_type, site, 0)?;
+        Ok((field, field_type))
+    }
+
+    /// `$arg*`: the parameters, as debug information names them.
+    fn all_arguments(&mut self, site: &'a Site, fields: &mut Fields) -> anyhow::Result<()> {
+        let (debug, place) = self.debug(site)?;
+        let described = debug.describe(&place).map_err(|error| anyhow!("{error}"))?;
+        for parameter in described.iter().filter(|d| d.parameter) {
+            let name = &parameter.name;
+            let typed = parameter
+                .fetch
+                .as_ref()
+                .map_err(|refusal| anyhow!("parameter `{name}`: {refusal}"))?;
+            let bias = match typed.link_address {
+                true => site.address.wrapping_sub(site.link_address),
+                false => 0,
+            };
+            let field = known(&typed.fetch, typed.field_type, site, bias)?;
+            fields.push(name, field, typed.field_type);
+        }
+        Ok(())
+    }
+
+    /// What debug information says of a site.
+    fn debug(&mut self, site: &'a Site) -> anyhow::Result<(&Debug<'a>, DebugSite)> {
+        let path = site.object.path().to_owned();
+        if !self.debug.contains_key(&path) {
+            let debug = site
+                .object
+                .file()
+                .debug()
+                .map_err(|error| anyhow!("{error}"))?;
+            self.debug.insert(path.clone(), debug);
+        }
+        let debug = self.debug.get(&path).context("it was opened")?;
+        let place = debug
+            .site(site.link_address, site.symbol.as_deref())
+            .map_err(|error| anyhow!("{error}"))?;
+        Ok((debug, place))
+    }
+
+    /// The parameters and variables at a site.
+    ///
+    /// # Errors
+    /// There is no debug information about it.
+    pub fn describe(&mut self, site: &'a Site) -> anyhow::Result<Vec<Described>> {
+        let (debug, place) = self.debug(site)?;
+        debug.describe(&place).map_err(|error| anyhow!("{error}"))
+    }
+}
+
+impl Fields {
+    fn push(&mut self, name: &str, field: Field, field_type: FieldType) {
+        self.infos.push(FieldInfo {
+            name: name.to_owned(),
+            field_type,
+        });
+        self.fetch.fields.push(field);
+    }
+
+    /// A filter over these fields. The name of the thread becomes a field that is fetched
+    /// and not recorded.
+    fn condition(&mut self, filter: &Filter) -> anyhow::Result<Condition> {
+        let all = |fields: &mut Fields, of: &[Filter]| -> anyhow::Result<Vec<Condition>> {
+            of.iter().map(|part| fields.condition(part)).collect()
+        };
+        Ok(match filter {
+            Filter::Not(inner) => Condition::Not(Box::new(self.condition(inner)?)),
+            Filter::And(of) => Condition::All(all(self, of)?),
+            Filter::Or(of) => Condition::Any(all(self, of)?),
+            Filter::Compare {
+                field,
+                comparison,
+                operand,
+                ..
+            } => self.comparison(field, *comparison, operand)?,
+        })
+    }
+
+    fn comparison(
+        &mut self,
+        name: &str,
+        comparison: Comparison,
+        operand: &Operand,
+    ) -> anyhow::Result<Condition> {
+        let own = self.infos.iter().position(|info| info.name == name);
+        let subject = match (own, name) {
+            (Some(index), _) => Subject::Field(index),
+            (None, "tid" | "common_pid") => Subject::Thread,
+            (None, "cpu" | "CPU") => Subject::Cpu,
+            (None, "comm" | "COMM") => Subject::Field(self.comm()),
+            (None, _) => bail!("the filter asks for `{name}`, which is no field of the event"),
+        };
+        let relation = match comparison {
+            Comparison::Equal | Comparison::Matches => Relation::Equal,
+            Comparison::NotEqual => Relation::NotEqual,
+            Comparison::Less => Relation::Less,
+            Comparison::LessOrEqual => Relation::LessOrEqual,
+            Comparison::Greater => Relation::Greater,
+            Comparison::GreaterOrEqual => Relation::GreaterOrEqual,
+            Comparison::Bits => Relation::Bits,
+        };
+        match operand {
+            Operand::Number { value, negative } => Ok(Condition::Number {
+                subject,
+                relation,
+                with: match negative {
+                    true => i128::from(*value as i64),
+                    false => i128::from(*value),
+                },
+            }),
+            Operand::Text(text) => {
+                let Subject::Field(field) = subject else {
+                    bail!("`{name}` is a number, and cannot be compared with a text");
+                };
+                let pattern = match comparison {
+                    Comparison::Matches => text.clone().into_bytes(),
+                    // No character of it is a wildcard.
+                    _ => text
+                        .bytes()
+                        .flat_map(|byte| match byte {
+                            b'*' | b'?' | b'[' | b'\\' => vec![b'\\', byte],
+                            _ => vec![byte],
+                        })
+                        .collect(),
+                };
+                let matches = Condition::Text { field, pattern };
+                Ok(match relation {
+                    Relation::NotEqual => Condition::Not(Box::new(matches)),
+                    _ => matches,
+                })
+            }
+        }
+    }
+
+    /// The field with the name of the thread, behind those that are recorded.
+    fn comm(&mut self) -> usize {
+        let comm = Field {
+            source: Source::Comm,
+            pointers: Vec::new(),
+            content: Content::Text,
+        };
+        let known = self.fetch.fields[self.fetch.recorded..]
+            .iter()
+            .position(|f| *f == comm);
+        if let Some(index) = known {
+            return self.fetch.recorded + index;
+        }
+        self.fetch.fields.push(comm);
+        self.fetch.fields.len() - 1
+    }
+}
+
+/// The 64-bit register that the machine encodes so.
+fn register(gpr: Gpr) -> Register {
+    Register::RAX + u32::from(gpr.encoding())
+}
+
+/// A fetch from a known place, at a site. `bias` is added to an address.
+fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow::Result<Field> {
+    let stack = Source::Register(Register::RSP);
+    let mut pointers = Vec::new();
+    let source = match &asked.base {
+        Base::Register(gpr) => Source::Register(register(*gpr)),
+        Base::Argument(number) => match Gpr::of_argument(*number) {
+            Some(gpr) => Source::Register(register(gpr)),
+            None if site.offset == 0 => {
+                // Behind the return address, from the seventh on.
+                pointers.push(8 * (i64::from(*number) - 6));
+                stack
+            }
+            None => bail!("arguments on the stack are known at a function's entry only"),
+        },
+        Base::StackPointer => stack,
+        Base::StackWord(word) => {
+            pointers.push(8 * i64::from(*word));
+            stack
+        }
+        Base::Comm => Source::Comm,
+        Base::Immediate(value) => Source::Immediate(value.wrapping_add(bias)),
+        Base::Text(text) => Source::Text(text.clone().into_bytes()),
+        Base::Address(address) => {
+            pointers.push(0);
+            Source::Immediate(address.wrapping_add(bias))
+        }
+        Base::FileOffset(offset) => {
+            pointers.push(0);
+            let link = site.object.file().link_address(*offset).with_context(|| {
+                let path = site.object.path().display();
+                format!("nothing of {path} is mapped from offset {offset:#x}")
+            })?;
+            Source::Immediate(site.object.run_time(link))
+        }
+        Base::Retval => bail!("$retval is known at a return only"),
+        Base::AllArguments | Base::Variable(_) => bail!("it has no place of its own"),
+    };
+    pointers.extend(asked.derefs.iter().map(|deref| deref.offset));
+    Ok(Field {
+        source,
+        pointers,
+        content: content(field_type)?,
+    })
+}
+
+/// What a type takes in memory.
+fn content(field_type: FieldType) -> anyhow::Result<Content> {
+    Ok(match (field_type.element, field_type.count) {
+        (Element::String { .. }, None) => Content::Text,
+        (Element::String { .. }, Some(count)) => Content::Texts { count },
+        (Element::Number { bytes, .. }, Some(count)) => Content::Numbers { bytes, count },
+        (Element::Number { shown, bytes, bits }, None) => {
+            if bits.is_some() && shown == Shown::Signed {
+                bail!("a signed bit field has no type; give one, such as b3@0/32");
+            }
+            Content::Number(Width {
+                bytes,
+                signed: shown == Shown::Signed,
+                bits: bits.map(|bits| (bits.offset, bits.width)),
+            })
+        }
+    })
+}
