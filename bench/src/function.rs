@@ -73,6 +73,14 @@ copies! {
     Marker = capriole_bench_marker,
     /// For `capriole.record2`: time, event, thread and two arguments.
     Record2 = capriole_bench_record2,
+    /// For `capriole.record0`: no arguments.
+    Record0 = capriole_bench_record0,
+    /// For `capriole.record6`: six.
+    Record6 = capriole_bench_record6,
+    /// For `capriole.string`: a text in memory.
+    Text = capriole_bench_string,
+    /// For `capriole.reject`: a filter that nothing passes.
+    Reject = capriole_bench_reject,
     /// For `capriole.int3`: the same record, reached by a breakpoint.
     Int3 = capriole_bench_int3,
     /// For a probe that counts.
@@ -82,6 +90,9 @@ copies! {
     /// For anything else.
     Spare = capriole_bench_spare,
 }
+
+/// The text that `capriole.string` records, with its NUL.
+pub static TEXT: [u8; 22] = *b"/var/lib/service/0042\0";
 
 impl Function {
     /// The copy of that symbol name.
@@ -127,6 +138,10 @@ macro_rules! plain_copy {
 plain_copy!("capriole_bench_hit", 6);
 plain_copy!("capriole_bench_marker", 6);
 plain_copy!("capriole_bench_record2", 6);
+plain_copy!("capriole_bench_record0", 6);
+plain_copy!("capriole_bench_record6", 6);
+plain_copy!("capriole_bench_string", 6);
+plain_copy!("capriole_bench_reject", 6);
 plain_copy!("capriole_bench_int3", 6);
 plain_copy!("capriole_bench_count", 6);
 plain_copy!("capriole_bench_return", 6);

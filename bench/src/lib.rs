@@ -59,7 +59,7 @@ pub mod target;
 pub mod workload;
 
 pub use chart::chart;
-pub use function::Function;
+pub use function::{Function, TEXT};
 pub use peers::peer_rows;
 pub use process::{BenchError, Target, TargetInfo};
 pub use report::{Measured, RowResult, table};

@@ -129,7 +129,11 @@ fn no_row_vanishes_without_its_tool() {
     rows.iter().for_each(assert_shape);
     let found: Vec<&str> = names(&rows);
     let ones = ["bare", "floor.count", "floor.rdtsc", "floor.record"];
-    let ours = ["capriole.count", "capriole.record2", "capriole.int3"];
+    let ours = [
+        "count", "reject", "record0", "record2", "record6", "string", "int3",
+    ];
+    let ours = ours.map(|name| format!("capriole.{name}"));
+    let ours: Vec<&str> = ours.iter().map(String::as_str).collect();
     let expected: Vec<&str> = [&ones[..], &ours, &KERNEL].concat();
     assert!(found.starts_with(&expected), "{found:?}");
     assert!(found.ends_with(&PEERS), "{found:?}");

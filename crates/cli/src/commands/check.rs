@@ -2,7 +2,7 @@
 
 use crate::selection::{self, Selected};
 use capriole_insn::RegSet;
-use capriole_plan::detour::{CompileError, Compiler, Counters, Request, Runtime, room};
+use capriole_plan::detour::{CompileError, Compiler, Counters, Request, Runtime, Work, room};
 use capriole_plan::site::{Placed, Shape, StubTo, Tactic, Write};
 use capriole_ring::layout::record;
 use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
@@ -531,12 +531,17 @@ impl Sketch {
                 Parts::of(begin, done, copies, &code)
             }
         };
+        // What the resident runs stands before the code.
+        let cold = match &work[0] {
+            Work::Run { .. } => "program",
+            _ => "cold",
+        };
         let mut names = HashMap::from([
             (runtime.heads, "heads".to_owned()),
             (runtime.switch, "switch".to_owned()),
             (runtime.locked, "locked".to_owned()),
             (runtime.run, "run".to_owned()),
-            (detour.address, "cold".to_owned()),
+            (detour.address, cold.to_owned()),
         ]);
         if let Some((_, descriptor)) = descriptor {
             names.insert(descriptor, "descriptor".to_owned());
@@ -763,7 +768,9 @@ impl Sketch {
             let row = format!("  {shown:<9} {:#x}: {:<32} {note}", line.address, line.text);
             let _ = writeln!(text, "{}", row.trim_end());
         }
-        if self.cold > 0 {
+        if self.shared == 0 && self.cold > 0 {
+            let _ = writeln!(text, "  cold      {} bytes", self.cold);
+        } else if self.cold > 0 {
             let _ = writeln!(
                 text,
                 "  cold      {} bytes, and {} shared: `switch` if a packet is full, `locked` if restarted",

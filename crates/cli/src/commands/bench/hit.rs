@@ -3,23 +3,24 @@
 use super::reading::Reading;
 use super::{Arguments, Outcome};
 use crate::exit::Usage;
+use crate::fields::Reader;
 use crate::machine;
 use anyhow::Context;
 use capriole_bench::{
-    Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TargetInfo, chart,
+    Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT, TargetInfo, chart,
     default_rows, peer_rows, run_hit, table,
 };
-use capriole_plan::detour::{Record, Work};
+use capriole_event::EventSpec;
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::Counters;
 use capriole_ring::layout::Geometry;
+use capriole_ring::reader::record_size;
 use capriole_target::attach::{Attached, Probe, attach};
 use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::resolve;
-use iced_x86::Register;
+use capriole_target::resolve::{Site, resolve};
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,10 +29,36 @@ use std::time::Duration;
 enum Kind {
     /// Counts.
     Count,
-    /// Records two arguments.
-    Record,
-    /// The same, reached by a breakpoint.
+    /// Records these fields.
+    Record(&'static str),
+    /// Records [`TEXT`], from memory.
+    Text,
+    /// Records nothing: no hit passes the filter.
+    Reject,
+    /// Records two arguments, reached by a breakpoint.
     Breakpoint,
+}
+
+impl Kind {
+    /// The event at a function, and the bytes of its records.
+    fn event(self, function: Function, text: u64) -> (String, usize) {
+        let symbol = function.symbol();
+        let fields = |fields: &str| format!(":{symbol} {fields}");
+        match self {
+            Kind::Count => (fields(""), record_size(0)),
+            Kind::Record(of) => (fields(of), record_size(of.split_whitespace().count())),
+            Kind::Breakpoint => (fields("$arg1 $arg2"), record_size(2)),
+            Kind::Reject => (
+                fields("$arg1 if arg1 == 0x8000000000000001"),
+                record_size(1),
+            ),
+            // The mask of fields that could not be read, the length, the text.
+            Kind::Text => {
+                let size = record_size(1) + (4 + TEXT.len() - 1).next_multiple_of(8);
+                (fields(&format!("text=@{text:#x}:string")), size)
+            }
+        }
+    }
 }
 
 /// A function of the measured program under one of our own probes.
@@ -45,12 +72,18 @@ struct Armed {
     attached: Attached,
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
+    /// Nothing may be recorded.
+    rejects: bool,
 }
 
 impl Armed {
-    fn new(attached: Attached, kind: Kind) -> Armed {
-        let reading = (kind != Kind::Count).then(|| Reading::start(&attached));
-        Armed { attached, reading }
+    fn new(attached: Attached, kind: Kind, record_bytes: usize) -> Armed {
+        let reading = (kind != Kind::Count).then(|| Reading::start(&attached, record_bytes));
+        Armed {
+            attached,
+            reading,
+            rejects: kind == Kind::Reject,
+        }
     }
 
     fn hits(&self) -> u64 {
@@ -87,12 +120,19 @@ impl Ours {
     fn attach(&mut self, info: &TargetInfo) -> anyhow::Result<()> {
         let process = Process::open(info.pid)?;
         let objects = Objects::of_process(&process)?;
-        let event = format!(":{}", self.function.symbol());
-        let spec = capriole_event::EventSpec::parse(&event).map_err(|e| anyhow::anyhow!("{e}"))?;
-        let site = resolve(&objects, &spec)?
-            .into_iter()
-            .next()
-            .context("no site")?;
+        let site = |event: &str| -> anyhow::Result<(EventSpec, Site)> {
+            let spec = EventSpec::parse(event).map_err(|e| anyhow::anyhow!("{e}"))?;
+            let mut sites = resolve(&objects, &spec)?.into_iter();
+            Ok((spec, sites.next().context("no site")?))
+        };
+        // The target is this very file, mapped elsewhere.
+        let (_, plain) = site(&format!(":{}", self.function.symbol()))?;
+        let text = std::ptr::from_ref(&TEXT) as u64;
+        let text = text.wrapping_sub(self.function.address());
+        let (event, record_bytes) = self
+            .kind
+            .event(self.function, plain.address.wrapping_add(text));
+        let (spec, site) = site(&event)?;
         let planner = Planner::of_process(&process);
         let guards = Guards::find(&objects, &planner);
         let plan = planner.plan(&site)?;
@@ -101,17 +141,14 @@ impl Ours {
         } else {
             plan
         };
+        let fetch = Reader::default().fields(&spec, &site)?.fetch;
+        let work = match self.kind {
+            Kind::Count => fetch.count(0)?,
+            _ => fetch.work(1)?,
+        };
         let probe = Probe {
             shape: plan.shape,
-            work: vec![match self.kind {
-                Kind::Count => Work::Count {
-                    counter: 0,
-                    filter: None,
-                },
-                Kind::Record | Kind::Breakpoint => {
-                    Record::new(1, vec![Register::RDI, Register::RSI]).into()
-                }
-            }],
+            work: vec![work],
             near: site.object.range(),
             before: plan.before,
             stand_in: plan.breakpoint,
@@ -124,7 +161,7 @@ impl Ours {
             attached.detach()?;
             anyhow::bail!("{error}");
         }
-        self.armed = Some(Armed::new(attached, self.kind));
+        self.armed = Some(Armed::new(attached, self.kind, record_bytes));
         Ok(())
     }
 }
@@ -154,7 +191,14 @@ impl BenchProbe for Ours {
     }
 
     fn hits(&mut self) -> Result<Option<u64>, String> {
-        Ok(self.armed.as_ref().map(Armed::hits))
+        let Some(armed) = &self.armed else {
+            return Ok(None);
+        };
+        match (armed.rejects, armed.hits()) {
+            (false, hits) => Ok(Some(hits)),
+            (true, 0) => Ok(None),
+            (true, hits) => Err(format!("{hits} hits passed the filter")),
+        }
     }
 
     fn disarm(&mut self) -> Result<(), String> {
@@ -168,6 +212,8 @@ impl Drop for Ours {
     }
 }
 
+/// All arguments that are in registers.
+const SIX: &str = "$arg1 $arg2 $arg3 $arg4 $arg5 $arg6";
 /// Fewest rounds.
 const ROUNDS: u32 = 7;
 
@@ -195,7 +241,15 @@ fn rows_of_one_thread() -> Vec<Row> {
         .unwrap_or(rows.len());
     let ours = [
         Ours::row("capriole.count", Function::Count, Kind::Count),
-        Ours::row("capriole.record2", Function::Record2, Kind::Record),
+        Ours::row("capriole.reject", Function::Reject, Kind::Reject),
+        Ours::row("capriole.record0", Function::Record0, Kind::Record("")),
+        Ours::row(
+            "capriole.record2",
+            Function::Record2,
+            Kind::Record("$arg1 $arg2"),
+        ),
+        Ours::row("capriole.record6", Function::Record6, Kind::Record(SIX)),
+        Ours::row("capriole.string", Function::Text, Kind::Text),
         Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
     ];
     rows.splice(at..at, ours);

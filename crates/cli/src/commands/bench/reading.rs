@@ -1,7 +1,6 @@
 //! A reader without a trace.
 
 use capriole_ring::Reader;
-use capriole_ring::reader::record_size;
 use capriole_target::attach::Attached;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +18,7 @@ pub struct Reading {
 struct Count {
     reader: Reader,
     bytes: u64,
+    record_bytes: u64,
 }
 
 impl Count {
@@ -40,11 +40,15 @@ fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
 }
 
 impl Reading {
-    /// Starts it.
-    pub fn start(attached: &Attached) -> Reading {
+    /// Starts it, for records of that many bytes.
+    pub fn start(attached: &Attached, record_bytes: usize) -> Reading {
         let memory = &attached.memory;
         let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
-        let count = Arc::new(Mutex::new(Count { reader, bytes: 0 }));
+        let count = Arc::new(Mutex::new(Count {
+            reader,
+            bytes: 0,
+            record_bytes: record_bytes as u64,
+        }));
         let stop = Arc::new(AtomicBool::new(false));
         let (counting, stopping) = (count.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
@@ -61,12 +65,12 @@ impl Reading {
         }
     }
 
-    /// Events with two fields recorded so far, and those for which there was no room.
+    /// Events recorded so far, and those for which there was no room.
     pub fn hits(&self) -> u64 {
         let mut count = lock(&self.count);
         count.collect();
         let bytes = count.bytes + count.reader.pending();
-        bytes / record_size(2) as u64 + count.reader.lost()
+        bytes / count.record_bytes + count.reader.lost()
     }
 
     /// Ends it.

@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::{Measured, RowResult};
 use capriole_plan::detour::Record;
+use capriole_ring::reader::record_size;
 use capriole_target::attach::Probe;
 use capriole_target::guards::Guards;
 use capriole_target::process::Process;
@@ -25,7 +26,7 @@ fn record2(probe: &mut Probe) {
 fn time(crowd: &mut Crowd, probes: &[Probe], guards: &Guards, calls: u64) -> anyhow::Result<u64> {
     let process = Process::open(crowd.pid())?;
     let (_, (ns, hits)) = visit(&process, probes.to_vec(), guards, |attached| {
-        let reading = Reading::start(attached);
+        let reading = Reading::start(attached, record_size(2));
         let ns = crowd.time(calls);
         let hits = reading.hits();
         reading.end().map_err(anyhow::Error::msg)?;
