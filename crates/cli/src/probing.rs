@@ -183,7 +183,7 @@ fn failed(process: &Process, error: TargetError) -> anyhow::Error {
         | TargetError::Share { .. }
         | TargetError::Refused { .. }
         | TargetError::NoThread { .. }
-            if is_over(process) =>
+            if process.is_over() =>
         {
             TargetError::Vanished { pid }
         }
@@ -299,7 +299,7 @@ impl Probed {
             tries += 1;
             match self.attached.detach() {
                 // It ended while it was being left: nothing is left to take out.
-                Err(_) if is_over(&self.attached.process) => return Ok(Detached::default()),
+                Err(_) if self.attached.process.is_over() => return Ok(Detached::default()),
                 // A parent in vfork stops when its child has executed its program; and
                 // `capriole detach` may be at the same work.
                 Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })
@@ -323,11 +323,6 @@ impl Probed {
             "the program goes on without probes".to_owned()
         }
     }
-}
-
-/// Whether a process has ended, or is so far in ending that its memory is gone.
-fn is_over(process: &Process) -> bool {
-    !process.is_alive() || process.maps().map_or(true, |maps| maps.is_empty())
 }
 
 /// What ended it.

@@ -93,6 +93,12 @@ impl Process {
             .is_ok_and(|stat| !matches!(stat.state, State::Zombie | State::Dead))
     }
 
+    /// It has ended, or is so far in ending that its memory is gone.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        !self.is_alive() || self.maps().map_or(true, |maps| maps.is_empty())
+    }
+
     /// Everything that makes a process impossible to trace and can be known
     /// without trying. Whoever attaches calls this first for a clear message.
     /// That a thread of the calling process is the tracer is no obstacle.

@@ -432,7 +432,7 @@ fn detach_children(
         for child in children {
             let one = match detach(&child, installed) {
                 Ok(one) => one,
-                Err(_) if !child.is_alive() => continue,
+                Err(_) if child.is_over() => continue,
                 Err(error) => return Err(error),
             };
             report.restored += one.restored;
@@ -456,7 +456,7 @@ impl crate::attach::Attached {
     pub fn detach(&self) -> Result<Detached, TargetError> {
         let mut report = match detach(&self.process, &self.installed) {
             Ok(report) => report,
-            Err(_) if !self.process.is_alive() => Detached::default(),
+            Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
         let children = detach_children(self.inode(), self.process.pid(), &self.installed)?;
