@@ -147,8 +147,8 @@ check "its $(separate "$(wc -c <"$work/watched.txt")") bytes of output are the s
 echo "         It took ${took%??} s alone, and $took_watched s with Capriole there and the reports made meanwhile."
 
 heading "6. What an event costs"
-show "capriole bench hit"
-if "$capriole" bench hit --json </dev/null >"$work/bench.json" 2>"$work/bench.said"; then
+show "capriole bench hit --threads 1 --rows floor,capriole,kernel"
+if "$capriole" bench hit --threads 1 --rows floor,capriole,kernel --json </dev/null >"$work/bench.json" 2>"$work/bench.said"; then
 	awk '
 		/"name":/    { gsub(/[",]/, "", $2); name = $2 }
 		/"over_bare_ns":/ { sub(/,/, "", $2); ns[name] = $2 }
