@@ -85,6 +85,16 @@ impl<'a> Die<'a> {
             return found;
         }
         let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
+        let begin = self.attr(dw::DW_AT_low_pc);
+        let begin = begin.and_then(|value| dwarf.attr_address(unit, value).ok().flatten());
+        let size = self
+            .attr(dw::DW_AT_high_pc)
+            .and_then(|value| value.udata_value());
+        if let (Some(begin), Some(size)) = (begin, size)
+            && begin.checked_add(size).is_none()
+        {
+            return found; // damage, which gimli adds up unchecked
+        }
         if let Ok(mut ranges) = dwarf.die_ranges(unit, &self.entry) {
             while let Ok(Some(range)) = ranges.next() {
                 if found.len() == limit {

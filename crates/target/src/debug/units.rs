@@ -375,6 +375,11 @@ fn describe(dwarf: &Dwarf<'_>, head: Head) -> Unit {
     let Ok(unit) = load(dwarf, head.key) else {
         return described;
     };
+    let root = unit.entry(unit.header.root_offset()).ok();
+    let size = root.and_then(|root| root.attr_value(gimli::DW_AT_high_pc)?.udata_value());
+    if unit.low_pc.checked_add(size.unwrap_or(0)).is_none() {
+        return described; // damage, which gimli adds up unchecked
+    }
     if let Ok(mut ranges) = dwarf.unit_ranges(&unit) {
         while let Ok(Some(range)) = ranges.next() {
             if range.begin < range.end && described.ranges.len() < MOST_RANGES {
