@@ -32,6 +32,8 @@
 //! the counter. Who is aborted, or has no restartable sequences, adds with a `lock`
 //! prefix to one more copy that no CPU has.
 //!
+//! **Adding up** by key is described in `detour/tally.rs`.
+//!
 //! **Saved** registers lie below the stack pointer, which is not moved: within 128
 //! bytes of it nobody looks (the kernel builds signal frames below the red zone).
 //! The flags go through `lahf` and `seto` there, where they are live. The word right
@@ -61,11 +63,14 @@ mod filter;
 mod frame;
 mod record;
 mod run;
+mod tally;
 mod unregister;
 
 pub use compiler::{Compiler, room};
 pub use filter::Filter;
 pub(crate) use filter::{Compare, Operand};
+pub use tally::Straight;
+pub(crate) use tally::{StraightAmount, StraightRow};
 
 use crate::program::Program;
 use std::sync::Arc;
@@ -83,6 +88,8 @@ pub struct Runtime {
     pub heads: u64,
     /// Where counters stand.
     pub counters: Counters,
+    /// Address of the tables' directories in the target.
+    pub directories: u64,
     /// Offset of `struct rseq` from the thread pointer, if every thread has one there.
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
@@ -150,6 +157,8 @@ pub enum Work {
         /// When it counts; always, if there is none.
         filter: Option<Filter>,
     },
+    /// Something is added to a cell of a table.
+    Tally(Straight),
     /// The resident runs a program that records an event. This comes before what else the
     /// site has to do, as it looks at all registers.
     Run {
@@ -167,9 +176,10 @@ pub enum Work {
 }
 
 impl Work {
-    fn fields(&self) -> &[Register] {
+    pub(crate) fn fields(&self) -> &[Register] {
         match self {
             Work::Record(record) => &record.fields,
+            Work::Tally(straight) => straight.registers(),
             Work::Count { .. } | Work::Run { .. } | Work::Unregister => &[],
         }
     }
@@ -178,8 +188,30 @@ impl Work {
     fn filter(&self) -> Option<&Filter> {
         match self {
             Work::Record(record) => record.filter.as_ref(),
+            Work::Tally(straight) => straight.filter(),
             Work::Count { filter, .. } | Work::Run { filter, .. } => filter.as_ref(),
             Work::Unregister => None,
+        }
+    }
+
+    /// The program that it may have the resident run.
+    fn program(&self) -> Option<&Arc<Program>> {
+        match self {
+            Work::Run { program, .. } => Some(program),
+            Work::Tally(straight) => Some(straight.program()),
+            Work::Record(_) | Work::Count { .. } | Work::Unregister => None,
+        }
+    }
+
+    /// The same where there cannot be straight code for it.
+    fn possible(&self, runtime: &Runtime) -> Work {
+        match self {
+            Work::Tally(straight) if !straight.is_possible(runtime) => Work::Run {
+                event: straight.event(),
+                program: straight.program().clone(),
+                filter: straight.filter().cloned(),
+            },
+            other => other.clone(),
         }
     }
 

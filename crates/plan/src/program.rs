@@ -20,6 +20,10 @@
 //! straight code in the detour; and of an event of which all fields are registers, all of
 //! it is straight code.
 
+mod tally;
+
+pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
+
 use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
 use crate::detour::{Compare, Filter, Operand, Record, Work};
 use iced_x86::Register;
@@ -41,6 +45,10 @@ pub enum Source {
     Immediate(u64),
     /// The name of the thread.
     Comm,
+    /// The id of the thread, as the program's own namespace has it.
+    Thread,
+    /// The number of the CPU.
+    Cpu,
     /// A text, at most 65,535 bytes.
     Text(Vec<u8>),
 }
@@ -112,6 +120,12 @@ pub enum FetchError {
     /// Counting asks for no memory.
     #[error("events can be counted by filters over registers and tid only")]
     NotCountable,
+    /// A key or a value that no table takes.
+    #[error("field {0} cannot be added up: only numbers can")]
+    NotANumber(usize),
+    /// An array is no key.
+    #[error("field {0} cannot be a key: it is an array")]
+    NotAKey(usize),
     /// A program has bits for 64 comparisons.
     #[error("the filter has more than 64 comparisons")]
     TooManyComparisons,
@@ -131,6 +145,15 @@ impl FetchError {
             ),
             FetchError::NotComparable(index) => {
                 format!("field `{}` cannot be compared like this", name(*index))
+            }
+            FetchError::NotANumber(index) => {
+                format!(
+                    "field `{}` cannot be added up: only numbers can",
+                    name(*index)
+                )
+            }
+            FetchError::NotAKey(index) => {
+                format!("field `{}` cannot be a key: it is an array", name(*index))
             }
             other => other.to_string(),
         }
@@ -163,10 +186,17 @@ mod step {
     pub const WHEN: u8 = 14;
     pub const DROP_CONTENT: u8 = 15;
     pub const REJECT: u8 = 16;
+    pub const THREAD: u8 = 17;
+    pub const CPU: u8 = 18;
+    pub const KEY: u8 = 19;
+    pub const ROW: u8 = 20;
+    pub const TALLY: u8 = 21;
+    pub const UNREADABLE: u8 = 22;
+    pub const NARROW: u8 = 23;
 }
 
 /// The numbers of this format, by their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 24] = [
+pub const NUMBERS: [(&str, u64); 39] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
     ("STEP_REGISTER", step::REGISTER as u64),
@@ -191,9 +221,25 @@ pub const NUMBERS: [(&str, u64); 24] = [
     ("TEST_LESS", 32),
     ("TEST_LESS_OR_EQUAL", 64),
     ("TEST_BITS", 96),
+    ("PROGRAM_TALLY", TALLIES as u64),
+    ("STEP_THREAD", step::THREAD as u64),
+    ("STEP_CPU", step::CPU as u64),
+    ("STEP_KEY", step::KEY as u64),
+    ("STEP_ROW", step::ROW as u64),
+    ("STEP_TALLY", step::TALLY as u64),
+    ("STEP_UNREADABLE", step::UNREADABLE as u64),
+    ("STEP_NARROW", step::NARROW as u64),
+    ("TALLY_ONE", tally::ONE as u64),
+    ("TALLY_SUM", tally::SUM as u64),
+    ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
+    ("TALLY_BUCKET", tally::BUCKET as u64),
+    ("BUCKET_BITS", histogram::BITS as u64),
+    ("BUCKETS", histogram::BUCKETS as u64),
+    ("TABLE_SIZE", tally::TABLE_SIZE as u64),
 ];
 
 const FAULTS: u32 = 1;
+const TALLIES: u32 = 2;
 const SIGNED: u8 = 16;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -376,27 +422,36 @@ impl Fetch {
 
     /// The program that records the event if `condition` holds.
     fn program(&self, condition: Option<&Condition>) -> Result<Program, FetchError> {
-        let mut builder = Builder {
-            fetch: self,
+        let mut builder = Builder::new(self);
+        let tree = builder.condition(condition)?;
+        for index in 0..self.fields.len() {
+            builder.field(index, STRING_LIMIT)?;
+        }
+        builder.conclude(&tree);
+        builder.finish(if self.can_fault() { FAULTS } else { 0 })
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn new(fetch: &'a Fetch) -> Builder<'a> {
+        Builder {
+            fetch,
             steps: Vec::new(),
             texts: Vec::new(),
             to_place: Vec::new(),
             tests: Vec::new(),
             bits: 0,
-        };
-        let tree = match condition {
-            Some(condition) => builder.collect(condition)?.fold(),
-            None => Tree::Constant(true),
-        };
-        for index in 0..self.fields.len() {
-            builder.field(index)?;
         }
-        builder.conclude(&tree);
-        builder.finish()
     }
-}
 
-impl<'a> Builder<'a> {
+    /// Prepares the comparisons of a condition.
+    fn condition(&mut self, condition: Option<&'a Condition>) -> Result<Tree<Bit>, FetchError> {
+        match condition {
+            Some(condition) => Ok(self.collect(condition)?.fold()),
+            None => Ok(Tree::Constant(true)),
+        }
+    }
+
     /// Gives every comparison of a condition its bit. Those that ask for no field are made
     /// at once.
     fn collect(&mut self, condition: &'a Condition) -> Result<Tree<Bit>, FetchError> {
@@ -478,7 +533,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Fetches a field, compares it, and drops it if it is not recorded.
-    fn field(&mut self, index: usize) -> Result<(), FetchError> {
+    /// Of strings at most `limit` bytes are kept.
+    fn field(&mut self, index: usize, limit: u16) -> Result<(), FetchError> {
         let field = &self.fetch.fields[index];
         let number = u8::try_from(index).unwrap_or(u8::MAX);
         let recorded = index < self.fetch.recorded;
@@ -490,6 +546,8 @@ impl<'a> Builder<'a> {
         };
         match &field.source {
             Source::Comm => self.steps.push(step(step::COMM)),
+            Source::Thread => self.steps.push(step(step::THREAD)),
+            Source::Cpu => self.steps.push(step(step::CPU)),
             Source::Text(bytes) => {
                 let (count, value) = self.text(bytes);
                 self.steps.push(Step {
@@ -508,7 +566,7 @@ impl<'a> Builder<'a> {
             }),
         }
         if !matches!(field.source, Source::Comm | Source::Text(_)) {
-            self.content(field, index, step)?;
+            self.content(field, index, limit, step)?;
         }
         for (_, mut step, text) in self
             .tests
@@ -531,6 +589,7 @@ impl<'a> Builder<'a> {
         &mut self,
         field: &Field,
         index: usize,
+        limit: u16,
         step: impl Fn(u8) -> Step,
     ) -> Result<(), FetchError> {
         let Some((last, pointers)) = field.pointers.split_last() else {
@@ -561,13 +620,13 @@ impl<'a> Builder<'a> {
                 ..step(step::READ)
             },
             Content::Text => Step {
-                limit: STRING_LIMIT,
+                limit,
                 value: last,
                 ..step(step::STRING)
             },
             Content::Texts { count } => Step {
                 count,
-                limit: STRING_LIMIT,
+                limit,
                 value: last,
                 ..step(step::STRINGS)
             },
@@ -606,12 +665,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<Program, FetchError> {
+    fn finish(mut self, flags: u32) -> Result<Program, FetchError> {
         let texts = PROGRAM_HEADER + STEP_SIZE * self.steps.len();
         for index in self.to_place {
             self.steps[index].value += texts as u64;
         }
-        let faults = self.fetch.can_fault();
+        let faults = flags & FAULTS != 0;
         let (recorded, hidden) = self.fetch.fields.split_at(self.fetch.recorded);
         // What is not recorded takes room for a moment, and so does a pointer.
         let spare = hidden.iter().map(Field::size).max().unwrap_or(0) + 8;
@@ -622,7 +681,7 @@ impl<'a> Builder<'a> {
         }
         let mut bytes = Vec::with_capacity(texts + self.texts.len());
         bytes.extend((self.steps.len() as u32).to_le_bytes());
-        bytes.extend(if faults { FAULTS } else { 0 }.to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
         bytes.extend(size.to_le_bytes());
         for step in &self.steps {
             bytes.extend([step.op, step.a]);

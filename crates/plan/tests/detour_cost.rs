@@ -74,6 +74,7 @@ fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
     let runtime = Runtime {
         shadow_stack: false,
         heads: 0x7f12_3456_7000,
+        directories: 0,
         counters: Counters {
             address: 0x7f12_3457_0000,
             stride: 64 * 1024,

@@ -4,6 +4,8 @@
 
 #[path = "common/mapped.rs"]
 mod mapped;
+#[path = "common/signals.rs"]
+mod signals;
 #[path = "../../insn/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
@@ -18,6 +20,7 @@ use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
 use mapped::map_session;
+use signals::{handle, step_from};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -31,6 +34,7 @@ const GEOMETRY: Geometry = Geometry {
     packets: 64,
     journal: 1,
     counters: 100,
+    directories: 0,
 };
 /// Where the detour under test stands; the resident stands at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
@@ -136,7 +140,7 @@ impl Case {
     fn records(&self) -> impl Iterator<Item = &Record> {
         self.work.iter().filter_map(|work| match work {
             Work::Record(record) => Some(record),
-            Work::Count { .. } | Work::Run { .. } | Work::Unregister => None,
+            Work::Count { .. } | Work::Run { .. } | Work::Tally(_) | Work::Unregister => None,
         })
     }
 
@@ -154,7 +158,7 @@ impl Case {
                 match work {
                     Work::Record(record) => record.event = 7777 + other,
                     Work::Count { counter, .. } => *counter = (*counter + 1) % GEOMETRY.counters,
-                    Work::Run { .. } | Work::Unregister => {}
+                    Work::Run { .. } | Work::Tally(_) | Work::Unregister => {}
                 }
             }
             let mut request = request(self);
@@ -290,6 +294,7 @@ fn runtime(base: u64, rseq_offset: Option<i32>) -> Runtime {
     Runtime {
         shadow_stack: false,
         heads: base + GEOMETRY.heads() as u64,
+        directories: 0,
         counters: Counters {
             address: base + GEOMETRY.counters_offset() as u64,
             stride: GEOMETRY.counter_stride() as u32,
@@ -375,7 +380,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                     counts[*counter as usize] += 1;
                     continue;
                 }
-                Work::Run { .. } | Work::Unregister => continue,
+                Work::Run { .. } | Work::Tally(_) | Work::Unregister => continue,
             };
             let fields: Vec<u64> = record
                 .fields
@@ -490,24 +495,6 @@ fn what_is_live_survives_and_what_is_recorded_is_true() {
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// Handles `signal` on a stack of its own: the sandbox's is small.
-fn handle(signal: libc::c_int, handler: usize, flags: libc::c_int) {
-    let stack = Box::leak(vec![0u8; 1 << 16].into_boxed_slice());
-    let stack = libc::stack_t {
-        ss_sp: stack.as_mut_ptr().cast(),
-        ss_flags: 0,
-        ss_size: stack.len(),
-    };
-    // SAFETY: the stack is leaked, so it stays.
-    unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
-    // SAFETY: zero is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler;
-    action.sa_flags = libc::SA_ONSTACK | flags;
-    // SAFETY: the handlers below only change what the kernel saved for them.
-    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
-}
-
 /// Starts a timer whose signal comes every 50 us.
 fn interrupt_all_the_time() {
     handle(
@@ -561,20 +548,6 @@ fn interrupted_records_are_whole_or_absent_and_none_is_lost() {
     );
 }
 
-/// Steps from the breakpoint at `STEP` until the sandbox's own code is reached.
-extern "C" fn step(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    const TRAP_FLAG: i64 = 0x100;
-    // SAFETY: the kernel hands it to the handler.
-    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
-    let rip = registers[libc::REG_RIP as usize] as u64;
-    let flags = &mut registers[libc::REG_EFL as usize];
-    if rip == STEP + 1 {
-        *flags |= TRAP_FLAG;
-    } else if rip == EXIT {
-        *flags &= !TRAP_FLAG;
-    }
-}
-
 /// A debugger's single steps: each is a signal, so every attempt is aborted, and all
 /// goes the other way.
 #[test]
@@ -598,7 +571,7 @@ fn stepped_detours_come_out_at_the_other_end() {
         &cases,
         |sandbox, case| {
             let session = session.get_or_insert_with(|| {
-                handle(libc::SIGTRAP, step as *const () as usize, libc::SA_SIGINFO);
+                step_from(STEP);
                 Session::new()
             });
             run_case(session, sandbox, case)

@@ -31,6 +31,12 @@ capriole_install_cs:
 	.quad	.Linstall_start
 	.quad	.Linstall_commit - .Linstall_start
 	.quad	.Linstall_abort
+	/* The same of capriole_add. */
+capriole_add_cs:
+	.long	0, 0
+	.quad	.Ladd_start
+	.quad	.Ladd_commit - .Ladd_start
+	.quad	.Ladd_abort
 
 	/* struct timespec */
 	.balign	8
@@ -173,6 +179,37 @@ capriole_install:
 	ret
 	.long	RSEQ_SIGNATURE
 .Linstall_abort:
+	xor	%eax, %eax
+	ret
+
+/* u32 capriole_add(cell rdi, amount rsi, cpu edx, rseq_offset rcx, maximum r8d) */
+	.balign	16
+	.globl	capriole_add
+	.hidden	capriole_add
+capriole_add:
+	lea	capriole_add_cs(%rip), %rax
+	mov	%rax, %fs:8(%rcx)
+.Ladd_start:
+	cmp	%edx, %fs:4(%rcx)		/* still on this CPU? */
+	jne	.Ladd_no
+	mov	(%rdi), %rax
+	test	%r8d, %r8d
+	jnz	.Ladd_maximum
+	add	%rsi, %rax
+	jmp	.Ladd_store
+.Ladd_maximum:
+	cmp	%rsi, %rax
+	cmovb	%rsi, %rax
+.Ladd_store:
+	mov	%rax, (%rdi)			/* the one store */
+.Ladd_commit:
+	mov	$1, %eax
+	ret
+.Ladd_no:
+	xor	%eax, %eax
+	ret
+	.long	RSEQ_SIGNATURE
+.Ladd_abort:
 	xor	%eax, %eax
 	ret
 

@@ -142,6 +142,8 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (OLD_TRAP, config.old_trap.0),
         (OLD_TRAP + 8, config.old_trap.1),
         (88, address(g.heads())),
+        (136, address(g.directories_offset())),
+        (144, address(g.counters_offset())),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -152,12 +154,13 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (44, flags),
         (48, config.rseq_offset.unwrap_or(0) as u32),
         (52, config.tid_offset.unwrap_or(0) as u32),
+        (152, g.counter_stride() as u32),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
-    // The restartable sequence's descriptor holds two absolute addresses.
+    // The descriptors of the two restartable sequences hold two absolute addresses each.
     let cs = head(7) as usize;
-    for offset in [8, 24] {
+    for offset in [8, 24, 32 + 8, 32 + 24] {
         let mut word = [0; 8];
         word.copy_from_slice(&BLOB[cs + offset..cs + offset + 8]);
         put(
@@ -171,7 +174,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use capriole_ring::layout::{self, control, header, record, stream};
+    use capriole_ring::layout::{self, control, directory, header, record, stream};
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
 
     /// The C header and the Rust layout are written twice; they must agree.
@@ -214,6 +217,21 @@ mod tests {
         );
         assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
         assert_eq!((control::LANE, control::INDEX), (48, 52));
+        assert_eq!((directory::TAG, directory::LENGTH), (0, 4));
+        for (name, value) in [
+            ("DIRECTORY_DROPPED", directory::DROPPED as u64),
+            ("DIRECTORY_HEAD", directory::HEAD as u64),
+            ("DIRECTORY_KEY", directory::KEY as u64),
+            ("DIRECTORY_FREE", directory::FREE.into()),
+            ("DIRECTORY_CLAIMED", directory::CLAIMED.into()),
+            ("DIRECTORY_FIRST_TAG", directory::FIRST_TAG.into()),
+            ("DIRECTORY_WAYS", directory::WAYS.into()),
+            ("DIRECTORY_PROBED_SETS", directory::PROBED_SETS.into()),
+            ("DIRECTORY_HASH_FACTOR", directory::HASH_FACTOR.into()),
+            ("DIRECTORY_HASH_ROTATE", directory::HASH_ROTATE.into()),
+        ] {
+            assert_eq!(define(name), value, "{name}");
+        }
         assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
         for (name, value) in capriole_plan::program::NUMBERS {
             assert_eq!(define(name), value, "{name}");
@@ -241,7 +259,7 @@ mod tests {
     #[test]
     fn the_blob_touches_general_registers_only() {
         // The code begins behind the last piece of data, `capriole_patience`.
-        let start = head(7) as usize + 32 + 16;
+        let start = head(7) as usize + 2 * 32 + 16;
         let mut decoder = Decoder::new(64, &BLOB[start..], DecoderOptions::NONE);
         decoder.set_ip(start as u64);
         let mut info = InstructionInfoFactory::new();
@@ -274,8 +292,8 @@ mod tests {
         assert!((2..=4).contains(&handlers), "{handlers}");
         // futex, the restorer, the four of a foreign SIGTRAP's default, the two of the
         // code that only the tracer leads to; and to read a field getpid,
-        // process_vm_readv and prctl.
-        assert_eq!(syscalls, 11);
+        // process_vm_readv, prctl and gettid.
+        assert_eq!(syscalls, 12);
     }
 
     #[test]
@@ -295,9 +313,10 @@ mod tests {
         assert_eq!(blob[at..at + 8], 0x7000_0000u64.to_le_bytes());
         assert_eq!(blob[at + 44], 3);
         assert_eq!(blob[at + 48..at + 52], (-160i32).to_le_bytes());
-        let cs = head(7) as usize;
-        let abort = u64::from_le_bytes(blob[cs + 24..cs + 32].try_into().expect("8 bytes"));
-        let signature = (abort - 0x10_0000 - 4) as usize;
-        assert_eq!(blob[signature..signature + 4], RSEQ_SIGNATURE.to_le_bytes());
+        for cs in [head(7) as usize, head(7) as usize + 32] {
+            let abort = u64::from_le_bytes(blob[cs + 24..cs + 32].try_into().expect("8 bytes"));
+            let signature = (abort - 0x10_0000 - 4) as usize;
+            assert_eq!(blob[signature..signature + 4], RSEQ_SIGNATURE.to_le_bytes());
+        }
     }
 }

@@ -277,8 +277,12 @@ struct state {
 	u64 begin;    /* where the content of the last field begins */
 	u64 faults;   /* a bit for each field that could not be read */
 	u64 truth;    /* a bit for each comparison that holds */
+	u64 fields;   /* where the first one is */
+	u64 key;      /* where the key ends, and numbers begin */
+	u64 row;      /* number of the first counter of the row */
 	u32 bad;      /* this field could not be read */
 	u32 cpu;
+	u32 event;
 };
 
 /* Reads all of `size` bytes at `from`, or clears `to`. What lies above the stack pointer
@@ -392,17 +396,22 @@ static u32 matches(const u8 *text, const u8 *text_end, const u8 *pattern, const 
 	}
 }
 
-/* Whether a number compares so with another: `how` says its width, its sign, and what
- * is asked; `bits`, if not 0, which bits of it. */
-static u32 compares(u64 value, u32 how, u32 bits, u64 with)
+/* The number that is meant: `how` says its width and sign; `bits`, if not 0, which bits
+ * of it. */
+static inline u64 number(u64 value, u32 how, u32 bits)
 {
 	u32 shift = 64 - 8 * (how & TEST_BYTES);
 	if (bits)
-		value = value >> (bits >> 8) & (~0ul >> (64 - (bits & 0xff)));
-	else if (how & TEST_SIGNED)
-		value = (u64)((s64)(value << shift) >> shift);
-	else
-		value = value << shift >> shift;
+		return value >> (bits >> 8) & (~0ul >> (64 - (bits & 0xff)));
+	if (how & TEST_SIGNED)
+		return (u64)((s64)(value << shift) >> shift);
+	return value << shift >> shift;
+}
+
+/* Whether a number compares so with another: `how` says also what is asked. */
+static u32 compares(u64 value, u32 how, u32 bits, u64 with)
+{
+	value = number(value, how, bits);
 	u32 less = how & TEST_SIGNED ? (s64)value < (s64)with : value < with;
 	switch (how & TEST_MASK) {
 	case TEST_EQUAL: return value == with;
@@ -420,7 +429,114 @@ static inline void fault(struct state *state, const struct step *step)
 		state->faults |= 1ul << step->field;
 }
 
-/* Fetches, formats and filters as a program says. Returns 1 if the event is wanted. */
+/* The bucket of a histogram that a number belongs to. */
+static u32 bucket_of(u64 value, u32 is_signed)
+{
+	u32 first = 0;
+	if (is_signed && (s64)value < 0) {
+		value = -value;
+		first = BUCKETS;
+	}
+	if (value < 1 << BUCKET_BITS)
+		return first + (u32)value;
+	u32 shift = 63 - (u32)__builtin_clzl(value) - BUCKET_BITS;
+	return first + (shift << BUCKET_BITS) + (u32)(value >> shift);
+}
+
+/* Adds to a counter of this CPU, or makes it the larger of the two, as one restartable
+ * sequence: only if this thread still runs on `cpu`. Returns 1 when that was done. In
+ * entry.S. */
+extern u32 capriole_add(u64 *cell, u64 amount, u32 cpu, s64 rseq_offset, u32 maximum);
+
+static void add_to(u64 counter, u64 amount, u32 maximum)
+{
+	u64 *own = (u64 *)capriole_config.counters + counter;
+	if (capriole_config.flags & FLAG_RSEQ) {
+		for (u32 attempt = 0; attempt < 4; attempt++) {
+			u32 cpu = thread_word(capriole_config.rseq_offset + 4);
+			if (cpu >= capriole_config.cpus)
+				break;
+			u64 *cell = own + (u64)cpu * capriole_config.counter_stride / 8;
+			if (capriole_add(cell, amount, cpu, capriole_config.rseq_offset, maximum))
+				return;
+		}
+	}
+	u64 *shared = own + (u64)capriole_config.cpus * capriole_config.counter_stride / 8;
+	if (!maximum) {
+		__sync_fetch_and_add(shared, amount);
+		return;
+	}
+	u64 old = READ(*shared);
+	while (old < amount) {
+		u64 seen = __sync_val_compare_and_swap(shared, old, amount);
+		if (seen == old)
+			break;
+		old = seen;
+	}
+}
+
+/* The row of a key, `length` bytes, a multiple of 8. It is given one if there is none and
+ * room for it. Rows are never taken back: that of somebody who is just writing his key is
+ * passed over, and at worst the key gets two rows. Returns ~0 if there is no room. */
+static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 length)
+{
+	if (!table->key_size)
+		return event - table->first_event;
+	u64 directory = capriole_config.directories + table->directory;
+	u32 tag = event + DIRECTORY_FIRST_TAG, hash = tag;
+	for (u32 i = 0; i < length / 8; i++) {
+		if (i)
+			hash = hash << DIRECTORY_HASH_ROTATE | hash >> (32 - DIRECTORY_HASH_ROTATE);
+		hash = (hash ^ (u32)key[i] ^ (u32)(key[i] >> 32)) * DIRECTORY_HASH_FACTOR;
+	}
+	u32 first = (hash >> table->shift) * DIRECTORY_WAYS;
+	u32 probes = DIRECTORY_PROBED_SETS * DIRECTORY_WAYS;
+	for (u32 i = 0; i < probes && i < table->rows; i++) {
+		u32 index = (first + i) & (table->rows - 1);
+		struct row *row = (struct row *)(directory + DIRECTORY_HEAD
+						 + (u64)index * (DIRECTORY_KEY + table->key_size));
+		u32 found = READ(row->tag);
+		if (found == DIRECTORY_FREE) {
+			found = __sync_val_compare_and_swap(&row->tag, DIRECTORY_FREE, DIRECTORY_CLAIMED);
+			if (found == DIRECTORY_FREE) {
+				for (u32 k = 0; k < length / 8; k++)
+					WRITE(row->key[k], key[k]);
+				WRITE(row->length, length);
+				barrier();
+				WRITE(row->tag, tag);
+				return index;
+			}
+		}
+		u32 same = found == tag && READ(row->length) == length;
+		for (u32 k = 0; same && k < length / 8; k++)
+			same = READ(row->key[k]) == key[k];
+		if (same)
+			return index;
+	}
+	return ~0u;
+}
+
+/* Adds to the cell of a row what a step says. */
+static void tally(const struct step *step, const struct state *state)
+{
+	u64 value = 1, cell = state->row + step->limit;
+	u32 op = step->a & TALLY_MASK;
+	if (op != TALLY_ONE) {
+		if (step->field < 64 && state->faults >> step->field & 1)
+			return; /* not read */
+		value = number(READ(((u64 *)state->key)[step->bit]), step->a, step->count);
+	}
+	if (op == TALLY_BUCKET) {
+		cell += bucket_of(value, step->a & TEST_SIGNED && !step->count);
+		value = 1;
+	}
+	if (op == TALLY_MAXIMUM)
+		value ^= step->value;
+	add_to(cell, value, op == TALLY_MAXIMUM);
+}
+
+/* Fetches, formats, filters and adds up as a program says. Returns 1 if the event is
+ * wanted. */
 static u32 run(const struct program *program, struct state *state)
 {
 	for (u32 i = 0; i < program->steps; i++) {
@@ -528,6 +644,44 @@ static u32 run(const struct program *program, struct state *state)
 			if (state->truth & bit)
 				i += step->count;
 			break;
+		case STEP_THREAD:
+		case STEP_CPU:
+			state->bad = 0;
+			state->value = step->op == STEP_CPU ? state->cpu : thread_id();
+			if (!state->value && step->op == STEP_THREAD)
+				state->value = (u64)syscall4(186 /* gettid */, 0, 0, 0, 0);
+			break;
+		case STEP_NARROW:
+			if (!state->bad) {
+				u64 *content = (u64 *)state->begin;
+				WRITE(*content, number(READ(*content), step->a, step->count));
+			}
+			break;
+		case STEP_KEY:
+			state->key = state->at;
+			if (program->flags & PROGRAM_FAULTS)
+				WRITE(*(u64 *)state->fields, state->faults);
+			break;
+		case STEP_ROW: {
+			const struct table *table = (const struct table *)text;
+			u32 length = (u32)(state->key - state->fields);
+			u32 row = find_row(table, state->event, (u64 *)state->fields, length);
+			if (row == ~0u) {
+				u64 directory = capriole_config.directories + table->directory;
+				if (step->a)
+					__sync_fetch_and_add((u64 *)(directory + DIRECTORY_DROPPED), 1);
+				return 0;
+			}
+			state->row = table->first_cell + (u64)row * table->cells;
+			break;
+		}
+		case STEP_TALLY:
+			tally(step, state);
+			break;
+		case STEP_UNREADABLE:
+			if (state->faults & step->value)
+				add_to(state->row + step->limit, 1, 0);
+			break;
 		case STEP_DROP_CONTENT: /* what was fetched for the filter only */
 			state->at = state->begin;
 			break;
@@ -538,24 +692,26 @@ static u32 run(const struct program *program, struct state *state)
 	return 1;
 }
 
-/* Records an event whose fields are more than registers, or that has a filter on such.
- * `registers` are those of the site, in the order of their numbers; the stack pointer is
+/* Records an event whose fields are more than registers, or that has a filter on such; or
+ * adds it to a table. `registers` are those of the site, in the order of their numbers; the stack pointer is
  * given by itself. The lane is held meanwhile, so that the fields can be read right into
  * the packet, and take no stack. */
 void capriole_run(const u64 *registers, const struct program *program, u32 event, u64 stack)
 {
 	struct place place;
-	struct state state = { .registers = registers, .stack = stack };
+	struct state state = { .registers = registers, .stack = stack, .event = event };
 	if (!take_place(&place, event, program->size))
 		return;
 	state.cpu = place.cpu;
-	state.at = (u64)place.record->field;
-	u64 *mask = (u64 *)state.at;
+	state.fields = (u64)place.record->field;
+	state.at = state.fields;
 	if (program->flags & PROGRAM_FAULTS)
 		state.at += 8;
 	u32 wanted = run(program, &state);
-	if (program->flags & PROGRAM_FAULTS)
-		WRITE(*mask, state.faults);
+	if (program->flags & PROGRAM_TALLY)
+		wanted = 0;
+	else if (program->flags & PROGRAM_FAULTS)
+		WRITE(*(u64 *)state.fields, state.faults);
 	leave_place(&place, wanted ? state.at - (u64)place.record : 0);
 }
 

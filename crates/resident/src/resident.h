@@ -74,6 +74,10 @@ struct config {
 	u64 heads;       /* 88: address of the heads: for each stream, the current control */
 	u64 copies;      /* 96: address of a struct traps: (start of a copy, the original) */
 	u64 old_faults[4]; /* 104: the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
+	u64 directories; /* 136: address of the tables' directories */
+	u64 counters;    /* 144: address of the counters of CPU 0 */
+	u32 counter_stride; /* 152: bytes to those of the next CPU; behind the last, the shared ones */
+	u32 pad2;
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
@@ -101,6 +105,8 @@ struct program {
 
 #define STEP_SIZE 16
 #define PROGRAM_FAULTS 1
+/* Nothing is recorded: what was fetched is added to a table. */
+#define PROGRAM_TALLY 2
 
 /* Where a field starts: a register (a; 4: the stack pointer), a number. */
 #define STEP_REGISTER 0
@@ -127,6 +133,21 @@ struct program {
 /* The last field is not to be in the record. */
 #define STEP_DROP_CONTENT 15
 #define STEP_REJECT 16
+/* Fields that are no memory: the id of the thread, the number of the CPU. */
+#define STEP_THREAD 17
+#define STEP_CPU 18
+/* What was fetched so far is the key. What follows are numbers, eight bytes each. */
+#define STEP_KEY 19
+/* Finds the row of the key, in the table (struct table) at `value`. If there is no room,
+ * it ends here, and is counted if `a` is 1. */
+#define STEP_ROW 20
+/* Adds to cell `limit` of the row: one, or number `bit` behind the key, which is field
+ * `field` and made as STEP_TEST makes it (a, count). */
+#define STEP_TALLY 21
+/* Adds one to cell `limit` if a field in the mask `value` could not be read. */
+#define STEP_UNREADABLE 22
+/* Makes the last field the number that is meant, as STEP_TEST makes it. */
+#define STEP_NARROW 23
 
 #define TEST_BYTES 15
 #define TEST_SIGNED 16
@@ -136,7 +157,51 @@ struct program {
 #define TEST_LESS_OR_EQUAL 64
 #define TEST_BITS 96
 
+#define TALLY_MASK 0xe0
+#define TALLY_ONE 0
+#define TALLY_SUM 32
+/* The largest of number ^ `value`. */
+#define TALLY_MAXIMUM 64
+/* One to the bucket of the number: that cell, counted from the first bucket's. */
+#define TALLY_BUCKET 96
+
+/* Buckets of a histogram: below 2^BUCKET_BITS one for each number, then as many for each
+ * power of two. Those of negative numbers come behind. */
+#define BUCKET_BITS 3
+#define BUCKETS 496
+#define TABLE_SIZE 32
+
+/* A table of a session, see crates/ring/src/tables.rs. */
+struct table {
+	u64 directory;  /* behind the first directory, bytes */
+	u32 rows;       /* with keys a power of two */
+	u32 key_size;   /* bytes; 0: there is a row for each event */
+	u32 first_cell; /* number of the counter that is the first cell of the first row */
+	u32 cells;      /* of a row */
+	u32 first_event;
+	u32 shift;      /* from the hash to the number of a set */
+};
+
+struct row {
+	u32 tag;
+	u32 length;
+	u64 key[];
+};
+
+#define DIRECTORY_DROPPED 0
+#define DIRECTORY_HEAD 64
+#define DIRECTORY_FREE 0
+#define DIRECTORY_CLAIMED 1
+#define DIRECTORY_FIRST_TAG 2
+#define DIRECTORY_WAYS 4
+#define DIRECTORY_PROBED_SETS 16
+#define DIRECTORY_HASH_FACTOR 0x9e3779b1u
+#define DIRECTORY_HASH_ROTATE 13
+#define DIRECTORY_KEY 8
+
 _Static_assert(sizeof(struct step) == STEP_SIZE, "step");
+_Static_assert(sizeof(struct table) == TABLE_SIZE, "table");
+_Static_assert(sizeof(struct row) == DIRECTORY_KEY, "row");
 
 struct trap {
 	u64 site;

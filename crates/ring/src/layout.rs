@@ -11,6 +11,7 @@
 //! streams    64 bytes for each (lane, cpu): lost events, lock
 //! controls   64 bytes for each packet, and one more: the null control
 //! journal    64 bytes for each probed site: what its bytes were and are
+//! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
 //! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
 //! packets    the packets, each `packet_size` bytes, aligned to that size
 //! ```
@@ -214,6 +215,36 @@ pub mod journal {
     pub const MAX_BYTES: usize = 16;
 }
 
+/// A table's directory: a head, then a row for each key that there is room for.
+pub mod directory {
+    /// u64, in the head: hits that were not counted, as there was no room for their key.
+    pub const DROPPED: usize = 0;
+    /// Bytes of the head. A directory starts at a multiple of it.
+    pub const HEAD: usize = 64;
+    /// u32, in a row: one of [`FREE`], [`CLAIMED`], or the event's id + [`FIRST_TAG`],
+    /// which is written last and never changes again.
+    pub const TAG: usize = 0;
+    /// u32: bytes of the key.
+    pub const LENGTH: usize = 4;
+    /// The key, a multiple of eight bytes.
+    pub const KEY: usize = 8;
+    /// Nobody's row.
+    pub const FREE: u32 = 0;
+    /// A row whose key is being written.
+    pub const CLAIMED: u32 = 1;
+    /// Tag of event 0.
+    pub const FIRST_TAG: u32 = 2;
+    /// Rows that stand together: a key's home is such a set.
+    pub const WAYS: u32 = 4;
+    /// Sets that are looked through for a key, from its home on.
+    pub const PROBED_SETS: u32 = 16;
+    /// What a key's words are multiplied with (2^32 divided by the golden ratio, odd:
+    /// Knuth, The Art of Computer Programming 3, 6.4, multiplicative hashing).
+    pub const HASH_FACTOR: u32 = 0x9e37_79b1;
+    /// Bits that the hash is rotated by between two words.
+    pub const HASH_ROTATE: u32 = 13;
+}
+
 /// Where a session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -251,6 +282,8 @@ pub struct Geometry {
     pub journal: u32,
     /// Counters, at most [`MAX_COUNTERS`].
     pub counters: u32,
+    /// Bytes of the tables' directories, a multiple of 64.
+    pub directories: u64,
 }
 
 impl Geometry {
@@ -280,6 +313,7 @@ impl Geometry {
             packets: packets as u32,
             journal,
             counters: 0,
+            directories: 0,
         }
     }
 
@@ -287,6 +321,16 @@ impl Geometry {
     #[must_use]
     pub fn with_counters(self, counters: u32) -> Geometry {
         Geometry { counters, ..self }
+    }
+
+    /// The same with room for `tables`.
+    #[must_use]
+    pub fn with_tables(self, tables: &crate::tables::Tables) -> Geometry {
+        Geometry {
+            counters: tables.counters(),
+            directories: tables.directories(),
+            ..self
+        }
     }
 
     /// Byte offset of the heads. A thread that has not registered restartable
@@ -320,9 +364,14 @@ impl Geometry {
     pub fn journal_offset(&self) -> usize {
         self.control(self.packets + 1)
     }
+    /// Byte offset of the tables' directories, a multiple of 64.
+    pub fn directories_offset(&self) -> usize {
+        let end = self.journal_offset() + self.journal as usize * journal::SIZE;
+        end.next_multiple_of(directory::HEAD)
+    }
     /// Byte offset of the counters of CPU 0.
     pub fn counters_offset(&self) -> usize {
-        let end = self.journal_offset() + self.journal as usize * journal::SIZE;
+        let end = self.directories_offset() + self.directories as usize;
         end.next_multiple_of(LINE)
     }
     /// Bytes from one CPU's counters to the next one's; a multiple of 64.
@@ -358,7 +407,10 @@ mod tests {
     fn areas_do_not_overlap_for_any_machine() {
         for cpus in [1, 2, 7, 64, 1024] {
             for megabytes in [1u64, 16, 64, 1024, 16384] {
-                let g = Geometry::for_buffer(megabytes << 20, cpus, 5000).with_counters(4001);
+                let g = Geometry {
+                    directories: 64 * 5,
+                    ..Geometry::for_buffer(megabytes << 20, cpus, 5000).with_counters(4001)
+                };
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
                 assert!(g.packets >= 4.min(cpus * 4), "{g:?}");
                 assert!(g.packet_size.is_power_of_two());
@@ -371,6 +423,8 @@ mod tests {
                     g.stream(LANES as u32 - 1, cpus - 1) + stream::SIZE,
                     g.control(g.packets) + control::SIZE,
                     g.journal_offset() + 5000 * journal::SIZE,
+                    g.directories_offset(),
+                    g.directories_offset() + 64 * 5,
                     g.counter(0, 0),
                     g.counter(0, 4000) + COUNTER_SIZE,
                     g.counter(1, 0),

@@ -302,6 +302,7 @@ mod tests {
             packets: 8,
             journal: 4,
             counters: 0,
+            directories: 0,
         }
     }
 

@@ -465,6 +465,7 @@ impl Sketch {
         let runtime = Runtime {
             shadow_stack: false,
             heads: session,
+            directories: 0,
             counters: Counters::default(),
             rseq_offset: threads.rseq_offset,
             tid_offset: threads.tid_offset,

@@ -80,7 +80,7 @@ pub fn probed(
     }
     let size = |work: &Work| match work {
         Work::Record(r) => Some((r.event, record_size(r.fields.len()))),
-        Work::Count { .. } | Work::Run { .. } | Work::Unregister => None,
+        _ => None,
     };
     let work = probes.iter().flat_map(|p| &p.work);
     let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();

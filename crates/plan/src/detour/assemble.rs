@@ -3,6 +3,7 @@
 
 use super::filter::{Literals, reject_unless};
 use super::frame::Frame;
+use super::tally::{self, Patch};
 use super::{Filter, Runtime, Work};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
@@ -29,8 +30,8 @@ pub(super) struct Links {
 pub(super) struct Shared {
     /// Where an aborted attempt goes on.
     pub aborted: u64,
-    /// A record: where it goes on when the packet is full. A count: the word that
-    /// holds the address of the first CPU's counters.
+    /// A record: where it goes on when the packet is full. A count or tally: the word
+    /// that holds the address of the first CPU's counters.
     pub other: u64,
 }
 
@@ -47,8 +48,10 @@ pub(super) struct Part {
     pub done: usize,
     /// What there is with restartable sequences only.
     pub sequence: Option<Sequence>,
-    /// rel32 of the call to the resident, without restartable sequences.
+    /// rel32 of the call to the resident.
     pub locked: Option<usize>,
+    /// Further words of four bytes.
+    pub more: Vec<(usize, Patch)>,
 }
 
 /// A restartable sequence in a body, in offsets from the body's first byte.
@@ -58,7 +61,7 @@ pub(super) struct Sequence {
     pub start: usize,
     /// The abort address: a [way into shared code](into_shared).
     pub abort: usize,
-    /// Bytes of that way.
+    /// Bytes of that way; 0 if it does not lead into shared code.
     pub way: usize,
     /// rel32 of the descriptor.
     pub descriptor: usize,
@@ -93,13 +96,15 @@ pub(super) struct Labels {
     pub value: (CodeLabel, usize),
     pub sequence: Option<SequenceLabels>,
     pub locked: Option<CodeLabel>,
+    /// Behind further words.
+    pub more: Vec<(CodeLabel, Patch)>,
 }
 
 /// Labels of a restartable sequence. `descriptor` and `other` are behind a rel32.
 pub(super) struct SequenceLabels {
     pub start: CodeLabel,
     pub abort: CodeLabel,
-    pub after_abort: CodeLabel,
+    pub after_abort: Option<CodeLabel>,
     pub descriptor: CodeLabel,
     pub other: CodeLabel,
 }
@@ -156,8 +161,8 @@ pub(super) struct Cold {
     /// The label that the hot path jumps to when it cannot go on.
     pub way_out: CodeLabel,
     pub abort: CodeLabel,
-    /// Behind the way into shared code there.
-    pub after_abort: CodeLabel,
+    /// Behind the way into shared code there, if it leads there.
+    pub after_abort: Option<CodeLabel>,
     /// Behind the rel32 of the call for [`Shared::other`], if that is called.
     pub other: Option<CodeLabel>,
 }
@@ -175,6 +180,16 @@ pub(super) fn body(
     let mut literals = Literals::default();
     for filter in work.iter().filter_map(Work::filter) {
         literals.add(&mut a, filter)?;
+    }
+    let mut tallies = Vec::new();
+    for (work, links) in work.iter().zip(links) {
+        tallies.push(match work {
+            Work::Tally(straight) => {
+                let program = links.program;
+                Some(tally::before(&mut a, frame, runtime, straight, program)?)
+            }
+            _ => None,
+        });
     }
     let mut colds = Vec::new();
     for (work, links) in work.iter().zip(links) {
@@ -224,7 +239,8 @@ pub(super) fn body(
         frame.save(&mut a)?;
     }
     let mut first = true;
-    for (((work, links), cold), labels) in work.iter().zip(links).zip(colds).zip(&mut labels) {
+    let all = work.iter().zip(links).zip(colds).zip(tallies);
+    for ((((work, links), cold), tally), labels) in all.zip(&mut labels) {
         if work.is_early() {
             continue;
         }
@@ -233,6 +249,10 @@ pub(super) fn body(
             reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
         }
         *labels = Some(match (work, runtime.rseq_offset, cold) {
+            (Work::Tally(straight), Some(rseq), _) => {
+                let Some(before) = tally else { continue };
+                tally::hot(&mut a, frame, runtime, rseq, straight, links, before)?
+            }
             (Work::Record(record), Some(rseq), Some(cold)) => {
                 super::record::hot(&mut a, frame, runtime, rseq, record, first, links, cold)?
             }
@@ -243,7 +263,8 @@ pub(super) fn body(
             (Work::Count { counter, .. }, ..) => {
                 super::count::locked(&mut a, frame, runtime, *counter)?
             }
-            (Work::Run { .. } | Work::Unregister, ..) => continue, // they are early
+            // They are early, or not there without restartable sequences.
+            (Work::Run { .. } | Work::Unregister | Work::Tally(_), ..) => continue,
         });
         bind(&mut a, &mut rejected)?;
         first = false;
@@ -265,7 +286,10 @@ pub(super) fn body(
             Some(s) => Some(Sequence {
                 start: offset(&s.start)?,
                 abort: offset(&s.abort)?,
-                way: offset(&s.after_abort)? - offset(&s.abort)?,
+                way: match &s.after_abort {
+                    Some(label) => offset(label)? - offset(&s.abort)?,
+                    None => 0,
+                },
                 descriptor: offset(&s.descriptor)? - 4,
                 other: offset(&s.other)? - 4,
             }),
@@ -275,7 +299,10 @@ pub(super) fn body(
             Some(label) => Some(offset(label)? - 4),
             None => None,
         };
+        let more = labels.more.iter();
+        let more = more.map(|(label, patch)| Ok((offset(label)? - 4, *patch)));
         parts.push(Part {
+            more: more.collect::<Result<_, IcedError>>()?,
             value: offset(&labels.value.0)? - labels.value.1,
             begin: offset(&labels.begin)?,
             done: offset(&labels.done)?,
@@ -290,7 +317,8 @@ pub(super) fn body(
         const JUMP: u8 = 0xe9;
         for sequence in parts.iter().filter_map(|part| part.sequence.as_ref()) {
             // A count has no other way into shared code: there it is no call.
-            for rel32 in [sequence.aborted(), sequence.other] {
+            let aborted = (sequence.way > 0).then(|| sequence.aborted());
+            for rel32 in aborted.into_iter().chain([sequence.other]) {
                 if bytes[rel32 - 1] == CALL {
                     bytes[rel32 - 1] = JUMP;
                 }
@@ -349,7 +377,10 @@ pub(super) fn shared(
     }
     let mut a = CodeAssembler::new(64)?;
     let mut bases = address;
-    if work.iter().any(|w| matches!(w, Work::Count { .. })) {
+    if work
+        .iter()
+        .any(|w| matches!(w, Work::Count { .. } | Work::Tally(_)))
+    {
         // Where literals stand is known before the code that refers to them.
         bases = address.next_multiple_of(8);
         let counters = &runtime.counters;
@@ -377,7 +408,10 @@ pub(super) fn shared(
     let mut entries = Vec::new();
     for label in &labels {
         let Some((aborted, other)) = label else {
-            entries.push(Shared::default());
+            entries.push(Shared {
+                aborted: bases,
+                other: bases,
+            });
             continue;
         };
         entries.push(Shared {

@@ -2,10 +2,12 @@
 
 use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
+use super::tally::Patch;
 use super::{CompileError, Detour, Filter, Request, Runtime, Work};
 use crate::program::Program;
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::relocate;
+use capriole_ring::layout::directory;
 use iced_x86::Instruction;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,13 +32,17 @@ pub fn room(work: &[Work]) -> u64 {
     const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
     // A comparison, its jump, and a constant.
     const COMPARE: u64 = 40;
+    // The amount, the row, and the registers once more.
+    const TALLY: u64 = 448;
     let more = |w: &Work| {
         let compares = w.filter().map_or(0, Filter::compares_len) as u64;
-        let program = match w {
-            Work::Run { program, .. } => program.bytes.len() + PROGRAM_ALIGN,
-            _ => 0,
+        let program = w.program().map_or(0, |p| p.bytes.len() + PROGRAM_ALIGN);
+        let tally = if matches!(w, Work::Tally(_)) {
+            TALLY
+        } else {
+            0
         };
-        48 * w.fields().len() as u64 + COMPARE * compares + program as u64
+        48 * w.fields().len() as u64 + COMPARE * compares + program as u64 + tally
     };
     work.iter().map(|w| WORK + more(w)).sum::<u64>() + SITE
 }
@@ -126,6 +132,16 @@ impl Compiler {
     /// registers are fields.
     pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
         let restartable = self.runtime.rseq_offset.is_some();
+        let impossible =
+            |w: &Work| matches!(w, Work::Tally(straight) if !straight.is_possible(&self.runtime));
+        if request.work.iter().any(impossible) {
+            let possible = |w: &Work| w.possible(&self.runtime);
+            let work: Vec<Work> = request.work.iter().map(possible).collect();
+            return self.compile(&Request {
+                work: &work,
+                ..*request
+            });
+        }
         let frame = Frame::new(request, restartable);
         for filter in request.work.iter().filter_map(Work::filter) {
             filter.check(&self.runtime)?;
@@ -183,7 +199,7 @@ impl Compiler {
 
     /// Where the program stands that `work` has the resident run; 0 if it is other work.
     fn program(&mut self, work: &Work) -> u64 {
-        let Work::Run { program, .. } = work else {
+        let Some(program) = work.program() else {
             return 0;
         };
         if let Some(address) = self.programs.get(program) {
@@ -218,6 +234,11 @@ impl Compiler {
                 Work::Run { .. } => {
                     self.key.push(u8::MAX - 1);
                     self.key.extend(program.to_le_bytes());
+                }
+                Work::Tally(straight) => {
+                    self.key.push(u8::MAX - 2);
+                    self.key.extend(program.to_le_bytes());
+                    straight.key(&mut self.key);
                 }
             }
             if let Some(filter) = work.filter() {
@@ -290,11 +311,23 @@ impl Compiler {
                     let address = counters.shared() + u64::from(counters.offset(*counter));
                     put(image, value, &address.to_le_bytes());
                 }
+                (Work::Tally(straight), _) => {
+                    let offset = counters.offset(straight.counter());
+                    put(image, value, &offset.to_le_bytes());
+                    for (at, patch) in &part.more {
+                        let word = match patch {
+                            Patch::Event => straight.event(),
+                            Patch::Tag => straight.event().wrapping_add(directory::FIRST_TAG),
+                            Patch::Counter => offset,
+                        };
+                        put(image, from + at, &word.to_le_bytes());
+                    }
+                }
                 (Work::Unregister, _) => {}
             }
             if let Some(at) = part.locked {
                 let to = match work {
-                    Work::Run { .. } => self.runtime.run,
+                    Work::Run { .. } | Work::Tally(_) => self.runtime.run,
                     _ => self.runtime.locked,
                 };
                 relative(image, at, to)?;
@@ -302,7 +335,9 @@ impl Compiler {
             let Some(sequence) = &part.sequence else {
                 continue;
             };
-            relative(image, sequence.aborted(), shared.aborted)?;
+            if sequence.way > 0 {
+                relative(image, sequence.aborted(), shared.aborted)?;
+            }
             relative(image, sequence.other, shared.other)?;
             let Some(descriptor) = self.free.pop() else {
                 unreachable!("descriptors were reserved");

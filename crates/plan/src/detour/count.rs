@@ -36,7 +36,7 @@ pub(super) fn cold(
     Ok(Cold {
         way_out: abort,
         abort,
-        after_abort,
+        after_abort: Some(after_abort),
         other: None,
     })
 }
@@ -98,6 +98,7 @@ pub(super) fn hot(
             other,
         }),
         locked: None,
+        more: Vec::new(),
     })
 }
 
@@ -149,6 +150,7 @@ pub(super) fn locked(
         value,
         sequence: None,
         locked: None,
+        more: Vec::new(),
     })
 }
 

@@ -112,7 +112,7 @@ fn needs_literal(compare: &Compare) -> bool {
 }
 
 /// The lower `bytes` bytes of a 64-bit register.
-fn part(register: Register, bytes: u8) -> Register {
+pub(super) fn part(register: Register, bytes: u8) -> Register {
     let number = register.number() as u32;
     match bytes {
         8 => register,

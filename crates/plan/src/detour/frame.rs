@@ -1,6 +1,6 @@
 //! Which registers a detour uses, and how they are saved.
 
-use super::{Filter, Request, Work};
+use super::{Filter, Request, Straight, Work};
 use capriole_insn::liveness::RegSet;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
@@ -52,10 +52,13 @@ pub(super) fn near(address: u64) -> MemoryOperand {
 pub(super) struct Frame {
     /// Address of the packet's control, or of a counter.
     pub control: Register,
-    /// Address of the record.
+    /// Address of the record, or offset of a table's row.
     pub place: Register,
+    /// A table's key, and what is added there.
+    pub key: Register,
+    pub amount: Register,
     /// What is saved, from the stack pointer downwards; then `None`.
-    saved: [Register; 4],
+    saved: [Register; 7],
     pub keep_flags: bool,
     pub red_zone: bool,
     /// Whether the flags may still be read after the site.
@@ -76,10 +79,22 @@ impl Frame {
         let filters = filters.count() > 0;
         let live = request.live.gprs;
         let records = request.work.iter().any(|w| matches!(w, Work::Record(_)));
-        let counts = request.work.iter().any(|w| matches!(w, Work::Count { .. }));
+        let any = |asked: fn(&Straight) -> bool| {
+            let tallies = |w: &Work| matches!(w, Work::Tally(straight) if asked(straight));
+            request.work.iter().any(tallies)
+        };
+        let (keyed, amounts, shifts) = (
+            any(Straight::is_keyed),
+            any(Straight::has_amount),
+            any(Straight::shifts),
+        );
+        let counts = any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
         // Recording the locked way changes no flag.
         let keep_flags = request.live.flags && (counts || filters || records && restartable);
         let mut taken = fields;
+        if shifts {
+            taken.0 |= RegSet::of(Register::RCX).0;
+        }
         let mut take = |dead: &[Register]| {
             let free = |r: &&Register| !taken.contains(**r);
             let mut candidates = SCRATCH.iter().chain(dead).filter(free);
@@ -95,15 +110,19 @@ impl Frame {
             (false, true) => take(&[Register::RDX]),
             (false, false) => take(&[Register::RDX, Register::RAX]),
         };
-        let place = if records { take(&[]) } else { control };
+        let mut also = |wanted| if wanted { take(&[]) } else { control };
+        let (place, key, amount) = (also(records || keyed), also(keyed), also(amounts));
         // Without restartable sequences a record needs rax only.
         let used = [
             (Register::RAX, records || keep_flags || filters),
             (Register::RDX, records && restartable),
             (control, counts || records && restartable),
-            (place, records && restartable),
+            (place, records && restartable || keyed),
+            (key, keyed),
+            (amount, amounts),
+            (Register::RCX, shifts),
         ];
-        let mut saved = [Register::None; 4];
+        let mut saved = [Register::None; 7];
         let mut slots = saved.iter_mut();
         for (register, used) in used {
             // What is a field is saved even if dead: it is read again from there.
@@ -117,6 +136,8 @@ impl Frame {
         Frame {
             control,
             place,
+            key,
+            amount,
             saved,
             keep_flags,
             flags_live: request.live.flags,
@@ -127,7 +148,8 @@ impl Frame {
     /// All that distinguishes frames, as bytes.
     pub fn key(&self, key: &mut Vec<u8>) {
         let byte = |register: Register| register as u8;
-        key.extend([byte(self.control), byte(self.place)]);
+        let used = [self.control, self.place, self.key, self.amount];
+        key.extend(used.map(byte));
         key.extend(self.saved.map(byte));
         let bits = [self.keep_flags, self.red_zone, self.flags_live];
         key.extend(bits.map(u8::from));
@@ -136,7 +158,7 @@ impl Frame {
     /// What is saved, from the stack pointer downwards.
     pub fn saved(&self) -> &[Register] {
         let none = |r: &Register| *r == Register::None;
-        &self.saved[..self.saved.iter().position(none).unwrap_or(4)]
+        &self.saved[..self.saved.iter().position(none).unwrap_or(self.saved.len())]
     }
 
     /// Where `register` is saved, from the stack pointer of the hot path.

@@ -25,7 +25,7 @@ pub(super) fn cold(
     Ok(Cold {
         way_out,
         abort,
-        after_abort,
+        after_abort: Some(after_abort),
         other: Some(other),
     })
 }
@@ -111,6 +111,7 @@ pub(super) fn hot(
             other: cold.other.unwrap_or(done),
         }),
         locked: None,
+        more: Vec::new(),
     })
 }
 
@@ -192,5 +193,6 @@ pub(super) fn locked(
         value: (value, 8),
         sequence: None,
         locked: Some(called),
+        more: Vec::new(),
     })
 }

@@ -53,5 +53,6 @@ pub(super) fn early(
         value: (value, 4),
         sequence: None,
         locked: Some(called),
+        more: Vec::new(),
     })
 }

@@ -49,5 +49,6 @@ pub(super) fn hot(a: &mut CodeAssembler, rseq: Option<i32>) -> Result<Labels, Ic
         value: (begin, 0),
         sequence: None,
         locked: None,
+        more: Vec::new(),
     })
 }

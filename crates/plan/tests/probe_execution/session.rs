@@ -17,6 +17,7 @@ const GEOMETRY: Geometry = Geometry {
     packets: 64,
     journal: 1,
     counters: 6,
+    directories: 0,
 };
 /// How many counters there are.
 pub const COUNTERS: u32 = GEOMETRY.counters;
@@ -102,6 +103,7 @@ impl Session {
             switch: entries.switch,
             locked: entries.locked,
             run: entries.run,
+            directories: 0,
             counters: Counters {
                 address: self.base + GEOMETRY.counters_offset() as u64,
                 stride: GEOMETRY.counter_stride() as u32,

@@ -345,6 +345,7 @@ impl Code {
                 switch: entries.switch,
                 locked: entries.locked,
                 run: entries.run,
+                directories: memory.base + memory.geometry.directories_offset() as u64,
                 counters: Counters {
                     address: memory.base + memory.geometry.counters_offset() as u64,
                     stride: memory.geometry.counter_stride() as u32,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
-use crate::detour::{Compare, Counters, Operand, Record};
+use crate::detour::{Compare, Counters, Operand, Record, Straight, StraightAmount, StraightRow};
 use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
 use iced_x86::{Decoder, DecoderOptions, Register};
@@ -24,6 +24,7 @@ fn runtime(rseq_offset: Option<i32>) -> Runtime {
     Runtime {
         shadow_stack: false,
         heads: 0x7000_0000_1000,
+        directories: 0,
         counters: Counters {
             address: 0x7000_0001_0000,
             stride: 0x4_0000,
@@ -57,7 +58,8 @@ fn random_work(random: &mut Random) -> Vec<Work> {
     ];
     let mut one = || {
         let filter = random_filter(random);
-        match random.below(4) {
+        match random.below(5) {
+            4 => random_tally(random, filter),
             0 => Work::Count {
                 counter: random.below(0x8000) as u32,
                 filter,
@@ -92,6 +94,44 @@ fn random_work(random: &mut Random) -> Vec<Work> {
         }
     };
     (0..3).map(|_| one()).collect::<Vec<_>>()
+}
+
+fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
+    let width = Width {
+        bytes: [1, 2, 4, 8][random.below(4) as usize],
+        signed: random.below(2) == 0,
+        bits: None,
+    };
+    let (rdi, rcx) = (Register::RDI, Register::RCX);
+    let operand = [Operand::Thread, Operand::Register(rdi)][random.below(2) as usize];
+    let row = (random.below(2) == 0).then_some(StraightRow {
+        operand,
+        width,
+        directory: 64 * random.below(9),
+        shift: 20,
+        cells: 1 + random.below(4) as u32,
+    });
+    let flip = [0, u64::MAX, 1 << 63, !(1 << 63)][random.below(4) as usize];
+    let amount = match random.below(4) {
+        0 => StraightAmount::One,
+        1 => StraightAmount::Sum(rcx, width),
+        2 => StraightAmount::Maximum(rdi, width, flip),
+        _ => StraightAmount::Bucket(rcx, width),
+    };
+    let program = Program {
+        bytes: vec![0; 8 * random.below(3) as usize],
+        size: 24,
+        faults: false,
+    };
+    let (event, counter) = (random.below(1 << 32) as u32, random.below(0x8000) as u32);
+    Work::Tally(Straight::new(
+        event,
+        counter,
+        row,
+        amount,
+        Arc::new(program),
+        filter,
+    ))
 }
 
 /// Mostly none, sometimes one of few.
@@ -138,6 +178,7 @@ fn detours_are_what_the_assembler_makes() {
         for round in 0..2000 {
             let mut work = random_work(&mut random);
             work.truncate(random.below(3) as usize);
+            let work: Vec<Work> = work.iter().map(|w| w.possible(&runtime)).collect();
             // Few forms, so that most detours come from a template that was there.
             let request = Request {
                 work: &work,

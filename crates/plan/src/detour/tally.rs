@@ -1,0 +1,449 @@
+//! The code that adds to a cell of a table.
+//!
+//! ```text
+//!         amount, key                   from registers, as wide as they are meant
+//!         hash; look at the four rows of the key's home
+//!         none with this key and event: out
+//!         lea  descriptor(%rip), %r
+//!         mov  %r, %fs:rseq_cs
+//!  start  mov  %fs:cpu_id, %r
+//!         cmp  $cpus, %r                no such CPU: the thread is not registered
+//!         jae  out
+//!         imul $stride, %r
+//!         add  counters(%rip), %r
+//!         add  %row, %r
+//!         add  %amount, cell(%r)        the commit
+//! ```
+//!
+//! The way *out*, also that of who is aborted, puts the registers back and has the
+//! resident do the same by a program: it gives a new key its row, looks further than the
+//! key's home, and adds to the shared copy if nothing else is possible. An instruction is
+//! either done or not when the kernel looks, so nothing is added twice.
+//!
+//! The row is looked up outside the restartable sequence: rows that were given away are
+//! never moved or taken back, and a row's tag is written behind its key.
+
+use super::assemble::{
+    Labels, Links, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, SequenceLabels, bind, mark,
+};
+use super::frame::{Frame, at, fs, near};
+use super::{Filter, Operand, Runtime, run};
+use crate::condition::Width;
+use crate::program::{Program, histogram};
+use capriole_ring::layout::directory;
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use std::sync::Arc;
+
+/// Bytes of a row of a directory whose keys are one word.
+const ROW: u32 = 16;
+
+/// A cell that straight code adds to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Straight {
+    event: u32,
+    /// The counter that is the cell, in the first row if there are keys.
+    counter: u32,
+    row: Option<StraightRow>,
+    amount: StraightAmount,
+    /// Does the same, whatever the state of table and thread.
+    program: Arc<Program>,
+    filter: Option<Filter>,
+    registers: Vec<Register>,
+}
+
+/// Which row it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct StraightRow {
+    /// The key.
+    pub operand: Operand,
+    pub width: Width,
+    /// Offset of the table's directory behind the first one.
+    pub directory: u64,
+    /// From the hash to the number of a set.
+    pub shift: u32,
+    /// Cells of a row.
+    pub cells: u32,
+}
+
+/// What is added: see [`Amount`](crate::program::Amount).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum StraightAmount {
+    One,
+    Sum(Register, Width),
+    Maximum(Register, Width, u64),
+    Bucket(Register, Width),
+}
+
+impl StraightAmount {
+    fn number(self) -> Option<(Register, Width)> {
+        match self {
+            StraightAmount::One => None,
+            StraightAmount::Sum(register, width)
+            | StraightAmount::Maximum(register, width, _)
+            | StraightAmount::Bucket(register, width) => Some((register, width)),
+        }
+    }
+}
+
+impl Straight {
+    pub(crate) fn new(
+        event: u32,
+        counter: u32,
+        row: Option<StraightRow>,
+        amount: StraightAmount,
+        program: Arc<Program>,
+        filter: Option<Filter>,
+    ) -> Straight {
+        let key = row.and_then(|row| match row.operand {
+            Operand::Register(register) => Some(register),
+            Operand::Thread => None,
+        });
+        let registers = key.into_iter().chain(amount.number().map(|(r, _)| r));
+        Straight {
+            registers: registers.collect(),
+            event,
+            counter,
+            row,
+            amount,
+            program,
+            filter,
+        }
+    }
+
+    /// The event's id.
+    pub(super) fn event(&self) -> u32 {
+        self.event
+    }
+    /// The counter that is the cell, in the first row if there are keys.
+    pub(super) fn counter(&self) -> u32 {
+        self.counter
+    }
+    /// What does the same in any case.
+    pub(super) fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+    /// The registers that it looks at.
+    pub(super) fn registers(&self) -> &[Register] {
+        &self.registers
+    }
+    /// What asks whether it is done.
+    pub(super) fn filter(&self) -> Option<&Filter> {
+        self.filter.as_ref()
+    }
+    /// Whether a key or number is a bit field, for which there is no straight code.
+    pub(crate) fn has_bits(&self) -> bool {
+        let key = self.row.map(|row| row.width);
+        let number = self.amount.number().map(|(_, width)| width);
+        key.into_iter().chain(number).any(|w| w.bits.is_some())
+    }
+    /// Whether it looks for a row.
+    pub(super) fn is_keyed(&self) -> bool {
+        self.row.is_some()
+    }
+    /// Whether it needs a register for the amount.
+    pub(super) fn has_amount(&self) -> bool {
+        self.amount != StraightAmount::One
+    }
+    /// Whether it needs rcx, to shift by.
+    pub(super) fn shifts(&self) -> bool {
+        matches!(self.amount, StraightAmount::Bucket(..))
+    }
+    /// Whether everything that it needs is known.
+    pub(super) fn is_possible(&self, runtime: &Runtime) -> bool {
+        let asks = self.row.is_some_and(|row| row.operand == Operand::Thread);
+        runtime.rseq_offset.is_some() && (!asks || runtime.tid_offset.is_some())
+    }
+
+    /// All that distinguishes forms, as bytes: not the event, and not the cell.
+    pub(super) fn key(&self, key: &mut Vec<u8>) {
+        use std::io::Write;
+        let _ = write!(key, "{:?}{:?}", self.row, self.amount); // a vector takes everything
+    }
+}
+
+/// What stands before the hot path.
+pub(super) struct Before {
+    /// The word with the address of the directory's first row.
+    directory: CodeLabel,
+    /// The way out, also of who is aborted.
+    out: CodeLabel,
+    /// Behind the event's id there, and behind the call.
+    event: CodeLabel,
+    called: Option<CodeLabel>,
+    /// Where the way out goes on: behind the work.
+    done: CodeLabel,
+}
+
+/// Puts it here.
+pub(super) fn before(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Straight,
+    program: u64,
+) -> Result<Before, IcedError> {
+    let program = run::literal(a, frame, program)?;
+    let directory = mark(a)?;
+    if let Some(row) = work.row {
+        a.dq(&[runtime.directories + row.directory + directory::HEAD as u64])?;
+    }
+    let done = a.create_label();
+    a.dd(&[RSEQ_SIGNATURE])?;
+    let out = mark(a)?;
+    frame.restore(a)?;
+    let called = run::early(a, runtime, work.event, program)?;
+    frame.save(a)?;
+    a.jmp(done)?;
+    Ok(Before {
+        directory,
+        out,
+        event: called.value.0,
+        called: called.locked,
+        done,
+    })
+}
+
+/// The hot path.
+pub(super) fn hot(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    rseq: i32,
+    work: &Straight,
+    links: &Links,
+    before: Before,
+) -> Result<Labels, IcedError> {
+    let r = frame.control;
+    let r32 = r.full_register32();
+    let begin = mark(a)?;
+    let mut tags = Vec::new();
+    if let Some((register, width)) = work.amount.number() {
+        load(a, frame, frame.amount, register, width)?;
+        match work.amount {
+            StraightAmount::Maximum(_, _, flip) => turn_over(a, frame.amount, flip)?,
+            StraightAmount::Bucket(_, width) => bucket(a, frame.amount, width.signed)?,
+            _ => {}
+        }
+    }
+    if let Some(row) = &work.row {
+        match row.operand {
+            Operand::Register(register) => load(a, frame, frame.key, register, row.width)?,
+            Operand::Thread => {
+                let tid = fs(runtime.tid_offset.unwrap_or(0)); // it was checked
+                let key = frame.key.full_register32();
+                a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, key, tid)?)?;
+            }
+        }
+        let tag = work.event.wrapping_add(directory::FIRST_TAG) as i32;
+        find(a, frame, row, tag, &before, &mut tags)?;
+    }
+
+    let lea = Instruction::with2(Code::Lea_r64_m, r, near(links.descriptor))?;
+    a.add_instruction(lea)?;
+    let descriptor = mark(a)?;
+    let to = fs(rseq + RSEQ_CS);
+    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, r)?)?;
+    let start = mark(a)?;
+    let cpu = fs(rseq + RSEQ_CPU_ID);
+    a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, r32, cpu)?)?;
+    let cpus = runtime.counters.cpus as i32;
+    a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, r32, cpus)?)?;
+    a.jae(before.out)?;
+    let stride = runtime.counters.stride as i32;
+    a.add_instruction(Instruction::with3(Code::Imul_r64_rm64_imm32, r, r, stride)?)?;
+    let base = near(links.shared.other);
+    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, base)?)?;
+    let other = mark(a)?;
+    if work.row.is_some() {
+        a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
+    }
+    // Always with a displacement of 32 bits.
+    let offset = i64::from(runtime.counters.offset(work.counter));
+    let cell = |index, scale| MemoryOperand::new(r, index, scale, offset, 8, false, Register::None);
+    let mut done = before.done;
+    let behind = match work.amount {
+        StraightAmount::One | StraightAmount::Bucket(..) => {
+            let index = match work.has_amount() {
+                true => frame.amount,
+                false => Register::None,
+            };
+            let scale = if work.has_amount() { 8 } else { 1 };
+            let to = cell(index, scale);
+            a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;
+            5
+        }
+        StraightAmount::Sum(..) => {
+            let to = cell(Register::None, 1);
+            a.add_instruction(Instruction::with2(Code::Add_rm64_r64, to, frame.amount)?)?;
+            4
+        }
+        StraightAmount::Maximum(..) => {
+            let old = cell(Register::None, 1);
+            a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, frame.amount, old)?)?;
+            tags.push((mark(a)?, Patch::Counter));
+            a.jbe(done)?;
+            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, old, frame.amount)?)?;
+            4
+        }
+    };
+    bind(a, &mut done)?;
+    tags.push((before.event, Patch::Event));
+    Ok(Labels {
+        begin,
+        done,
+        value: (mark(a)?, behind),
+        sequence: Some(SequenceLabels {
+            start,
+            abort: before.out,
+            after_abort: None,
+            descriptor,
+            other,
+        }),
+        locked: before.called,
+        more: tags,
+    })
+}
+
+/// What else differs from detour to detour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patch {
+    /// u32: the event's id.
+    Event,
+    /// u32: the event's tag in the directory.
+    Tag,
+    /// u32: offset of the counter.
+    Counter,
+}
+
+/// Looks for the row; its cells' offset is in `frame.place` then.
+fn find(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    row: &StraightRow,
+    tag: i32,
+    before: &Before,
+    tags: &mut Vec<(CodeLabel, Patch)>,
+) -> Result<(), IcedError> {
+    let (key, h) = (frame.key, frame.place);
+    let (key32, h32) = (key.full_register32(), h.full_register32());
+    let gpr = |register| get_gpr64(register).unwrap_or(rax); // they are
+    if row.width.bytes == 8 || row.width.signed {
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, h, key)?)?;
+        a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, h, 32)?)?;
+        a.add_instruction(Instruction::with2(Code::Xor_r32_rm32, h32, key32)?)?;
+    } else {
+        a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, h32, key32)?)?;
+    }
+    a.add_instruction(Instruction::with2(Code::Xor_rm32_imm32, h32, tag)?)?;
+    tags.push((mark(a)?, Patch::Tag));
+    let factor = directory::HASH_FACTOR as i32;
+    a.add_instruction(Instruction::with3(
+        Code::Imul_r32_rm32_imm32,
+        h32,
+        h32,
+        factor,
+    )?)?;
+    a.add_instruction(Instruction::with2(Code::Shr_rm32_imm8, h32, row.shift)?)?;
+    let set = (directory::WAYS * ROW).ilog2();
+    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, h, set)?)?;
+    a.add(gpr(h), qword_ptr(before.directory))?;
+    let mut found = a.create_label();
+    for way in 0..directory::WAYS {
+        if way > 0 {
+            a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, h, ROW)?)?;
+        }
+        let there = at(h, directory::KEY as i64);
+        a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
+        match way + 1 < directory::WAYS {
+            true => a.je(found)?,
+            false => a.jne(before.out)?,
+        }
+    }
+    bind(a, &mut found)?;
+    let there = at(h, directory::TAG as i64);
+    a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, there, tag)?)?;
+    tags.push((mark(a)?, Patch::Tag));
+    a.jne(before.out)?;
+    a.sub(gpr(h), qword_ptr(before.directory))?;
+    let cells = row.cells * 8;
+    if !cells.is_multiple_of(ROW) {
+        a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, h, ROW.ilog2())?)?;
+        a.add_instruction(Instruction::with3(
+            Code::Imul_r64_rm64_imm32,
+            h,
+            h,
+            cells as i32,
+        )?)?;
+    } else if cells != ROW {
+        let factor = (cells / ROW) as i32;
+        a.add_instruction(Instruction::with3(Code::Imul_r64_rm64_imm32, h, h, factor)?)?;
+    }
+    Ok(())
+}
+
+/// Loads what is meant by the lower bytes of a register, also if that has been saved and
+/// holds something else now.
+fn load(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    to: Register,
+    from: Register,
+    width: Width,
+) -> Result<(), IcedError> {
+    use Code::*;
+    let to32 = to.full_register32();
+    let (code, to) = match (width.bytes, width.signed) {
+        (8, _) => (Mov_r64_rm64, to),
+        (4, false) => (Mov_r32_rm32, to32),
+        (4, true) => (Movsxd_r64_rm32, to),
+        (2, false) => (Movzx_r32_rm16, to32),
+        (2, true) => (Movsx_r64_rm16, to),
+        (_, false) => (Movzx_r32_rm8, to32),
+        (_, true) => (Movsx_r64_rm8, to),
+    };
+    a.add_instruction(match frame.slot(from) {
+        Some(slot) => Instruction::with2(code, to, at(Register::RSP, slot))?,
+        None => Instruction::with2(code, to, super::filter::part(from, width.bytes))?,
+    })
+}
+
+/// Turns over bits: all, the highest, all but that, or none.
+fn turn_over(a: &mut CodeAssembler, register: Register, bits: u64) -> Result<(), IcedError> {
+    if bits >> 62 & 1 == 1 {
+        a.add_instruction(Instruction::with1(Code::Not_rm64, register)?)?;
+    }
+    if matches!(bits >> 62, 1 | 2) {
+        a.add_instruction(Instruction::with2(Code::Btc_rm64_imm8, register, 63)?)?;
+    }
+    Ok(())
+}
+
+/// Makes a number the number of its [bucket](histogram). Spoils rcx.
+fn bucket(a: &mut CodeAssembler, number: Register, signed: bool) -> Result<(), IcedError> {
+    let number = get_gpr64(number).unwrap_or(rax); // it is one
+    let mut done = a.create_label();
+    if signed {
+        let mut positive = a.create_label();
+        a.test(number, number)?;
+        a.jns(positive)?;
+        a.neg(number)?;
+        of_positive(a, number)?;
+        a.add(number, histogram::BUCKETS as i32)?;
+        a.jmp(done)?;
+        bind(a, &mut positive)?;
+    }
+    of_positive(a, number)?;
+    bind(a, &mut done)
+}
+
+fn of_positive(a: &mut CodeAssembler, number: AsmRegister64) -> Result<(), IcedError> {
+    let mut small = a.create_label();
+    a.cmp(number, 1 << histogram::BITS)?;
+    a.jb(small)?;
+    a.bsr(rcx, number)?;
+    a.sub(ecx, histogram::BITS as i32)?;
+    a.shr(number, cl)?;
+    a.lea(number, qword_ptr(number + rcx * (1 << histogram::BITS)))?;
+    bind(a, &mut small)
+}

@@ -1,0 +1,388 @@
+//! Events that are added up in a table, rather than recorded.
+//!
+//! What registers alone decide (no key or one, which is a register or the thread; numbers
+//! in registers) is straight code, a piece for each cell; otherwise the resident fetches
+//! key and numbers into the spare part of a packet, where nothing is committed, and adds
+//! them up from there.
+
+use super::{Builder, FAULTS, Fetch, FetchError, Field, SIGNED, Source, Step, TALLIES, step};
+use crate::condition::{Condition, Width};
+use crate::detour::{Filter, Operand, Straight, StraightAmount, StraightRow, Work};
+use crate::program::{Content, Program};
+use capriole_ring::layout::directory;
+use capriole_ring::tables::Table;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub(super) const ONE: u8 = 0;
+pub(super) const SUM: u8 = 32;
+pub(super) const MAXIMUM: u8 = 64;
+pub(super) const BUCKET: u8 = 96;
+pub(super) const TABLE_SIZE: usize = 32;
+
+/// Most bytes of a string that is a key.
+pub const KEY_TEXT_LIMIT: u16 = 124;
+/// Most registers that straight code for a cell can look at.
+const MOST_REGISTERS: usize = 8;
+
+/// Log-linear histograms: numbers below 2^3 have a bucket each, and every power of two
+/// from there on has eight, so that a bucket is at most an eighth as wide as its numbers
+/// are large. (The scheme of HdrHistogram, with one digit of octal precision.)
+pub mod histogram {
+    use std::ops::RangeInclusive;
+
+    /// Bits of a number, below the highest, that tell its bucket.
+    pub const BITS: u32 = 3;
+    /// Buckets for numbers from 0 to 2^64 - 1. Those of negative numbers, by their
+    /// absolute values, are as many again.
+    pub const BUCKETS: u32 = (64 - BITS + 1) << BITS;
+
+    /// How many buckets there are for signed and for unsigned numbers.
+    pub fn buckets(signed: bool) -> u32 {
+        if signed { 2 * BUCKETS } else { BUCKETS }
+    }
+
+    /// The bucket of a number.
+    pub fn bucket(value: i128) -> u32 {
+        let first = if value < 0 { BUCKETS } else { 0 };
+        let value = value.unsigned_abs() as u64;
+        first
+            + match value >> BITS {
+                0 => value as u32,
+                _ => {
+                    let shift = value.ilog2() - BITS;
+                    (shift << BITS) + (value >> shift) as u32
+                }
+            }
+    }
+
+    /// The numbers that belong to a bucket.
+    ///
+    /// # Panics
+    /// If there is no such bucket.
+    pub fn numbers(bucket: u32) -> RangeInclusive<i128> {
+        assert!(bucket < 2 * BUCKETS);
+        let positive = bucket % BUCKETS;
+        let (low, high) = match positive >> BITS {
+            0 | 1 => (i128::from(positive), i128::from(positive)),
+            step => {
+                let shift = step - 1;
+                let low = i128::from(positive - (shift << BITS)) << shift;
+                (low, low + (1 << shift) - 1)
+            }
+        };
+        match bucket < BUCKETS {
+            true => low..=high,
+            false => -high..=-low,
+        }
+    }
+}
+
+/// What is added to a cell of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Amount {
+    /// One.
+    One,
+    /// The number in a field.
+    Sum(usize),
+    /// Nothing, but the largest value is kept, of the number in a field with these bits
+    /// turned over.
+    Maximum {
+        /// The field.
+        field: usize,
+        /// The bits: 0 for the largest of unsigned numbers, the highest bit for that of
+        /// signed ones, the opposite for the smallest.
+        flip: u64,
+    },
+    /// One to the [bucket](histogram) of the number in a field, counted from this cell.
+    Bucket(usize),
+}
+
+/// Where and how an event is added up. Of its fields the first ones are the key, then come
+/// numbers; as many as are `recorded`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tally {
+    /// The table.
+    pub table: Table,
+    /// How many of the fields are the key.
+    pub keys: usize,
+    /// Which cells of the row, and what is added to them. Where a field cannot be read,
+    /// its cells stay as they are.
+    pub cells: Vec<(u32, Amount)>,
+    /// The cell that counts hits of which a number could not be read.
+    pub unreadable: Option<u32>,
+}
+
+impl Amount {
+    fn field(self) -> Option<usize> {
+        match self {
+            Amount::One => None,
+            Amount::Sum(field) | Amount::Maximum { field, .. } | Amount::Bucket(field) => {
+                Some(field)
+            }
+        }
+    }
+}
+
+impl Tally {
+    /// Bytes that these fields take as a key, at most; 0: there is none.
+    pub fn key_size(keys: &[Field]) -> u32 {
+        let size = |field: &Field| match field.content {
+            _ if matches!(field.source, Source::Comm) => field.size(),
+            Content::Text => (4 + u64::from(KEY_TEXT_LIMIT)).next_multiple_of(8),
+            _ => field.size(),
+        };
+        let faults = keys.iter().any(|field| !field.pointers.is_empty());
+        keys.iter().map(size).sum::<u64>() as u32 + if faults { 8 } else { 0 }
+    }
+}
+
+impl Fetch {
+    /// What adds this event up.
+    ///
+    /// # Errors
+    /// A field is no number, or no key.
+    pub fn tally(&self, event: u32, tally: &Tally) -> Result<Vec<Work>, FetchError> {
+        for (index, field) in self.fields[..tally.keys].iter().enumerate() {
+            match field.content {
+                Content::Numbers { .. } | Content::Texts { .. } => {
+                    return Err(FetchError::NotAKey(index));
+                }
+                Content::Text if field.pointers.is_empty() && !field.is_text() => {
+                    return Err(FetchError::NotInMemory(index));
+                }
+                _ => {}
+            }
+        }
+        let values = tally.cells.iter().filter_map(|(_, amount)| amount.field());
+        for index in values {
+            self.width(index).ok_or(FetchError::NotANumber(index))?;
+        }
+        let (filter, rest) = self.split();
+        if rest.is_none()
+            && let Some(straight) = self.straight_cells(event, tally, filter.as_ref())?
+        {
+            return Ok(straight);
+        }
+        let program = self.tally_program(tally, &tally.cells, rest.as_ref(), true)?;
+        Ok(vec![Work::Run {
+            event,
+            program: Arc::new(program),
+            filter,
+        }])
+    }
+
+    /// Straight code for each cell, if there can be.
+    fn straight_cells(
+        &self,
+        event: u32,
+        tally: &Tally,
+        filter: Option<&Filter>,
+    ) -> Result<Option<Vec<Work>>, FetchError> {
+        let table = &tally.table;
+        let row = match (&self.fields[..tally.keys], table.shape.key) {
+            ([], 0) => None,
+            ([key], 8) => {
+                let (operand, width) = match (&key.source, key.register()) {
+                    (_, Some((register, width))) => (Operand::Register(register), width),
+                    (Source::Thread, _) => (Operand::Thread, Width::WORD),
+                    _ => return Ok(None),
+                };
+                Some(StraightRow {
+                    operand,
+                    width,
+                    directory: table.directory,
+                    shift: shift(table),
+                    cells: table.shape.cells,
+                })
+            }
+            _ => return Ok(None),
+        };
+        let number = |field: usize| self.fields[field].register();
+        let mut works = Vec::new();
+        for (cell, amount) in &tally.cells {
+            let amount_of = match *amount {
+                Amount::One => Some(StraightAmount::One),
+                Amount::Sum(field) => number(field).map(|(r, w)| StraightAmount::Sum(r, w)),
+                Amount::Maximum { field, flip } => {
+                    number(field).map(|(r, w)| StraightAmount::Maximum(r, w, flip))
+                }
+                Amount::Bucket(field) => number(field).map(|(r, w)| StraightAmount::Bucket(r, w)),
+            };
+            let Some(amount_of) = amount_of else {
+                return Ok(None);
+            };
+            let first = match row {
+                Some(_) => 0,
+                None => event - table.shape.events.start,
+            };
+            let counter = table.cell(first, *cell);
+            if let (None, StraightAmount::One) = (&row, &amount_of) {
+                works.push(Work::Count {
+                    counter,
+                    filter: filter.cloned(),
+                });
+                continue;
+            }
+            // What the straight code cannot do is done as the resident would have.
+            let first = works.is_empty();
+            let program = self.tally_program(tally, &[(*cell, *amount)], None, first)?;
+            works.push(Work::Tally(Straight::new(
+                event,
+                counter,
+                row,
+                amount_of,
+                Arc::new(program),
+                filter.cloned(),
+            )));
+        }
+        let registers: BTreeSet<_> = works.iter().flat_map(Work::fields).copied().collect();
+        let asked = filter.iter().flat_map(|filter| filter.registers());
+        let all: BTreeSet<_> = registers.into_iter().chain(asked).collect();
+        let bits = |w: &Work| matches!(w, Work::Tally(straight) if straight.has_bits());
+        Ok((all.len() <= MOST_REGISTERS && !works.iter().any(bits)).then_some(works))
+    }
+
+    /// The program that adds to these cells if `condition` holds. One program of those for
+    /// a hit has to count if there is no room for the key.
+    fn tally_program(
+        &self,
+        tally: &Tally,
+        cells: &[(u32, Amount)],
+        condition: Option<&Condition>,
+        counts_dropped: bool,
+    ) -> Result<Program, FetchError> {
+        let mut builder = Builder::new(self);
+        let table = describe(&tally.table);
+        let at = builder.texts.len() as u64;
+        builder.texts.extend(table);
+        let tree = builder.condition(condition)?;
+        for index in 0..self.fields.len() {
+            if index == tally.keys {
+                builder.steps.push(plain(step::KEY));
+            }
+            let is_key = index < tally.keys;
+            builder.field(index, KEY_TEXT_LIMIT)?;
+            // The key is the number, whatever stands above it in the register.
+            if is_key && let Some(width) = self.width(index) {
+                builder.steps.push(made(step::NARROW, 0, width));
+            }
+        }
+        if self.fields.len() == tally.keys {
+            builder.steps.push(plain(step::KEY));
+        }
+        builder.conclude(&tree);
+        builder.to_place.push(builder.steps.len());
+        builder.steps.push(Step {
+            a: u8::from(counts_dropped),
+            value: at,
+            ..plain(step::ROW)
+        });
+        for (cell, amount) in cells {
+            let of = |op, field: usize| Step {
+                limit: *cell as u16,
+                field: u8::try_from(field).unwrap_or(u8::MAX),
+                bit: (field - tally.keys) as u8,
+                ..made(step::TALLY, op, self.width(field).unwrap_or(Width::WORD))
+            };
+            builder.steps.push(match *amount {
+                Amount::One => Step {
+                    a: ONE,
+                    limit: *cell as u16,
+                    ..plain(step::TALLY)
+                },
+                Amount::Sum(field) => of(SUM, field),
+                Amount::Maximum { field, flip } => Step {
+                    value: flip,
+                    ..of(MAXIMUM, field)
+                },
+                Amount::Bucket(field) => of(BUCKET, field),
+            });
+        }
+        if let Some(cell) = tally.unreadable {
+            let can_fault = |field: &usize| !self.fields[*field].pointers.is_empty();
+            let values = (tally.keys..self.recorded).filter(can_fault);
+            builder.steps.push(Step {
+                limit: cell as u16,
+                value: values.fold(0, |mask, field| mask | 1 << field),
+                ..plain(step::UNREADABLE)
+            });
+        }
+        let faults = self.fields[..tally.keys]
+            .iter()
+            .any(|field| !field.pointers.is_empty());
+        builder.finish(TALLIES | if faults { FAULTS } else { 0 })
+    }
+}
+
+fn plain(op: u8) -> Step {
+    Step {
+        op,
+        ..Step::default()
+    }
+}
+
+/// A step that makes a number of this width.
+fn made(op: u8, how: u8, width: Width) -> Step {
+    let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
+    let signed = if width.is_signed() { SIGNED } else { 0 };
+    Step {
+        a: width.bytes | how | signed,
+        count: width.bits.map_or(0, bits),
+        ..plain(op)
+    }
+}
+
+/// From the hash of a key to the number of its set.
+fn shift(table: &Table) -> u32 {
+    32 - (table.rows / directory::WAYS).max(1).ilog2()
+}
+
+/// The table as the resident reads it.
+fn describe(table: &Table) -> Vec<u8> {
+    let mut bytes = table.directory.to_le_bytes().to_vec();
+    for word in [
+        table.rows,
+        table.shape.key,
+        table.first_cell,
+        table.shape.cells,
+        table.shape.events.start,
+        if table.shape.key == 0 {
+            0
+        } else {
+            shift(table)
+        },
+    ] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::histogram::{BUCKETS, bucket, numbers};
+
+    #[test]
+    fn buckets_part_all_numbers_without_gap() {
+        let mut next = 0;
+        for index in 0..BUCKETS {
+            let range = numbers(index);
+            assert_eq!(*range.start(), next, "bucket {index}");
+            for value in [*range.start(), *range.end()] {
+                assert_eq!(bucket(value), index, "{value}");
+            }
+            let width = range.end() - range.start() + 1;
+            assert!(width == 1 || width * 8 <= *range.start(), "{range:?}");
+            next = range.end() + 1;
+        }
+        assert_eq!(next, 1 << 64);
+        for index in BUCKETS + 1..2 * BUCKETS {
+            let (mirror, range) = (numbers(index - BUCKETS), numbers(index));
+            assert_eq!(
+                (*range.start(), *range.end()),
+                (-mirror.end(), -mirror.start())
+            );
+            assert_eq!(bucket(*range.start()), index);
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! Events that are added up are run, in a child process, from random registers and
+//! pointers: what stands in the table at the end must be what a plain evaluation of the
+//! same description gives, and the program must not notice. Some are interrupted at every
+//! instruction, so that every restartable sequence is aborted.
+
+#[path = "common/description.rs"]
+mod description;
+#[path = "common/mapped.rs"]
+mod mapped;
+#[path = "common/signals.rs"]
+mod signals;
+#[path = "../../insn/tests/support/mod.rs"]
+#[allow(unused_imports)]
+mod support;
+
+use capriole_insn::liveness::{Live, RegSet};
+use capriole_plan::condition::Width;
+use capriole_plan::detour::{Compiler, Counters, Request, Runtime, Work};
+use capriole_plan::program::{
+    Amount, Content, Fetch, Field, KEY_TEXT_LIMIT, Source, Tally, histogram,
+};
+use capriole_resident as resident;
+use capriole_ring::Memory;
+use capriole_ring::layout::Geometry;
+use capriole_ring::memory::Identity;
+use capriole_ring::tables::{Shape, Table, TableReader, Tables};
+use description::*;
+use iced_x86::Register;
+use mapped::map_session;
+use signals::step_from;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use support::random::Random;
+use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
+
+const DETOUR: u64 = COPY + 0x4000;
+/// Where a breakpoint stands from which it is stepped through.
+const STEP: u64 = DETOUR - 16;
+/// Events of the table; the second one is run.
+const EVENTS: std::ops::Range<u32> = 4710..4713;
+const EVENT: u32 = 4711;
+const RUNS: usize = 14;
+
+#[derive(Debug)]
+struct Case {
+    fetch: Fetch,
+    tally: Tally,
+    tables: Tables,
+    live: Live,
+    red_zone: bool,
+    rseq: bool,
+    stepped: bool,
+    seed: u64,
+}
+
+fn straight_field(random: &mut Random) -> Field {
+    let mut number = width(random);
+    if random.below(3) != 0 {
+        number.bits = None;
+    }
+    let source = match random.below(8) {
+        0 => Source::Thread,
+        _ => Source::Register(gpr(random)),
+    };
+    if source == Source::Thread {
+        number = Width::WORD;
+    }
+    Field {
+        source,
+        pointers: Vec::new(),
+        content: Content::Number(number),
+    }
+}
+
+/// A number, or, if it is for a key, maybe a text.
+fn single_field(random: &mut Random, key: bool) -> Field {
+    loop {
+        let field = random_field(random);
+        let text = matches!(field.source, Source::Comm | Source::Text(_))
+            || field.content == Content::Text;
+        let number = !text && matches!(field.content, Content::Number(_));
+        if number || key && text {
+            return field;
+        }
+    }
+}
+
+fn random_case(random: &mut Random, seed: u64) -> Case {
+    let straight = random.below(3) != 0;
+    let keys = random.below(if straight { 2 } else { 3 });
+    let values = random.below(3);
+    let hidden = random.below(3);
+    let fields: Vec<Field> = (0..keys + values + hidden)
+        .map(|index| match straight {
+            true => straight_field(random),
+            false if index < keys + values => single_field(random, index < keys),
+            false => random_field(random),
+        })
+        .collect();
+    let condition =
+        (hidden > 0 && random.below(2) == 0).then(|| random_condition(random, &fields, 2));
+    let recorded = keys + values;
+    let mut next = 0;
+    let mut cell = |count| {
+        next += count;
+        next - count
+    };
+    let mut cells = Vec::new();
+    let mut maxima = Vec::new();
+    for (field, value) in fields.iter().enumerate().take(recorded).skip(keys) {
+        let signed = matches!(value.content, Content::Number(w) if w.signed);
+        match random.below(4) {
+            0 => cells.push((cell(1), Amount::Sum(field))),
+            1 => cells.push((cell(histogram::buckets(signed)), Amount::Bucket(field))),
+            _ => {
+                let flip = random.pick(&[0, u64::MAX, 1 << 63, !(1 << 63)]);
+                maxima.push(cell(1));
+                let at = maxima[maxima.len() - 1];
+                cells.push((at, Amount::Maximum { field, flip }));
+            }
+        }
+    }
+    if cells.is_empty() || random.below(2) == 0 {
+        cells.push((cell(1), Amount::One));
+    }
+    let readable = |field: &Field| field.pointers.is_empty();
+    let unreadable = (!fields[keys..recorded].iter().all(readable)).then(|| cell(1));
+    let mut tables = Tables::behind(random.below(20) as u32);
+    let shape = |cells| Shape {
+        events: EVENTS,
+        key: Tally::key_size(&fields[..keys]),
+        keys: 4,
+        cells,
+        maxima: maxima.clone(),
+    };
+    tables.add(shape(1)).expect("room");
+    let table = tables.add(shape(next)).expect("room").clone();
+    Case {
+        tally: Tally {
+            table,
+            keys,
+            cells,
+            unreadable,
+        },
+        tables,
+        fetch: Fetch {
+            fields,
+            recorded,
+            condition,
+        },
+        live: Live {
+            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            flags: random.below(2) == 0,
+        },
+        red_zone: random.below(2) == 0,
+        rseq: random.below(4) != 0,
+        stepped: random.below(8) == 0,
+        seed,
+    }
+}
+
+fn cpus() -> u32 {
+    // SAFETY: asks for a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    u32::try_from(cpus).expect("a number of CPUs")
+}
+
+/// Session memory for one case.
+struct Session {
+    memory: Arc<Memory>,
+    geometry: Geometry,
+    base: u64,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        forget_sequence();
+        // SAFETY: the mapping was made for this session, and no detour of it runs.
+        unsafe { libc::munmap(self.base as *mut _, self.geometry.size()) };
+    }
+}
+
+impl Session {
+    fn new(case: &Case) -> Session {
+        let geometry = Geometry {
+            cpus: cpus(),
+            packet_size: 1 << 16,
+            packets: 8,
+            journal: 1,
+            counters: 0,
+            directories: 0,
+        }
+        .with_tables(&case.tables);
+        let (memory, base) = map_session(&geometry);
+        let nobody = Identity {
+            target: (0, 0),
+            owner: (0, 0),
+        };
+        memory.format(base, &geometry, &nobody);
+        Session {
+            memory,
+            geometry,
+            base,
+        }
+    }
+
+    /// Puts the resident and the detour in place, and something else for the resident's entry
+    /// `run`. Returns the detour's entry.
+    fn place(
+        &self,
+        sandbox: &mut Sandbox,
+        case: &Case,
+        run: Option<u64>,
+        work: &[Work],
+        other: &[Work],
+    ) -> u64 {
+        let rseq = rseq_offset().filter(|_| case.rseq);
+        let config = resident::Config {
+            session: self.base,
+            geometry: self.geometry,
+            rseq_offset: rseq,
+            tid_offset: Some(TID_OFFSET),
+            no_wake: true,
+            traps: 0,
+            old_trap: (0, 0),
+        };
+        forget_sequence();
+        sandbox.write(COPY, &resident::place(COPY, &config));
+        let entries = resident::entries(COPY);
+        let at = |offset: usize| self.base + offset as u64;
+        let runtime = Runtime {
+            shadow_stack: case.seed % 2 == 1,
+            heads: at(self.geometry.heads()),
+            directories: at(self.geometry.directories_offset()),
+            counters: Counters {
+                address: at(self.geometry.counters_offset()),
+                stride: self.geometry.counter_stride() as u32,
+                cpus: self.geometry.cpus,
+            },
+            rseq_offset: rseq,
+            tid_offset: Some(TID_OFFSET),
+            switch: entries.switch,
+            locked: entries.locked,
+            run: run.unwrap_or(entries.run),
+        };
+        let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
+        // Another event of the same form first.
+        let mut request = Request {
+            work: other,
+            displaced: &[],
+            resume: EXIT,
+            red_zone: case.red_zone,
+            live: case.live,
+        };
+        compiler.compile(&request).expect("all is near");
+        request.work = work;
+        let detour = compiler.compile(&request).expect("all is near");
+        sandbox.write(DETOUR, compiler.image());
+        if !case.stepped {
+            return detour.entry;
+        }
+        let mut jump = vec![0xcc, 0xe9];
+        jump.extend(((detour.entry - STEP - 6) as u32).to_le_bytes());
+        sandbox.write(STEP, &jump);
+        STEP
+    }
+}
+
+/// A table as it should be.
+#[derive(Default)]
+struct Expected {
+    rows: BTreeMap<Vec<u8>, Vec<u64>>,
+    dropped: u64,
+}
+
+impl Expected {
+    fn add(&mut self, world: &World, case: &Case) {
+        let Case { fetch, tally, .. } = case;
+        let wanted = fetch.condition.as_ref();
+        if !wanted.is_none_or(|condition| world.holds(&fetch.fields, condition)) {
+            return;
+        }
+        let (mut key, mut faults) = (Vec::new(), 0u64);
+        let mut can_fault = false;
+        for (index, field) in fetch.fields[..tally.keys].iter().enumerate() {
+            can_fault |= !field.pointers.is_empty();
+            let (mut bytes, good) = world.content(field);
+            let is_text = matches!(field.source, Source::Comm | Source::Text(_));
+            if let (Content::Number(width), true, false) = (field.content, good, is_text) {
+                let number = world.number(field, width).expect("it was read");
+                bytes = (number as u64).to_le_bytes().to_vec();
+            }
+            key.extend(bytes);
+            faults |= u64::from(!good) << index;
+        }
+        if can_fault {
+            key = [faults.to_le_bytes().to_vec(), key].concat();
+        }
+        let table = &tally.table;
+        let full = self.rows.len() == table.rows as usize && !self.rows.contains_key(&key);
+        if full && tally.keys > 0 {
+            self.dropped += 1;
+            return;
+        }
+        let empty = || vec![0; table.shape.cells as usize];
+        let row = self.rows.entry(key).or_insert_with(empty);
+        let mut bad = false;
+        for (cell, amount) in &tally.cells {
+            let (Amount::Sum(field) | Amount::Bucket(field) | Amount::Maximum { field, .. }) =
+                *amount
+            else {
+                row[*cell as usize] += 1;
+                continue;
+            };
+            let Content::Number(width) = fetch.fields[field].content else {
+                unreachable!("values are numbers")
+            };
+            let Some(number) = world.number(&fetch.fields[field], width) else {
+                bad = true;
+                continue;
+            };
+            let cell = *cell as usize;
+            match *amount {
+                Amount::Bucket(_) => row[cell + histogram::bucket(number) as usize] += 1,
+                Amount::Maximum { flip, .. } => row[cell] = row[cell].max(number as u64 ^ flip),
+                _ => row[cell] = row[cell].wrapping_add(number as u64),
+            }
+        }
+        // Also of one that no cell asks for.
+        let values = &fetch.fields[tally.keys..fetch.recorded];
+        bad |= values.iter().any(|field| !world.content(field).1);
+        if let (true, Some(cell)) = (bad, tally.unreadable) {
+            row[cell as usize] += 1;
+        }
+    }
+}
+
+fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), String> {
+    let work = |event| case.fetch.tally(event, &case.tally);
+    let works = work(EVENT).map_err(|e| e.to_string())?;
+    let other = work(EVENT + 1).map_err(|e| e.to_string())?;
+    let session = Session::new(case);
+    let mut random = Random::new(case.seed);
+    let mut expected = Expected::default();
+    // Keys come back.
+    let few: Vec<u64> = (0..3).map(|_| pointer(&mut random)).collect();
+    let bytes = area.fill(&mut random);
+    let entry = session.place(sandbox, case, None, &works, &other);
+    let runs = if case.stepped { 3 } else { RUNS };
+    for _ in 0..runs {
+        let mut input: State = random.state();
+        for register in &mut input.gprs {
+            match random.below(4) {
+                0 => {}
+                1 => *register = random.next() >> random.below(64),
+                _ => *register = random.pick(&few),
+            }
+        }
+        let seed = random.next();
+        let plain = sandbox.run(EXIT, &input, seed);
+        let out = sandbox.run(entry, &input, seed);
+        for register in case.live.gprs.iter() {
+            let i = register.number();
+            if out.state.gprs[i] != plain.state.gprs[i] {
+                return Err(format!("{register:?} was changed"));
+            }
+        }
+        if case.live.flags && out.state.flags != plain.state.flags {
+            return Err(format!(
+                "flags {:x}, not {:x}",
+                out.state.flags, plain.state.flags
+            ));
+        }
+        let kept = (STACK_POINTER & 0xfff) as usize - if case.red_zone { 128 } else { 0 };
+        let stack = out.stack[kept..2048] == plain.stack[kept..2048];
+        if !stack || out.data != plain.data {
+            return Err("memory was changed".to_owned());
+        }
+        let world = World {
+            area: bytes.clone(),
+            registers: plain.state.gprs,
+            stack: plain.stack.clone(),
+            data: plain.data.clone(),
+            comm: own_comm(),
+            tid: own_tid(),
+            text_limit: KEY_TEXT_LIMIT,
+        };
+        expected.add(&world, case);
+    }
+    compare_table(&session, &case.tally.table, &expected)
+}
+
+fn compare_table(session: &Session, table: &Table, expected: &Expected) -> Result<(), String> {
+    let contents = TableReader::new(session.memory.clone(), session.geometry).read(table);
+    let rows = contents.rows.into_iter();
+    let rows: BTreeMap<Vec<u8>, Vec<u64>> = rows
+        .filter(|row| table.shape.key > 0 || row.cells.iter().any(|cell| *cell > 0))
+        .map(|row| (row.event, row.key, row.cells))
+        .inspect(|(event, ..)| assert_eq!(*event, EVENT))
+        .map(|(_, key, cells)| (key, cells))
+        .collect();
+    let nothing = |cells: &Vec<u64>| cells.iter().all(|cell| *cell == 0);
+    let wanted = expected.rows.iter();
+    let wanted: BTreeMap<_, _> = wanted
+        .filter(|(_, cells)| table.shape.key > 0 || !nothing(cells))
+        .map(|(key, cells)| (key.clone(), cells.clone()))
+        .collect();
+    if contents.dropped != expected.dropped {
+        return Err(format!(
+            "{} dropped, not {}",
+            contents.dropped, expected.dropped
+        ));
+    }
+    if rows != wanted {
+        let brief = |rows: &BTreeMap<Vec<u8>, Vec<u64>>| -> Vec<String> {
+            let cells = |cells: &[u64]| -> Vec<(usize, u64)> {
+                cells
+                    .iter()
+                    .copied()
+                    .enumerate()
+                    .filter(|c| c.1 > 0)
+                    .collect()
+            };
+            rows.iter()
+                .map(|(key, row)| format!("{key:x?}: {:x?}", cells(row)))
+                .collect()
+        };
+        return Err(format!("{:#?}, not {:#?}", brief(&rows), brief(&wanted)));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_added_up_is_what_the_description_says() {
+    if thread_word(TID_OFFSET) != own_tid() {
+        println!("skipped: this C library keeps the thread's id elsewhere");
+        return;
+    }
+    let mut random = Random::new(11);
+    let count = std::env::var("CAPRIOLE_LONG").map_or(1_200, |_| 100_000);
+    let cases: Vec<Case> = (0..count)
+        .map(|i| random_case(&mut random, i + 1))
+        .collect();
+    let straight = |case: &&Case| {
+        let works = case.fetch.tally(EVENT, &case.tally).expect("it is one");
+        works.iter().any(|w| matches!(w, Work::Tally(_)))
+    };
+    let share = cases.iter().filter(straight).count();
+    assert!(share > cases.len() / 10, "only {share} are straight code");
+    // A child has half a minute.
+    for cases in cases.chunks(600) {
+        let mut area = None;
+        in_child(
+            cases,
+            |sandbox, case| {
+                let area = area.get_or_insert_with(|| {
+                    step_from(STEP);
+                    Area::map()
+                });
+                run_case(sandbox, area, case)
+            },
+            |case| format!("{case:#x?}\n{:#x?}", case.fetch.tally(EVENT, &case.tally)),
+        );
+    }
+}
+
+/// A key that has its row is added to by straight code alone, unless that was interrupted.
+#[test]
+fn known_keys_need_no_resident() {
+    if rseq_offset().is_none() {
+        println!("skipped: this C library registers no restartable sequences");
+        return;
+    }
+    let mut random = Random::new(5);
+    let straight = |case: &Case| {
+        let works = case.fetch.tally(EVENT, &case.tally).expect("it is one");
+        works.iter().all(|w| matches!(w, Work::Tally(_)))
+    };
+    let cases: Vec<Case> = (0..400)
+        .map(|i| Case {
+            rseq: true,
+            stepped: false,
+            ..random_case(&mut random, i + 1)
+        })
+        .filter(|case| straight(case) && case.fetch.condition.is_none())
+        .take(30)
+        .collect();
+    assert_eq!(cases.len(), 30);
+    in_child(
+        &cases,
+        |sandbox, case| {
+            const INSTEAD: u64 = STEP - 64;
+            let works = case.fetch.tally(EVENT, &case.tally).expect("it is one");
+            let session = Session::new(case);
+            let input: State = Random::new(case.seed).state();
+            let entry = session.place(sandbox, case, None, &works, &works);
+            sandbox.run(entry, &input, 1);
+            // Instead of the resident a counter: lock incq 24(%rip); ret
+            let entry = session.place(sandbox, case, Some(INSTEAD), &works, &works);
+            let mut counter = vec![0xf0, 0x48, 0xff, 0x05, 24, 0, 0, 0, 0xc3];
+            counter.resize(40, 0);
+            sandbox.write(INSTEAD, &counter);
+            for _ in 0..100 {
+                sandbox.run(entry, &input, 1);
+            }
+            // SAFETY: the sandbox keeps that memory mapped.
+            let calls = unsafe { ((INSTEAD + 32) as *const u64).read_volatile() };
+            match calls < 50 {
+                true => Ok(()),
+                false => Err(format!("the resident was called {calls} times of 100")),
+            }
+        },
+        |case| format!("{case:#x?}"),
+    );
+}

@@ -1,0 +1,358 @@
+//! What is kept of events by key: tables in session memory, and how they are read.
+//!
+//! A table has a row for each key. Which row is whose says its *directory*, which stands
+//! once in session memory; a row that was given away is never taken back or moved, so that
+//! who has found a row needs no lock to use it. What is kept stands in the row's *cells*,
+//! which are [counters](crate::Counters): each CPU has its own copy, and there is a shared
+//! one.
+//!
+//! ```text
+//! directory   64 bytes: hits of keys for which there was no room
+//!             rows: u32 tag (event + 2; 0: free; 1: being written), u32 bytes of the key,
+//!                   the key
+//! cells       row 0: cell 0, cell 1, ...; row 1: ...       for each CPU, and shared
+//! ```
+//!
+//! A key's home is a set of four rows, told by its hash; where that is full, the sets
+//! behind it are tried. Two threads that find the same key at the same moment may take a
+//! row each; the reader puts them together. Where no key is asked for, a table has no
+//! directory, and a row for each event.
+
+use crate::Memory;
+use crate::layout::{Geometry, MAX_COUNTERS, directory};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// What a table is asked to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Ids of the events that it is for.
+    pub events: Range<u32>,
+    /// Bytes of the longest key, a multiple of 8; 0: there is no key.
+    pub key: u32,
+    /// Keys that there has to be room for; without a key nobody asks.
+    pub keys: u32,
+    /// Cells of a row, at least 1.
+    pub cells: u32,
+    /// Cells, in a row, of which the largest value is kept; others are sums.
+    pub maxima: Vec<u32>,
+}
+
+/// A table and its place in session memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// What it holds.
+    pub shape: Shape,
+    /// Byte offset of its directory behind [`Geometry::directories_offset`].
+    pub directory: u64,
+    /// Rows: with keys a power of two, at least eight.
+    pub rows: u32,
+    /// The counter that is cell 0 of row 0; the others follow, row by row.
+    pub first_cell: u32,
+}
+
+impl Table {
+    /// Bytes of a row of the directory.
+    pub fn row_size(&self) -> u32 {
+        directory::KEY as u32 + self.shape.key
+    }
+
+    /// The counter that is a cell of a row.
+    pub fn cell(&self, row: u32, cell: u32) -> u32 {
+        self.first_cell + row * self.shape.cells + cell
+    }
+}
+
+/// Why there is no room for a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the tables would take more than 2 GiB for each CPU; ask for fewer keys, or for fewer events with histograms"
+)]
+pub struct TooLarge;
+
+/// All tables of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tables {
+    tables: Vec<Table>,
+    counters: u32,
+    directories: u64,
+}
+
+impl Tables {
+    /// No tables, behind `counters` counters for other things.
+    pub fn behind(counters: u32) -> Tables {
+        Tables {
+            counters,
+            ..Tables::default()
+        }
+    }
+
+    /// Makes room for one more table.
+    ///
+    /// # Errors
+    /// There would be more counters than a session can have.
+    pub fn add(&mut self, shape: Shape) -> Result<&Table, TooLarge> {
+        let rows = match shape.key {
+            0 => shape.events.end - shape.events.start,
+            // At most half of the rows are in use, so that a set is seldom full.
+            _ => {
+                let rows = shape.keys.max(4).checked_mul(2).ok_or(TooLarge)?;
+                rows.checked_next_power_of_two().ok_or(TooLarge)?
+            }
+        };
+        let counters = rows
+            .checked_mul(shape.cells)
+            .and_then(|cells| cells.checked_add(self.counters))
+            .filter(|counters| *counters <= MAX_COUNTERS)
+            .ok_or(TooLarge)?;
+        let table = Table {
+            directory: self.directories,
+            rows,
+            first_cell: self.counters,
+            shape,
+        };
+        if table.shape.key > 0 {
+            let size = directory::HEAD as u64 + u64::from(rows) * u64::from(table.row_size());
+            self.directories += size.next_multiple_of(directory::HEAD as u64);
+        }
+        self.counters = counters;
+        self.tables.push(table);
+        Ok(&self.tables[self.tables.len() - 1])
+    }
+
+    /// The tables, in the order in which they were added.
+    pub fn all(&self) -> &[Table] {
+        &self.tables
+    }
+
+    /// Counters that they take, with those before.
+    pub fn counters(&self) -> u32 {
+        self.counters
+    }
+
+    /// Bytes that their directories take.
+    pub fn directories(&self) -> u64 {
+        self.directories
+    }
+}
+
+/// What is kept of an event under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The event's id.
+    pub event: u32,
+    /// The key's bytes.
+    pub key: Vec<u8>,
+    /// The values of the cells: sums modulo 2^64, and maxima.
+    pub cells: Vec<u64>,
+}
+
+/// A table as it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Contents {
+    /// Its rows; without a key, those of all events.
+    pub rows: Vec<Row>,
+    /// Hits that were not counted, as there was no room for their key.
+    pub dropped: u64,
+}
+
+/// Reads tables of a session.
+///
+/// What the target wrote may be nonsense: then so are the numbers, and nothing else.
+#[derive(Debug, Clone)]
+pub struct TableReader {
+    memory: Arc<Memory>,
+    geometry: Geometry,
+}
+
+impl TableReader {
+    /// The tables in session memory of this geometry.
+    ///
+    /// # Panics
+    /// If `memory` is smaller than the geometry says.
+    pub fn new(memory: Arc<Memory>, geometry: Geometry) -> TableReader {
+        assert!(memory.len() >= geometry.size());
+        TableReader { memory, geometry }
+    }
+
+    /// The rows of a table that the geometry has room for. While the target runs, what
+    /// belongs to one hit may have been read in part.
+    pub fn read(&self, table: &Table) -> Contents {
+        if table.shape.key == 0 {
+            let events = table.shape.events.clone();
+            let row = |(row, event)| Row {
+                event,
+                key: Vec::new(),
+                cells: self.cells(table, row),
+            };
+            return Contents {
+                rows: (0..).zip(events).map(row).collect(),
+                dropped: 0,
+            };
+        }
+        let start = self.geometry.directories_offset() + table.directory as usize;
+        let mut rows: Vec<Row> = Vec::new();
+        let mut known: HashMap<(u32, Vec<u8>), usize> = HashMap::new();
+        for index in 0..table.rows {
+            let at = start + directory::HEAD + index as usize * table.row_size() as usize;
+            let tag = self.memory.load_u32(at + directory::TAG);
+            let Some(event) = tag.checked_sub(directory::FIRST_TAG) else {
+                continue;
+            };
+            if !table.shape.events.contains(&event) {
+                continue; // written over
+            }
+            let length = self.memory.load_u32(at + directory::LENGTH);
+            let mut key = vec![0; length.min(table.shape.key) as usize];
+            self.memory.read(at + directory::KEY, &mut key);
+            let cells = self.cells(table, index);
+            let known = known.entry((event, key.clone())).or_insert(rows.len());
+            match rows.get_mut(*known) {
+                Some(row) => merge(&table.shape, &mut row.cells, &cells),
+                None => rows.push(Row { event, key, cells }),
+            }
+        }
+        Contents {
+            rows,
+            dropped: self.memory.load(start + directory::DROPPED),
+        }
+    }
+
+    /// The cells of a row, from all CPUs.
+    fn cells(&self, table: &Table, row: u32) -> Vec<u64> {
+        let mut all = vec![0; table.shape.cells as usize];
+        let mut copy = all.clone();
+        for cpu in 0..=self.geometry.cpus {
+            for (cell, value) in copy.iter_mut().enumerate() {
+                let counter = table.cell(row, cell as u32);
+                *value = self.memory.load(self.geometry.counter(cpu, counter));
+            }
+            merge(&table.shape, &mut all, &copy);
+        }
+        all
+    }
+}
+
+/// Puts the cells of one row to those of another.
+fn merge(shape: &Shape, into: &mut [u64], from: &[u64]) {
+    for (cell, (into, from)) in (0..).zip(into.iter_mut().zip(from)) {
+        *into = match shape.maxima.contains(&cell) {
+            true => (*into).max(*from),
+            false => into.wrapping_add(*from),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::MemfdFlags;
+
+    fn shape(events: Range<u32>, key: u32, keys: u32) -> Shape {
+        Shape {
+            events,
+            key,
+            keys,
+            cells: 3,
+            maxima: vec![2],
+        }
+    }
+
+    fn session(tables: &Tables) -> (Arc<Memory>, Geometry) {
+        let geometry = Geometry::for_buffer(1 << 16, 2, 4).with_tables(tables);
+        let fd = rustix::fs::memfd_create("tables-test", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&fd, geometry.size() as u64).expect("ftruncate");
+        let memory = Memory::map(&fd, geometry.size()).expect("map");
+        (Arc::new(memory), geometry)
+    }
+
+    fn put(memory: &Memory, geometry: &Geometry, table: &Table, row: u32, tag: u32, key: &[u8]) {
+        let at = geometry.directories_offset()
+            + table.directory as usize
+            + directory::HEAD
+            + row as usize * table.row_size() as usize;
+        memory.store_u32(at + directory::TAG, tag);
+        memory.store_u32(at + directory::LENGTH, key.len() as u32);
+        memory.write(at + directory::KEY, key);
+    }
+
+    #[test]
+    fn rows_are_put_together_by_event_and_key() {
+        let mut tables = Tables::behind(5);
+        tables.add(shape(3..5, 0, 0)).expect("room");
+        tables.add(shape(5..7, 16, 10)).expect("room");
+        let (memory, geometry) = session(&tables);
+        let reader = TableReader::new(memory.clone(), geometry);
+        let [plain, keyed] = tables.all() else {
+            panic!("two tables")
+        };
+        assert_eq!((keyed.rows, keyed.first_cell), (32, 5 + 6));
+        for (cpu, value) in [(0, 10), (1, 20), (2, 5)] {
+            for cell in 0..3 {
+                memory.store(geometry.counter(cpu, plain.cell(1, cell)), value);
+                memory.store(geometry.counter(cpu, keyed.cell(7, cell)), value);
+                memory.store(geometry.counter(cpu, keyed.cell(9, cell)), value + 1);
+            }
+        }
+        put(&memory, &geometry, keyed, 7, 5 + 2, b"12345678");
+        put(&memory, &geometry, keyed, 9, 5 + 2, b"12345678"); // by another thread
+        put(&memory, &geometry, keyed, 31, 6 + 2, b"12345678");
+        put(&memory, &geometry, keyed, 8, directory::CLAIMED, b"1234");
+        let row = |event, key: &[u8], cells: [u64; 3]| Row {
+            event,
+            key: key.to_vec(),
+            cells: cells.to_vec(),
+        };
+        assert_eq!(
+            reader.read(plain).rows,
+            [row(3, b"", [0, 0, 0]), row(4, b"", [35, 35, 20])]
+        );
+        let contents = reader.read(keyed);
+        assert_eq!(contents.dropped, 0);
+        assert_eq!(
+            contents.rows,
+            [
+                row(5, b"12345678", [73, 73, 21]),
+                row(6, b"12345678", [0, 0, 0])
+            ]
+        );
+    }
+
+    #[test]
+    fn nonsense_from_the_target_is_read_without_harm() {
+        let mut tables = Tables::default();
+        tables.add(shape(0..1, 8, 4)).expect("room");
+        let (memory, geometry) = session(&tables);
+        let from = geometry.directories_offset();
+        for at in (from..geometry.packets_offset()).step_by(8) {
+            memory.store(at, u64::MAX);
+        }
+        let table = &tables.all()[0];
+        put(&memory, &geometry, table, 0, 2, &[7; 8]);
+        memory.store_u32(from + directory::HEAD + directory::LENGTH, u32::MAX);
+        let contents = TableReader::new(memory, geometry).read(table);
+        assert_eq!(contents.dropped, u64::MAX);
+        assert_eq!(contents.rows.len(), 1);
+        assert_eq!(contents.rows[0].key, [7; 8]);
+    }
+
+    #[test]
+    fn tables_do_not_overlap_and_have_a_limit() {
+        let mut tables = Tables::default();
+        for keys in [1, 4, 5, 1000] {
+            tables.add(shape(0..1, 24, keys)).expect("room");
+        }
+        for pair in tables.all().windows(2) {
+            let directory = pair[0].directory + 64 + u64::from(pair[0].rows * pair[0].row_size());
+            assert!(directory <= pair[1].directory, "{pair:?}");
+            assert!(pair[0].cell(pair[0].rows, 0) <= pair[1].first_cell);
+            assert!(pair[0].rows >= 2 * pair[0].shape.keys.max(4));
+        }
+        for keys in [1 << 27, u32::MAX] {
+            assert_eq!(tables.add(shape(0..1, 8, keys)), Err(TooLarge));
+        }
+        assert_eq!(tables.all().len(), 4);
+    }
+}
