@@ -109,7 +109,8 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     let mut maxima = Vec::new();
     for (field, value) in fields.iter().enumerate().take(recorded).skip(keys) {
         let signed = matches!(value.content, Content::Number(w) if w.signed);
-        match random.below(4) {
+        match random.below(5) {
+            4 => cells.push((cell(1), Amount::Readable(field))),
             0 => cells.push((cell(1), Amount::Sum(field))),
             1 => cells.push((cell(histogram::buckets(signed)), Amount::Bucket(field))),
             _ => {
@@ -306,8 +307,10 @@ impl Expected {
         let row = self.rows.entry(key).or_insert_with(empty);
         let mut bad = false;
         for (cell, amount) in &tally.cells {
-            let (Amount::Sum(field) | Amount::Bucket(field) | Amount::Maximum { field, .. }) =
-                *amount
+            let (Amount::Sum(field)
+            | Amount::Bucket(field)
+            | Amount::Readable(field)
+            | Amount::Maximum { field, .. }) = *amount
             else {
                 row[*cell as usize] += 1;
                 continue;
@@ -321,6 +324,7 @@ impl Expected {
             };
             let cell = *cell as usize;
             match *amount {
+                Amount::Readable(_) => row[cell] += 1,
                 Amount::Bucket(_) => row[cell + histogram::bucket(number) as usize] += 1,
                 Amount::Maximum { flip, .. } => row[cell] = row[cell].max(number as u64 ^ flip),
                 _ => row[cell] = row[cell].wrapping_add(number as u64),

@@ -521,11 +521,10 @@ static void tally(const struct step *step, const struct state *state)
 {
 	u64 value = 1, cell = state->row + step->limit;
 	u32 op = step->a & TALLY_MASK;
-	if (op != TALLY_ONE) {
-		if (step->field < 64 && state->faults >> step->field & 1)
-			return; /* not read */
+	if (step->field < 64 && state->faults >> step->field & 1)
+		return; /* not read */
+	if (op != TALLY_ONE)
 		value = number(READ(((u64 *)state->key)[step->bit]), step->a, step->count);
-	}
 	if (op == TALLY_BUCKET) {
 		cell += bucket_of(value, step->a & TEST_SIGNED && !step->count);
 		value = 1;

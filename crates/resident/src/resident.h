@@ -141,8 +141,8 @@ struct program {
 /* Finds the row of the key, in the table (struct table) at `value`. If there is no room,
  * it ends here, and is counted if `a` is 1. */
 #define STEP_ROW 20
-/* Adds to cell `limit` of the row: one, or number `bit` behind the key, which is field
- * `field` and made as STEP_TEST makes it (a, count). */
+/* Adds to cell `limit` of the row, if field `field` could be read: one, or number `bit`
+ * behind the key, made as STEP_TEST makes it (a, count). */
 #define STEP_TALLY 21
 /* Adds one to cell `limit` if a field in the mask `value` could not be read. */
 #define STEP_UNREADABLE 22

@@ -83,6 +83,8 @@ pub mod histogram {
 pub enum Amount {
     /// One.
     One,
+    /// One, if a field can be read.
+    Readable(usize),
     /// The number in a field.
     Sum(usize),
     /// Nothing, but the largest value is kept, of the number in a field with these bits
@@ -117,9 +119,10 @@ impl Amount {
     fn field(self) -> Option<usize> {
         match self {
             Amount::One => None,
-            Amount::Sum(field) | Amount::Maximum { field, .. } | Amount::Bucket(field) => {
-                Some(field)
-            }
+            Amount::Readable(field)
+            | Amount::Sum(field)
+            | Amount::Maximum { field, .. }
+            | Amount::Bucket(field) => Some(field),
         }
     }
 }
@@ -202,7 +205,9 @@ impl Fetch {
         let mut works = Vec::new();
         for (cell, amount) in &tally.cells {
             let amount_of = match *amount {
+                // What is a register can be read.
                 Amount::One => Some(StraightAmount::One),
+                Amount::Readable(field) => number(field).map(|_| StraightAmount::One),
                 Amount::Sum(field) => number(field).map(|(r, w)| StraightAmount::Sum(r, w)),
                 Amount::Maximum { field, flip } => {
                     number(field).map(|(r, w)| StraightAmount::Maximum(r, w, flip))
@@ -288,9 +293,11 @@ impl Fetch {
             builder.steps.push(match *amount {
                 Amount::One => Step {
                     a: ONE,
+                    field: u8::MAX,
                     limit: *cell as u16,
                     ..plain(step::TALLY)
                 },
+                Amount::Readable(field) => of(ONE, field),
                 Amount::Sum(field) => of(SUM, field),
                 Amount::Maximum { field, flip } => Step {
                     value: flip,
