@@ -1,5 +1,6 @@
 //! Files of definitions: one event a line, as they are written to the kernel's `uprobe_events`.
 
+use crate::aggregation::{Aggregate, Aggregation};
 use crate::error::ParseError;
 use crate::fetch::FetchArg;
 use crate::names::automatic_name;
@@ -69,7 +70,7 @@ impl Definition {
 /// unless it stands in double quotes. A definition does not go on in the next line.
 ///
 /// As in the kernel, several definitions may have the same name: they are one event in several
-/// places, and must be of the same kind and have the same arguments. The same place twice is
+/// places, and must be of the same kind and have the same arguments, aggregates and keys. The same place twice is
 /// refused, and so is the removal of what is not there.
 ///
 /// # Errors
@@ -189,6 +190,27 @@ fn word_at(argument: &FetchArg) -> usize {
     }
 }
 
+/// Where what is shown of an event first differs from that of another; `Some(None)` where there
+/// is less of it.
+fn differs(one: &Aggregation, other: &Aggregation) -> Option<Option<usize>> {
+    fn first<T, K: PartialEq>(
+        one: &[T],
+        other: &[T],
+        what: impl Fn(&T) -> K,
+        at: impl Fn(&T) -> usize,
+    ) -> Option<Option<usize>> {
+        let mut pairs = one.iter().zip(other);
+        let different = pairs.position(|(a, b)| what(a) != what(b));
+        let extra = (one.len() != other.len()).then_some(other.len());
+        different.or(extra).map(|index| one.get(index).map(&at))
+    }
+    let aggregate = |a: &Aggregate| (a.function, a.field.clone());
+    let behind = one.keys.first().map(|key| key.at);
+    let aggregates = first(&one.aggregates, &other.aggregates, aggregate, |a| a.at);
+    let keys = first(&one.keys, &other.keys, |key| key.kind.clone(), |k| k.at);
+    aggregates.map(|at| at.or(behind)).or(keys)
+}
+
 /// Refuses what cannot be the same event as others of its name.
 fn fits<'a>(
     line: &str,
@@ -216,6 +238,11 @@ fn fits<'a>(
             let extra = event.arguments.get(pairs.len()).map(word_at);
             let at = extra.unwrap_or(line.trim_end().len());
             return error(at, "argument type or name is different from existing probe");
+        }
+        if let Some(at) = differs(&event.aggregation, &other.aggregation) {
+            let at = at.unwrap_or(line.trim_end().len());
+            let message = "aggregates or keys are different from existing probe";
+            return error(at, message);
         }
         let values = |event: &EventSpec| -> Vec<_> {
             let values = event.arguments.iter();

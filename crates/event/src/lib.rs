@@ -1,7 +1,7 @@
 //! What to record: the text of an event, parsed.
 //!
 //! ```text
-//! [KIND] OBJECT:PLACE [ARGUMENT]... [if FILTER]
+//! [KIND] OBJECT:PLACE [ARGUMENT|AGGREGATE]... [by KEY[,] KEY...] [if FILTER]
 //!
 //! KIND      p  r  p:EVENT  p:GROUP/EVENT  r:GROUP/        as in the kernel's uprobe_events
 //! OBJECT    PATH, the start of a library's file name, or nothing for the main program
@@ -11,6 +11,9 @@
 //!           \NUMBER  \"TEXT"  VARIABLE  +|-[u]OFFSET(VALUE)
 //! TYPE      u8..u64  s8..s64  x8..x64  char  string  ustring  symbol  bWIDTH@OFFSET/SIZE
 //!           TYPE[COUNT]
+//! AGGREGATE count()  sum(X)  min(X)  max(X)  avg(X)  hist(X)
+//! X         ARGUMENT, or the name of one that stands before
+//! KEY       X  tid  comm  cpu
 //! FILTER    FIELD OPERATOR NUMBER|"TEXT", with && || ! ( )
 //!
 //! uprobe:PATH:SYMBOL[+OFFSET]   uretprobe:PATH:SYMBOL   usdt:PATH:PROVIDER:NAME
@@ -36,6 +39,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aggregation;
 mod at;
 mod definitions;
 mod error;
@@ -50,6 +54,7 @@ mod parse;
 mod spec;
 mod symbol;
 
+pub use aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
 pub use at::At;
 pub use definitions::{Definition, DefinitionError, DefinitionErrors, definitions};
 pub use error::ParseError;

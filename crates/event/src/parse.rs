@@ -1,5 +1,6 @@
 //! The parser: kind and name, object, place, arguments and filter, from left to right.
 
+mod aggregation;
 mod arguments;
 pub(crate) mod fetch;
 mod filter;
@@ -68,9 +69,9 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
     if at == At::Return {
         place::can_return(text, head.end, &site)?;
     }
-    let (arguments, arguments_end) = arguments::parse(text, site.end, end, at)?;
-    let filter = match text[arguments_end..end].strip_prefix("if") {
-        Some(_) => Some(filter::parse(text, arguments_end + 2, end, &arguments)?),
+    let body = arguments::parse(text, site.end, end, at)?;
+    let filter = match text[body.end..end].strip_prefix("if") {
+        Some(_) => Some(filter::parse(text, body.end + 2, end, &body.arguments)?),
         None => None,
     };
     Ok(EventSpec {
@@ -81,7 +82,8 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
         object: site.object,
         place: site.place,
         reference_counter: site.reference_counter,
-        arguments,
+        arguments: body.arguments,
+        aggregation: body.aggregation,
         filter,
     })
 }

@@ -1,5 +1,6 @@
 //! What a parsed event says.
 
+use crate::aggregation::Aggregation;
 use crate::at::At;
 use crate::error::ParseError;
 use crate::fetch::FetchArg;
@@ -27,6 +28,9 @@ pub struct EventSpec {
     pub reference_counter: Option<u64>,
     /// What to record at each hit, in the order given; at most 128, with different names.
     pub arguments: Vec<FetchArg>,
+    /// What is made of all hits together. Every field that it names is in `arguments`, also if
+    /// it was written inside an aggregate or behind `by`.
+    pub aggregation: Aggregation,
     /// What a hit must meet to be recorded. Every field that it names is in `arguments` or in
     /// [`Filter::COMMON`], unless there is `$arg*` among the arguments.
     pub filter: Option<Filter>,

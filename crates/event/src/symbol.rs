@@ -5,6 +5,7 @@
 //!     ^ blank at depth 0        ^ not a bracket        ^ belongs to it
 //! ```
 
+use crate::aggregation::Function;
 use crate::glob::set_width;
 
 /// A character that is not part of an operator's name, and where it is.
@@ -152,6 +153,32 @@ pub(crate) fn assigned(text: &str) -> Option<&str> {
     (!value.starts_with('=')).then_some(value)
 }
 
+/// The function of the aggregate that `text` starts with: its name and a parenthesis, maybe with
+/// blanks between, which is a mistake.
+pub(crate) fn starts_aggregate(text: &str) -> Option<Function> {
+    let name = text.find(|c| !is_word(c))?;
+    let function = Function::from_name(&text[..name])?;
+    let behind = text[name..].trim_start();
+    behind.starts_with('(').then_some(function)
+}
+
+/// Whether an aggregate or the word `by` starts at `rest`, behind a blank outside all brackets.
+///
+/// No demangler prints a return type before `sum(`, as templates alone have one (`int
+/// sum<int>(int)`); but `operator sum()` is a conversion and `transaction clone for sum(int)` a
+/// function.
+fn starts_statistics(before: &str, rest: &str) -> bool {
+    let is_by = || rest.split(char::is_whitespace).next() == Some("by");
+    (starts_aggregate(rest).is_some() || is_by())
+        && !matches!(last_word(before), "operator" | "for")
+}
+
+/// The word that `text` ends with, before blanks.
+fn last_word(text: &str) -> &str {
+    let mut words = text.trim_end().rsplit(|c| !is_word(c));
+    words.next().unwrap_or("")
+}
+
 /// Whether a symbol goes on with `rest` after a blank outside all brackets.
 fn continues(before: &str, rest: &str) -> bool {
     let word = rest.split(|c: char| !is_word(c)).next().unwrap_or("");
@@ -163,6 +190,9 @@ fn continues(before: &str, rest: &str) -> bool {
         return has_parameters(before);
     }
     if rest.starts_with(|c: char| c.is_ascii_digit()) {
+        return false;
+    }
+    if starts_statistics(before, rest) {
         return false;
     }
     // `operator new(...)`, `operator unsigned long() const`: the name goes on to the parenthesis.
@@ -178,10 +208,15 @@ fn continues(before: &str, rest: &str) -> bool {
 
 /// Where the first argument starts in `text`, or its end.
 fn argument_start(text: &str) -> usize {
-    text.char_indices()
+    let end = text
+        .char_indices()
         .filter(|(_, c)| c.is_whitespace())
         .find(|(at, _)| starts_argument(text[*at..].trim_start()))
-        .map_or(text.len(), |(at, _)| at)
+        .map_or(text.len(), |(at, _)| at);
+    Scanner::new(&text[..end])
+        .filter(|spot| spot.c.is_whitespace() && spot.depth == 0)
+        .find(|spot| starts_statistics(&text[..spot.at], text[spot.at..].trim_start()))
+        .map_or(end, |spot| spot.at)
 }
 
 /// Whether a parenthesis opens outside all other brackets.

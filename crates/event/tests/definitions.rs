@@ -66,6 +66,69 @@ fn one_event_in_several_places() {
     assert_eq!(left(":f\n:f").len(), 2); // without names
 }
 
+/// Events of one name are shown together, so that they must be shown alike.
+#[test]
+fn aggregates_in_a_file() {
+    let first = "p:a/x :f sum(n=%di:s32) count() by tid, fd=%si # totals\n";
+    assert_eq!(
+        left(first)[0].1,
+        "p:a/x :f sum(n=%di:s32) count() by tid, fd=%si"
+    );
+    let both = |second: &str| left(&format!("{first}{second}")).len();
+    assert_eq!(
+        both("p:a/x :g n=%dx:s32 sum(n) count() by tid fd=%si if fd > 3"),
+        2
+    );
+    assert_eq!(both("p:a/y :g max(n=%di:s32)"), 2);
+    let text = format!(
+        "{first}\
+p:a/x :g max(n=%di:s32) count() by tid, fd=%si
+p:a/x :g sum(n=%di:s32) by tid, fd=%si
+p:a/x :g sum(n=%di:s32) count() hist(n) by tid, fd=%si
+p:a/x :g sum(n=%di:s32) count() by cpu, fd=%si
+p:a/x :g n=%di:s32 fd=%si sum(n) count() by tid
+p:a/x :g n=%di:s32 fd=%si
+p:a/x :f sum(n=%di:s32) count() by tid, fd=%si
+p:a/x :g sum(n=%di:s32
+"
+    );
+    let errors = definitions(&text).unwrap_err();
+    insta::assert_snapshot!(errors.to_string(), @r"
+    line 2: aggregates or keys are different from existing probe
+      p:a/x :g max(n=%di:s32) count() by tid, fd=%si
+               ^
+      help: line 1 has an event of this name
+    line 3: aggregates or keys are different from existing probe
+      p:a/x :g sum(n=%di:s32) by tid, fd=%si
+                                 ^
+      help: line 1 has an event of this name
+    line 4: aggregates or keys are different from existing probe
+      p:a/x :g sum(n=%di:s32) count() hist(n) by tid, fd=%si
+                                      ^
+      help: line 1 has an event of this name
+    line 5: aggregates or keys are different from existing probe
+      p:a/x :g sum(n=%di:s32) count() by cpu, fd=%si
+                                         ^
+      help: line 1 has an event of this name
+    line 6: aggregates or keys are different from existing probe
+      p:a/x :g n=%di:s32 fd=%si sum(n) count() by tid
+                                                     ^
+      help: line 1 has an event of this name
+    line 7: aggregates or keys are different from existing probe
+      p:a/x :g n=%di:s32 fd=%si
+                               ^
+      help: line 1 has an event of this name
+    line 8: there is already the exact same probe event
+      p:a/x :f sum(n=%di:s32) count() by tid, fd=%si
+      ^
+      help: line 1 has an event of this name
+    line 9: the brace of sum is not closed
+      p:a/x :g sum(n=%di:s32
+                            ^
+      help: write sum(NAME=VALUE:TYPE), or sum(NAME) of a field before it
+    ");
+}
+
 #[test]
 fn single_lines() {
     let remove = |group: Option<&str>, name: &str| {

@@ -1,8 +1,8 @@
 //! Random texts: an event or an error, and never a panic.
 
 use capriole_event::{
-    At, Base, Definition, Deref, EventSpec, Fetch, FieldType, Filter, Gpr, ObjectRef, Place,
-    definitions,
+    Aggregate, Aggregation, At, Base, Definition, Deref, EventSpec, Fetch, FieldType, Filter,
+    Function, Gpr, Key, KeyKind, ObjectRef, Place, definitions,
 };
 use proptest::prelude::*;
 
@@ -20,6 +20,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
                 prop_assert!(text.is_char_boundary(argument.at) && argument.at < text.len());
             }
             spec.is_glob();
+            check_aggregation(&spec)?;
             again(&spec)
         }
         Err(error) => {
@@ -33,6 +34,41 @@ fn check(text: &str) -> Result<(), TestCaseError> {
             Ok(())
         }
     }
+}
+
+/// Checks what holds for the aggregates and keys of every event.
+fn check_aggregation(spec: &EventSpec) -> Result<(), TestCaseError> {
+    let Aggregation { aggregates, keys } = &spec.aggregation;
+    prop_assert!(aggregates.len() <= Aggregation::MAX_AGGREGATES);
+    prop_assert!(keys.len() <= Aggregation::MAX_KEYS);
+    let field = |name: &str| spec.arguments.iter().find(|a| a.name == name);
+    for (index, aggregate) in aggregates.iter().enumerate() {
+        prop_assert!(spec.text[aggregate.at..].starts_with(aggregate.function.as_str()));
+        let same = |other: &Aggregate| other.to_string() == aggregate.to_string();
+        prop_assert!(!aggregates[..index].iter().any(same));
+        let is_count = aggregate.function == Function::Count;
+        prop_assert_eq!(aggregate.field.is_none(), is_count);
+        if let Some(name) = &aggregate.field {
+            let found = field(name).map(|field| (&field.fetch.base, field.known_type()));
+            let (base, known) = found.unwrap();
+            prop_assert!(*base != Base::AllArguments);
+            prop_assert!(known.is_none_or(|known| known.count.is_none() && !known.is_string()));
+        }
+    }
+    for (index, key) in keys.iter().enumerate() {
+        prop_assert!(spec.text.is_char_boundary(key.at) && key.at < spec.text.len());
+        let same = |other: &Key| other.name() == key.name();
+        prop_assert!(!keys[..index].iter().any(same));
+        if let KeyKind::Field(name) = &key.kind {
+            let known = field(name).unwrap().known_type();
+            prop_assert!(known.is_none_or(|known| known.count.is_none()));
+        }
+    }
+    let starts = aggregates.iter().map(|a| a.at);
+    let starts: Vec<usize> = starts.chain(keys.iter().map(|k| k.at)).collect();
+    prop_assert!(starts.is_sorted_by(|a, b| a < b));
+    prop_assert_eq!(spec.aggregation.at(), starts.first().copied());
+    Ok(())
 }
 
 /// Checks that an event, written again in one ordinary way, means the same.
@@ -72,6 +108,17 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
     for argument in &spec.arguments {
         text += &format!(" {argument}");
     }
+    // Variables of these names, which no language has, stand in an aggregate or with a name of
+    // their own only; or they stood behind one, and would go on with a symbol.
+    let is_word = |text: &str| matches!(text, "by" | "if" | "operator" | "for");
+    if (!spec.aggregation.is_empty() && spec.arguments.iter().any(|a| is_word(&a.to_string())))
+        || spec.aggregation.keys.iter().any(|key| key.name() == "if")
+    {
+        return Ok(());
+    }
+    if !spec.aggregation.is_empty() {
+        text += &format!(" {}", spec.aggregation);
+    }
     if let Some(filter) = &spec.filter {
         text += &format!(" if {filter}");
     }
@@ -95,6 +142,11 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
             .collect()
     };
     prop_assert_eq!(arguments(&second), arguments(spec));
+    let aggregation = |spec: &EventSpec| {
+        let keys = spec.aggregation.keys.iter().map(|key| key.kind.clone());
+        (spec.aggregation.to_string(), keys.collect::<Vec<_>>())
+    };
+    prop_assert_eq!(aggregation(&second), aggregation(spec));
     let filter = |spec: &EventSpec| spec.filter.as_ref().map(Filter::to_string);
     prop_assert_eq!(filter(&second), filter(spec));
     Ok(())
@@ -201,6 +253,14 @@ fn pieces() -> impl Strategy<Value = String> {
         "list[2].name",
         "if",
         " if ",
+        "count()",
+        "sum(",
+        "hist(",
+        " avg(a) ",
+        "max(x=",
+        "min",
+        "by",
+        " by ",
         "cpu",
         "comm",
         "tid",
@@ -216,7 +276,7 @@ fn pieces() -> impl Strategy<Value = String> {
 }
 
 /// Definitions that are right.
-const VALID: [&str; 9] = [
+const VALID: [&str; 12] = [
     "p:net/req /usr/bin/app:0x830 fd=%di:s32 path=+0(%si):string if fd >= 3 && comm ~ \"ngi*\"",
     "r:net/ret /usr/bin/app:0x830(0x10)%return ret=$retval:x32 $comm",
     ":ns::Foo::bar(int, char const*) const a=+0x10(-u8(+8(%rdi))):u16[4] \\\"a \\\"b\" @+0x10:b3@5/32",
@@ -225,6 +285,9 @@ const VALID: [&str; 9] = [
     "usdt:/bin/app:net:req* $arg1 $arg*",
     "/usr/bin/app:src/file.c:120 $stack $stack3 \\-1:s8",
     "-:net/req",
+    "libc:read sum(n=$arg3:u64) hist(n) count() by fd=$arg1:s32, comm if n > 0",
+    "p:a/b :f(int) const avg(+8(+0(%di)):u32) max( req->len ) by \\\"a, b\" cpu,tid",
+    "/bin/app:0x10 by by=%di hist=%si, req->name:string if by == 3",
     "void std::sort<int*>(int*, int*):f # comment",
 ];
 
@@ -283,6 +346,137 @@ fn fetches() -> impl Strategy<Value = Fetch> {
     prop_oneof![4 => number, 1 => text]
 }
 
+/// A field to be written, and its type.
+type Drawn = (Fetch, Option<FieldType>, bool);
+
+/// Fields of which most can be added up, all different.
+fn drawn_fields() -> impl Strategy<Value = Vec<Drawn>> {
+    let field = (fetches(), 0..8_usize, any::<bool>()).prop_map(|(fetch, pick, named)| {
+        let of_memory = ["u8", "s32", "x64", "b3@5/32", "string", "u16[4]", "char"];
+        let of_others = ["u64", "s8", "x16", "b1@0/8", "symbol", "u32", "char"];
+        let types = match (&fetch.base, fetch.is_memory()) {
+            (Base::Comm | Base::Text(_) | Base::AllArguments, _) => ["string"; 7],
+            (_, true) => of_memory,
+            (_, false) => of_others,
+        };
+        let field_type = types.get(pick).map(|name| name.parse().unwrap());
+        // What these are called is told by their place among the fields.
+        let numbered = matches!(fetch.base, Base::Register(_));
+        (fetch, field_type, named || !numbered)
+    });
+    prop::collection::vec(field, 1..6).prop_map(|mut fields| {
+        fields.retain(|(fetch, ..)| fetch.base != Base::AllArguments);
+        let mut all: Vec<Drawn> = Vec::new();
+        for field in fields {
+            if field.2 || !all.contains(&field) {
+                all.push(field);
+            }
+        }
+        all
+    })
+}
+
+/// Writes an event, and keeps what it must be read as.
+struct Writer {
+    text: String,
+    fields: Vec<Drawn>,
+    /// The name of each field that is written.
+    names: Vec<Option<String>>,
+    arguments: Vec<(String, Fetch, Option<FieldType>)>,
+    aggregation: Aggregation,
+}
+
+impl Writer {
+    /// Writes a field: in full the first time, and again if that is wished.
+    fn field(&mut self, index: usize, full: bool) -> String {
+        let (fetch, field_type, named) = self.fields[index].clone();
+        let name = match &self.names[index] {
+            Some(name) => name.clone(),
+            None => {
+                let name = match named {
+                    true => format!("f{index}"),
+                    false => format!("arg{}", self.arguments.len() + 1),
+                };
+                self.names[index] = Some(name.clone());
+                self.arguments
+                    .push((name.clone(), fetch.clone(), field_type));
+                return self.field(index, true);
+            }
+        };
+        if !full {
+            self.text += &name;
+            return name;
+        }
+        if named {
+            self.text += &format!("{name}=");
+        }
+        self.text += &fetch.to_string();
+        if let Some(field_type) = field_type {
+            self.text += &format!(":{field_type}");
+        }
+        name
+    }
+
+    fn item(&mut self, index: usize, function: Option<Function>, full: bool, blank: &str) {
+        let Some(function) = function else {
+            if self.names[index].is_none() {
+                self.text += " ";
+                self.field(index, true);
+            }
+            return;
+        };
+        let (fetch, field_type, _) = &self.fields[index];
+        let known = field_type.or(fetch.default_type());
+        let is_number = known.is_none_or(|known| {
+            let name = known.to_string();
+            !name.ends_with(']') && !["string", "char", "symbol"].contains(&name.as_str())
+        });
+        let same = |other: &Aggregate| {
+            other.function == function
+                && (function == Function::Count || other.field == self.names[index])
+        };
+        if !is_number || self.aggregation.aggregates.iter().any(same) {
+            return;
+        }
+        let at = self.text.len() + 1;
+        self.text += &format!(" {function}({blank}");
+        let field = (function != Function::Count).then(|| self.field(index, full));
+        self.text += &format!("{blank})");
+        self.aggregation.aggregates.push(Aggregate {
+            function,
+            field,
+            at,
+        });
+    }
+
+    fn key(&mut self, index: usize, common: Option<KeyKind>, full: bool, separator: &str) {
+        let (_, field_type, _) = self.fields[index];
+        let name = match &common {
+            Some(kind) => Some(kind.name()),
+            None => self.names[index].as_deref(),
+        };
+        let known = |key: &Key| Some(key.name()) == name;
+        if self.aggregation.keys.iter().any(known)
+            || common.is_none() && field_type.is_some_and(|found| found.count.is_some())
+        {
+            return;
+        }
+        self.text += match self.aggregation.keys.is_empty() {
+            true => "\tby ",
+            false => separator,
+        };
+        let at = self.text.len();
+        let kind = match common {
+            Some(kind) => {
+                self.text += kind.name();
+                kind
+            }
+            None => KeyKind::Field(self.field(index, full)),
+        };
+        self.aggregation.keys.push(Key { kind, at });
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -303,6 +497,8 @@ proptest! {
         check(&format!("lib:{text} $arg1"))?;
         check(&format!("p:g/e /bin/ls:0x1000 {text}"))?;
         check(&format!(":f x=%di s=+0(%si):string v $comm if {text}"))?;
+        check(&format!(":f x=%di sum({text}) by {text}"))?;
+        check(&format!("/bin/ls:16 x by {text} if cpu == 1"))?;
     }
 
     #[test]
@@ -367,5 +563,51 @@ proptest! {
     fn fetches_are_read_as_they_are_written(fetch in fetches()) {
         let text = fetch.to_string();
         prop_assert_eq!(text.parse::<Fetch>(), Ok(fetch), "{}", text);
+    }
+
+    #[test]
+    fn aggregates_and_keys_are_read_as_they_are_written(
+        place in prop::sample::select(vec!["r :f", "r /bin/ls:16", "r :int f<a>(a) const"]),
+        fields in drawn_fields(),
+        items in prop::collection::vec(
+            (any::<prop::sample::Index>(), 0..9_usize, any::<bool>(), 0..3_usize), 0..12,
+        ),
+        keys in prop::collection::vec(
+            (any::<prop::sample::Index>(), 0..7_usize, any::<bool>(), 0..4_usize), 0..8,
+        ),
+        filter in any::<bool>(),
+    ) {
+        prop_assume!(!fields.is_empty());
+        let count = fields.len();
+        let mut writer = Writer {
+            text: place.to_string(),
+            fields,
+            names: vec![None; count],
+            arguments: Vec::new(),
+            aggregation: Aggregation::default(),
+        };
+        for (index, function, full, blank) in items {
+            let function = Function::ALL.get(function).copied();
+            writer.item(index.index(count), function, full, ["", " ", "\t "][blank]);
+        }
+        for (index, common, full, separator) in keys {
+            let common = [KeyKind::Thread, KeyKind::Comm, KeyKind::Cpu].get(common).cloned();
+            let separator = [",", ", ", " ", " ,\t"][separator];
+            writer.key(index.index(count), common, full, separator);
+        }
+        if filter {
+            writer.text += " if cpu == 1";
+        }
+        let read = EventSpec::parse(&writer.text);
+        prop_assert!(read.is_ok(), "{}", read.unwrap_err());
+        let read = read.unwrap();
+        let arguments = read.arguments.iter();
+        let arguments: Vec<_> = arguments
+            .map(|a| (a.name.clone(), a.fetch.clone(), a.field_type))
+            .collect();
+        prop_assert_eq!(arguments, writer.arguments, "{}", &writer.text);
+        prop_assert_eq!(&read.aggregation, &writer.aggregation, "{}", &writer.text);
+        prop_assert_eq!(read.filter.is_some(), filter);
+        check(&writer.text)?;
     }
 }

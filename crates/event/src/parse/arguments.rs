@@ -1,52 +1,160 @@
 //! Parsing the list of fetch arguments: names, types, and what goes together.
 
+use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
 use crate::error::ParseError;
 use crate::fetch::{Base, FetchArg};
 use crate::field_type::{self, FieldType};
 use crate::names;
+use crate::parse::aggregation;
 use crate::parse::fetch::{self, closing_quote};
+use crate::symbol::starts_aggregate;
 
 /// As many as the kernel takes.
 const MAX_ARGUMENTS: usize = 128;
 
-/// Parses the arguments in `text[start..end]`, and says where they end: at the end, or at the
-/// word `if`.
-pub(super) fn parse(
-    text: &str,
-    start: usize,
-    end: usize,
-    at_site: At,
-) -> Result<(Vec<FetchArg>, usize), ParseError> {
-    let mut arguments: Vec<FetchArg> = Vec::new();
+/// What stands between the place and the filter.
+pub(super) struct Body {
+    pub arguments: Vec<FetchArg>,
+    pub aggregation: Aggregation,
+    /// Where it ends: at the end of the text, or at the word `if`.
+    pub end: usize,
+}
+
+/// Parses the arguments, aggregates and keys in `text[start..end]`.
+pub(super) fn parse(text: &str, start: usize, end: usize, at_site: At) -> Result<Body, ParseError> {
+    let mut fields = Fields {
+        text,
+        end,
+        at_site,
+        all: Vec::new(),
+        aggregates: Vec::new(),
+    };
+    let mut keys = Vec::new();
     let mut at = start;
     loop {
-        at = end - text[at..end].trim_start().len();
-        let word_end = word_end(text, at, end);
-        if at == end || &text[at..word_end] == "if" {
-            return Ok((arguments, at));
+        at = fields.skip_blanks(at);
+        let word_end = word_end(text, at, end, char::is_whitespace);
+        let word = &text[at..word_end];
+        if word == "by" {
+            (keys, at) = aggregation::keys(&mut fields, word_end)?;
         }
-        if arguments.len() == MAX_ARGUMENTS {
-            let message = "too many arguments are specified";
-            let help = format!("an event has at most {MAX_ARGUMENTS}");
-            return Err(ParseError::at(text, at, message, help));
+        if at == end || matches!(word, "if" | "by") {
+            let aggregates = fields.aggregates;
+            return Ok(Body {
+                arguments: fields.all,
+                aggregation: Aggregation { aggregates, keys },
+                end: at,
+            });
         }
-        let argument = argument(text, at, word_end, arguments.len() + 1, at_site)?;
-        if arguments.iter().any(|other| other.name == argument.name) {
-            let message = format!("the argument name {} is already used", argument.name);
-            let help = "write NAME=VALUE with another name";
-            return Err(ParseError::at(text, at, message, help));
-        }
-        arguments.push(argument);
-        at = word_end;
+        at = match starts_aggregate(&text[at..end]) {
+            Some(function) => aggregation::aggregate(&mut fields, function, at)?,
+            None => {
+                aggregation::not_one(text, at, word)?;
+                fields.add(at, word_end)?;
+                word_end
+            }
+        };
     }
 }
 
-/// The end of the word at `at`: a blank outside of `\"..."`.
-fn word_end(text: &str, at: usize, end: usize) -> usize {
+/// What is read so far.
+pub(super) struct Fields<'a> {
+    pub text: &'a str,
+    /// Where the whole event ends.
+    pub end: usize,
+    at_site: At,
+    all: Vec<FetchArg>,
+    pub aggregates: Vec<Aggregate>,
+}
+
+impl Fields<'_> {
+    /// The first byte from `at` on that is no blank, or the end.
+    pub fn skip_blanks(&self, at: usize) -> usize {
+        self.end - self.text[at..self.end].trim_start().len()
+    }
+
+    /// Adds the field `text[at..end]`, which must be a new one.
+    fn add(&mut self, at: usize, end: usize) -> Result<(), ParseError> {
+        self.room(at)?;
+        let field = self.read(at, end)?;
+        self.push(at, field)?;
+        Ok(())
+    }
+
+    /// The field `text[at..end]`: one that has this name, or was written the same before, or
+    /// else a new one.
+    pub fn meant(&mut self, at: usize, end: usize) -> Result<&FetchArg, ParseError> {
+        let word = &self.text[at..end];
+        let named = self.all.iter().position(|field| field.name == word);
+        let index = match named {
+            Some(index) => index,
+            None => {
+                let field = self.read(at, end)?;
+                let is_same = |other: &FetchArg| {
+                    (other.named, &other.fetch, other.field_type)
+                        == (field.named, &field.fetch, field.field_type)
+                        && (other.name == field.name || !field.named)
+                };
+                match self.all.iter().position(is_same) {
+                    Some(index) => index,
+                    None => {
+                        self.room(at)?;
+                        self.push(at, field)?
+                    }
+                }
+            }
+        };
+        Ok(&self.all[index])
+    }
+
+    /// Whether a field has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.all.iter().any(|field| field.name == name)
+    }
+
+    fn read(&self, at: usize, end: usize) -> Result<FetchArg, ParseError> {
+        argument(self.text, at, end, self.all.len() + 1, self.at_site)
+    }
+
+    fn room(&self, at: usize) -> Result<(), ParseError> {
+        if self.all.len() < MAX_ARGUMENTS {
+            return Ok(());
+        }
+        let message = "too many arguments are specified";
+        let help = format!("an event has at most {MAX_ARGUMENTS}");
+        Err(ParseError::at(self.text, at, message, help))
+    }
+
+    fn push(&mut self, at: usize, field: FetchArg) -> Result<usize, ParseError> {
+        if self.has(&field.name) {
+            let name = &field.name;
+            let message = format!("the argument name {name} is already used");
+            let taken = |aggregate: &&Aggregate| aggregate.field.as_ref() == Some(name);
+            let help = match self.aggregates.iter().find(taken) {
+                Some(aggregate) => format!(
+                    "write the field before {aggregate}, which takes its name, or \
+                     NAME=VALUE with another name"
+                ),
+                None => "write NAME=VALUE with another name".to_string(),
+            };
+            return Err(ParseError::at(self.text, at, message, help));
+        }
+        self.all.push(field);
+        Ok(self.all.len() - 1)
+    }
+}
+
+/// The end of the word at `at`: the first character outside of `\"..."` that `stops` it.
+pub(super) fn word_end(
+    text: &str,
+    at: usize,
+    end: usize,
+    mut stops: impl FnMut(char) -> bool,
+) -> usize {
     let mut here = at;
     while let Some(c) = text[here..end].chars().next() {
-        if c.is_whitespace() {
+        if stops(c) {
             break;
         }
         here += c.len_utf8();
@@ -74,6 +182,9 @@ fn argument(
         .filter(|sign| word[*sign..].starts_with('='));
     let given = sign.map(|sign| &word[..sign]);
     let body_at = at + sign.map_or(0, |sign| sign + 1);
+    if let Some(function) = starts_aggregate(&text[body_at..end]) {
+        return Err(aggregation::misplaced(text, body_at, function, given));
+    }
     if let Some(name) = given {
         names::argument(text, at, name)?;
     }
