@@ -3,7 +3,10 @@
 use crate::fields::{Fields, Reader};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
-use capriole_event::{Base, EventSpec, FetchArg, Gpr, Place, definitions};
+use capriole_event::{
+    Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
+    definitions,
+};
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::program::FetchError;
 use capriole_plan::site::{Refusal, Refused, Tactic};
@@ -129,14 +132,52 @@ impl Selected {
 /// # Errors
 /// The first that cannot be understood, with a mark where; of a file, all of them.
 pub fn parse(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
-    let parsed = events.iter().map(|text| EventSpec::parse(text));
-    let mut parsed: Vec<EventSpec> = parsed.collect::<Result<_, _>>()?;
+    read(events, files, |_| Ok(()))
+}
+
+/// Reads events of which each hit is looked at: without aggregates and keys.
+///
+/// # Errors
+/// As [`parse`], and at the first aggregate or key.
+pub fn parse_plain(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
+    read(events, files, |spec| match spec.aggregation.at() {
+        None => Ok(()),
+        Some(column) => Err(ParseError {
+            text: spec.text.clone(),
+            column,
+            message: "aggregates and `by` are for `capriole stat`".to_string(),
+            help: "give it the event, or write the fields alone, without aggregates and `by`"
+                .to_string(),
+        }),
+    })
+}
+
+fn read(
+    events: &[String],
+    files: &[PathBuf],
+    check: impl Fn(&EventSpec) -> Result<(), ParseError>,
+) -> anyhow::Result<Vec<EventSpec>> {
+    let mut parsed: Vec<EventSpec> = Vec::new();
+    for text in events {
+        let spec = EventSpec::parse(text)?;
+        check(&spec)?;
+        parsed.push(spec);
+    }
     for file in files {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("cannot read {}", file.display()))?;
-        let read = definitions(&text).map_err(|errors| anyhow!("{}: {errors}", file.display()))?;
+        let wrong = |errors| anyhow!("{}: {errors}", file.display());
+        let read = definitions(&text).map_err(wrong)?;
         if read.is_empty() {
             bail!("{}: no event is defined there", file.display());
+        }
+        let refused = read.iter().filter_map(|(line, spec)| {
+            let error = check(spec).err()?;
+            Some(DefinitionError { line: *line, error })
+        });
+        let refused: Vec<_> = refused.collect();
+        if !refused.is_empty() {
+            return Err(wrong(DefinitionErrors(refused)));
         }
         parsed.extend(read.into_iter().map(|(_, spec)| spec));
     }

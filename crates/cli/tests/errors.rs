@@ -174,6 +174,52 @@ fn events_that_mean_nothing_here() {
     target.finish();
 }
 
+/// What is made of many hits is for `stat`; elsewhere it would be overlooked.
+#[test]
+fn aggregates_are_for_stat() {
+    let Some(mut target) = Target::counted() else {
+        return;
+    };
+    insta::assert_snapshot!(target.refuses(&["-e", ":main", "-e", ":counted_work x=$arg1 sum(n=$arg2) by x if n > 3"]), @r"
+    capriole: aggregates and `by` are for `capriole stat`
+      :counted_work x=$arg1 sum(n=$arg2) by x if n > 3
+                            ^
+      help: give it the event, or write the fields alone, without aggregates and `by`
+    ");
+    insta::assert_snapshot!(target.refuses(&["-e", ":counted_work $arg1 by cpu, tid"]), @r"
+    capriole: aggregates and `by` are for `capriole stat`
+      :counted_work $arg1 by cpu, tid
+                             ^
+      help: give it the event, or write the fields alone, without aggregates and `by`
+    ");
+    let file = target.directory.path().join("events");
+    std::fs::write(
+        &file,
+        "p:g/a :counted_work count() # calls\n\np:g/b :main\np:g/c :main by comm\n",
+    )
+    .expect("ours");
+    insta::assert_snapshot!(target.refuses(&["-f", text(&file)]), @r"
+    capriole: DIR/events: line 1: aggregates and `by` are for `capriole stat`
+      p:g/a :counted_work count()
+                          ^
+      help: give it the event, or write the fields alone, without aggregates and `by`
+    line 4: aggregates and `by` are for `capriole stat`
+      p:g/c :main by comm
+                     ^
+      help: give it the event, or write the fields alone, without aggregates and `by`
+    ");
+    let pid = target.pid.clone();
+    for command in ["check", "list"] {
+        let output = capriole(&[command, ":counted_work count()", "-p", &pid]);
+        let said = target.refused(&output);
+        assert!(
+            said.starts_with("capriole: aggregates and `by` are for `capriole stat`\n"),
+            "{said}"
+        );
+    }
+    target.finish();
+}
+
 #[test]
 fn a_name_of_several_functions() {
     let Some(program) = build(Compiler::Gxx, "overloads.cpp", &["-no-pie"]) else {

@@ -38,7 +38,7 @@ pub struct Arguments {
 
 /// Runs the command. Exit status 0 if every site can be probed, 1 if not.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse(std::slice::from_ref(&arguments.event), &[])?;
+    let events = selection::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
     let path = arguments
         .path
         .as_deref()

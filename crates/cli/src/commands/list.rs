@@ -67,7 +67,7 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
-    let events = selection::parse(&[event], &[])?;
+    let events = selection::parse_plain(&[event], &[])?;
     let path = path.map(|p| selection::existing(&p)).transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
     let selected = selection::select(&objects, &planner, &events)?;

@@ -67,7 +67,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse(&arguments.events, &arguments.files)?;
+    let events = selection::parse_plain(&arguments.events, &arguments.files)?;
     let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
