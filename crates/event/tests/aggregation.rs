@@ -235,6 +235,27 @@ fn words_that_are_none() {
     assert_eq!(symbol(":A::operator() sum(x)"), "A::operator()");
 }
 
+/// What the user's page shows is what is understood.
+#[test]
+fn examples_of_the_page() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let chapter = page.split("## Aggregates and keys\n").nth(1).unwrap();
+    let examples: Vec<&str> = chapter
+        .split("```")
+        .nth(1)
+        .unwrap()
+        .trim()
+        .lines()
+        .collect();
+    assert_eq!(examples.len(), 6);
+    for example in examples {
+        // What it is for stands behind some blanks.
+        let text = example.split("  ").next().unwrap();
+        assert!(!parse(text).aggregation.is_empty(), "{text}");
+    }
+}
+
 #[test]
 fn limits() {
     let fields: Vec<String> = (0..16).map(|n| format!("max(a{n}=%di)")).collect();
