@@ -26,12 +26,7 @@ impl Tool for Frida {
     fn start(&self, files: &Path) -> Result<Session, String> {
         let python = python()?;
         let arguments = [python.as_os_str(), PROGRAM.as_ref()];
-        let mut program = Program::secluded(SCRIPT, files, &arguments)?;
-        program.address()?;
-        Ok(Session {
-            tool: None,
-            program,
-        })
+        Session::of(Program::secluded(SCRIPT, files, &arguments)?)
     }
 
     fn end(&self, session: Session, _: &Path) -> Result<u64, String> {

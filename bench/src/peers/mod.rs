@@ -59,6 +59,18 @@ struct Session {
     program: Program,
 }
 
+impl Session {
+    /// Of a program that has its tool in itself, or is started by it: whose calls are seen
+    /// once it has told the function's address.
+    fn of(mut program: Program) -> Result<Session, String> {
+        program.address()?;
+        Ok(Session {
+            tool: None,
+            program,
+        })
+    }
+}
+
 /// A tool and its program.
 pub struct Peer {
     tool: Box<dyn Tool>,
@@ -185,13 +197,7 @@ mod tests {
         }
 
         fn start(&self, files: &Path) -> Result<Session, String> {
-            let program = Program::start(&mut build::program(files), files)?;
-            let mut session = Session {
-                tool: None,
-                program,
-            };
-            session.program.address()?;
-            Ok(session)
+            Session::of(Program::start(&mut build::program(files), files)?)
         }
 
         fn end(&self, session: Session, _: &Path) -> Result<u64, String> {

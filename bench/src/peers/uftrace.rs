@@ -27,12 +27,7 @@ impl Tool for Uftrace {
     }
 
     fn start(&self, files: &Path) -> Result<Session, String> {
-        let mut program = Program::secluded(SCRIPT, files, &[])?;
-        program.address()?;
-        Ok(Session {
-            tool: None,
-            program,
-        })
+        Session::of(Program::secluded(SCRIPT, files, &[])?)
     }
 
     fn end(&self, session: Session, _: &Path) -> Result<u64, String> {

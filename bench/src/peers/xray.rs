@@ -34,12 +34,7 @@ impl Tool for Xray {
             format!("verbosity=0:xray_logfile_base={}", base.display()),
         );
         command.env("CAPRIOLE_XRAY_FDR", OPTIONS);
-        let mut program = Program::start(&mut command, files)?;
-        program.address()?;
-        Ok(Session {
-            tool: None,
-            program,
-        })
+        Session::of(Program::start(&mut command, files)?)
     }
 
     fn end(&self, session: Session, files: &Path) -> Result<u64, String> {
