@@ -12,21 +12,13 @@ pub(super) fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
     for part in parts(text, |byte| byte == quote || byte == b'\\') {
         match part {
             Part::Plain(text) => out.extend_from_slice(text),
-            Part::Byte(byte) => {
-                let letter = match byte {
-                    b'\n' => b'n',
-                    b'\r' => b'r',
-                    b'\t' => b't',
-                    b'\\' => b'\\',
-                    byte if byte == quote => quote,
-                    _ => {
-                        // Writing to a vector does not fail.
-                        let _ = write!(out, "\\x{byte:02x}");
-                        continue;
-                    }
-                };
-                out.extend_from_slice(&[b'\\', letter]);
-            }
+            Part::Byte(byte) => match letter(byte) {
+                Some(letter) => out.extend_from_slice(&[b'\\', letter]),
+                None => {
+                    // Writing to a vector does not fail.
+                    let _ = write!(out, "\\x{byte:02x}");
+                }
+            },
             Part::Other(bytes) => {
                 for chunk in bytes.utf8_chunks() {
                     let _ = write!(out, "{}", chunk.valid().escape_debug());
@@ -45,21 +37,14 @@ pub(super) fn put_json(out: &mut Vec<u8>, text: &[u8]) {
     for part in parts(text, |byte| byte == b'"' || byte == b'\\') {
         match part {
             Part::Plain(text) => out.extend_from_slice(text),
-            Part::Byte(byte) => {
-                let letter = match byte {
-                    b'\n' => b'n',
-                    b'\r' => b'r',
-                    b'\t' => b't',
-                    0x08 => b'b',
-                    0x0c => b'f',
-                    b'"' | b'\\' => byte,
-                    _ => {
-                        let _ = write!(out, "\\u{byte:04x}");
-                        continue;
-                    }
-                };
-                out.extend_from_slice(&[b'\\', letter]);
-            }
+            Part::Byte(0x08) => out.extend_from_slice(b"\\b"),
+            Part::Byte(0x0c) => out.extend_from_slice(b"\\f"),
+            Part::Byte(byte) => match letter(byte) {
+                Some(letter) => out.extend_from_slice(&[b'\\', letter]),
+                None => {
+                    let _ = write!(out, "\\u{byte:04x}");
+                }
+            },
             Part::Other(bytes) => {
                 for chunk in bytes.utf8_chunks() {
                     for character in chunk.valid().chars() {
@@ -71,6 +56,18 @@ pub(super) fn put_json(out: &mut Vec<u8>, text: &[u8]) {
                 }
             }
         }
+    }
+}
+
+/// What stands behind a backslash for a byte of ASCII that cannot stand for itself, in C, Rust
+/// and JSON: the byte again if it can be seen. The others are written by their numbers.
+fn letter(byte: u8) -> Option<u8> {
+    match byte {
+        b'\n' => Some(b'n'),
+        b'\r' => Some(b'r'),
+        b'\t' => Some(b't'),
+        b' '..=b'~' => Some(byte),
+        _ => None,
     }
 }
 
