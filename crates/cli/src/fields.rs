@@ -7,7 +7,7 @@ use capriole_event::{
 };
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::program::{Content, Fetch, Field, Source};
-use capriole_target::debug::{Debug, Described, Site as DebugSite};
+use capriole_target::debug::{Debug, Described, Site as DebugSite, TypedFetch};
 use capriole_target::resolve::Site;
 use capriole_trace::FieldInfo;
 use iced_x86::Register;
@@ -87,15 +87,10 @@ impl<'a> Reader<'a> {
     fn field(&mut self, argument: &FetchArg, site: &'a Site) -> anyhow::Result<(Field, FieldType)> {
         if matches!(argument.fetch.base, Base::Variable(_)) {
             let (debug, place) = self.debug(site)?;
-            let typed = debug
+            let found = debug
                 .fetch(&place, &argument.fetch, argument.field_type)
                 .map_err(|error| anyhow!("{error}"))?;
-            let bias = match typed.link_address {
-                true => site.address.wrapping_sub(site.link_address),
-                false => 0,
-            };
-            let field = known(&typed.fetch, typed.field_type, site, bias)?;
-            return Ok((field, typed.field_type));
+            return typed(&found, site);
         }
         let field_type = argument.known_type().unwrap_or(FieldType::X64);
         let field = known(&argument.fetch, field_type, site, 0)?;
@@ -108,16 +103,12 @@ impl<'a> Reader<'a> {
         let described = debug.describe(&place).map_err(|error| anyhow!("{error}"))?;
         for parameter in described.iter().filter(|d| d.parameter) {
             let name = &parameter.name;
-            let typed = parameter
+            let found = parameter
                 .fetch
                 .as_ref()
                 .map_err(|refusal| anyhow!("parameter `{name}`: {refusal}"))?;
-            let bias = match typed.link_address {
-                true => site.address.wrapping_sub(site.link_address),
-                false => 0,
-            };
-            let field = known(&typed.fetch, typed.field_type, site, bias)?;
-            fields.push(name, field, typed.field_type);
+            let (field, field_type) = typed(found, site)?;
+            fields.push(name, field, field_type);
         }
         Ok(())
     }
@@ -255,6 +246,16 @@ impl Fields {
 /// The 64-bit register that the machine encodes so.
 fn register(gpr: Gpr) -> Register {
     Register::RAX + u32::from(gpr.encoding())
+}
+
+/// What debug information tells to fetch, at a site.
+fn typed(found: &TypedFetch, site: &Site) -> anyhow::Result<(Field, FieldType)> {
+    let bias = match found.link_address {
+        true => site.address.wrapping_sub(site.link_address),
+        false => 0,
+    };
+    let field = known(&found.fetch, found.field_type, site, bias)?;
+    Ok((field, found.field_type))
 }
 
 /// A fetch from a known place, at a site. `bias` is added to an address.
