@@ -39,8 +39,8 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// The event's name: that which was given, or the function, with the offset if there is one, or the
-    /// place in the file.
+    /// The event's name: that which was given, or the function, with the offset if there is
+    /// one, or the place in the file.
     pub fn name(&self) -> String {
         if let Some(name) = &self.given_name {
             return name.clone();
@@ -199,10 +199,6 @@ pub fn select(
         let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
         found.extend(sites.into_iter().map(|site| (site, spec)));
     }
-    // Two events may mean the same; one record of it will do.
-    let mut known: HashSet<(u64, &EventSpec)> = HashSet::new();
-    let several = events.len() > 1;
-    found.retain(|(site, spec)| !several || known.insert((site.address, spec)));
     let mut reader = Reader::default();
     let mut fields: Vec<Arc<Fields>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
@@ -220,14 +216,17 @@ pub fn select(
         last = Some((*spec, site));
     }
     drop(reader);
+    // Two events may mean the same; one record of it will do.
     let mut seen: HashSet<(u64, Arc<Fields>)> = HashSet::new();
-    let sites: Vec<&Site> = found.iter().map(|(site, _)| site).collect();
+    let several = events.len() > 1;
+    let all = found.into_iter().zip(fields);
+    let distinct =
+        all.filter(|((site, _), fields)| !several || seen.insert((site.address, fields.clone())));
+    let distinct: Vec<_> = distinct.collect();
+    let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
     let plans = planner.plan_all(&sites);
-    let all = found.into_iter().zip(fields).zip(plans);
-    let distinct = all
-        .filter(|(((site, _), fields), _)| !several || seen.insert((site.address, fields.clone())));
-    Ok(distinct
-        .enumerate()
+    let all = distinct.into_iter().zip(plans).enumerate();
+    Ok(all
         .map(|(id, (((site, spec), fields), plan))| Selected {
             id: id as u32,
             site,
