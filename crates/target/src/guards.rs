@@ -151,15 +151,9 @@ impl Guards {
             .iter()
             .map(|i| covered(&probes[*i]))
             .collect();
-        let (lowest, highest) = (
-            own.iter().map(|r| r.start).min().unwrap_or(0),
-            own.iter().map(|r| r.end).max().unwrap_or(0),
-        );
+        let overlaps = |r: Range<u64>| own.iter().any(|o| o.start < r.end && r.start < o.end);
         for (index, probe) in probes[..asked].iter().enumerate() {
-            let far = |r: &Range<u64>| r.end <= lowest || r.start >= highest;
-            let overlaps = |r: &Range<u64>| own.iter().any(|o| o.start < r.end && r.start < o.end);
-            let near = uses(probe).any(|r| !far(&r) && overlaps(&r));
-            if near && !guarded.guards.contains(&index) {
+            if !guarded.guards.contains(&index) && uses(probe).any(overlaps) {
                 guarded.refused.push(index);
             }
         }
