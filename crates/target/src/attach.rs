@@ -361,9 +361,9 @@ fn prepare_and_write(
         standstill,
         survey,
         installed,
-        round: Round::new(probes, code, &guarded),
+        round: Round::new(probes, code, guarded),
     };
-    guarded.part(probes);
+    attached.round.guarded.part(probes);
     if !attached.write(round::Occupied::Wait)? {
         return Ok(None);
     }

@@ -46,15 +46,13 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Round {
     entries: Vec<Entry>,
-    /// The sites that are still to be written.
+    /// The sites that are still to be written, ascending.
     waiting: Vec<usize>,
     code: Code,
     /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
     traps_refused: bool,
-    /// How many probes were asked for; behind them are guards.
-    asked: usize,
-    /// The probes without which none may be written.
-    guards: Vec<usize>,
+    /// The guards among them, without which none may be written.
+    pub(super) guarded: Guarded,
 }
 
 /// Where no thread and no saved address may be when a site is written: behind the
@@ -70,7 +68,7 @@ fn inside(shape: &Shape) -> Option<Range<u64>> {
 }
 
 impl Round {
-    pub(super) fn new(probes: &[Probe], mut code: Code, guarded: &Guarded) -> Round {
+    pub(super) fn new(probes: &[Probe], mut code: Code, guarded: Guarded) -> Round {
         let made = std::mem::take(&mut code.made);
         let entries: Vec<Entry> = made
             .into_iter()
@@ -88,8 +86,7 @@ impl Round {
             entries,
             code,
             traps_refused: false,
-            asked: guarded.asked,
-            guards: guarded.guards.clone(),
+            guarded,
         }
     }
 
@@ -113,7 +110,10 @@ impl Round {
                 state: entry.state,
             })
         };
-        self.entries[..self.asked].iter().map(outcome).collect()
+        self.entries[..self.guarded.asked]
+            .iter()
+            .map(outcome)
+            .collect()
     }
 
     /// Sites whose bytes are not what they should be are given up.
@@ -217,8 +217,9 @@ impl Round {
             .iter()
             .partition(|index| !occupied.contains(index));
         let entries = &self.entries;
-        let stands = |i: &usize| entries[*i].state == SiteState::Final || ready.contains(i);
-        if !self.guards.iter().all(stands) {
+        let stands =
+            |i: &usize| entries[*i].state == SiteState::Final || ready.binary_search(i).is_ok();
+        if !self.guarded.guards.iter().all(stands) {
             return Ok(false);
         }
         let stand_ins: Vec<usize> = later
