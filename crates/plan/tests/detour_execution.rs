@@ -11,10 +11,9 @@ mod signals;
 mod support;
 
 use capriole_insn::liveness::{Live, RegSet};
-use capriole_plan::detour::{Compiler, Counters, Detour, Record, Request, Runtime, Work, room};
+use capriole_plan::detour::{Compiler, Detour, Record, Request, Runtime, Work, room};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, control};
-use capriole_ring::memory::Identity;
 use capriole_ring::{Memory, Reader};
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
@@ -225,26 +224,7 @@ impl Session {
     }
 
     fn reset(&self, free: u32) {
-        self.memory.format(
-            self.base,
-            &GEOMETRY,
-            &Identity {
-                target: (0, 0),
-                owner: (0, 0),
-            },
-        );
-        for lane in 0..layout::LANES as u32 {
-            for cpu in 0..GEOMETRY.cpus {
-                let at = GEOMETRY.stream(lane, cpu);
-                self.memory.store(at + layout::stream::LOST, 0);
-                self.memory.store_u32(at + layout::stream::LOCK, 0);
-            }
-        }
-        for copy in 0..=GEOMETRY.cpus {
-            for counter in 0..GEOMETRY.counters {
-                self.memory.store(GEOMETRY.counter(copy, counter), 0);
-            }
-        }
+        mapped::empty(&self.memory, self.base, &GEOMETRY);
         for word in 0..layout::MAX_PACKETS / 64 {
             self.memory.store(layout::header::FREE + 8 * word, 0);
         }
@@ -264,13 +244,9 @@ impl Session {
             Mode::Locked => None,
         };
         let config = resident::Config {
-            session: self.base,
-            geometry: GEOMETRY,
             rseq_offset: rseq,
-            tid_offset: None,
             no_wake: false,
-            traps: 0,
-            old_trap: (0, 0),
+            ..mapped::config(self.base, &GEOMETRY)
         };
         // The kernel reads the last descriptor when it preempts us: not while the
         // bytes of another detour take its place. (A detach clears it, too.)
@@ -290,21 +266,9 @@ impl Session {
 }
 
 fn runtime(base: u64, rseq_offset: Option<i32>) -> Runtime {
-    let entries = resident::entries(COPY);
     Runtime {
-        shadow_stack: false,
-        heads: base + GEOMETRY.heads() as u64,
-        directories: 0,
-        counters: Counters {
-            address: base + GEOMETRY.counters_offset() as u64,
-            stride: GEOMETRY.counter_stride() as u32,
-            cpus: GEOMETRY.cpus,
-        },
         rseq_offset,
-        tid_offset: None,
-        switch: entries.switch,
-        locked: entries.locked,
-        run: entries.run,
+        ..mapped::runtime(base, &GEOMETRY, COPY)
     }
 }
 

@@ -12,11 +12,10 @@ mod mapped;
 mod support;
 
 use capriole_insn::liveness::{Live, RegSet};
-use capriole_plan::detour::{Compiler, Counters, Request, Runtime, Work};
+use capriole_plan::detour::{Compiler, Request, Runtime, Work};
 use capriole_plan::program::{Content, Fetch, Field, STRING_LIMIT, Source};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry};
-use capriole_ring::memory::Identity;
 use capriole_ring::{Memory, Reader};
 use description::*;
 use iced_x86::Register;
@@ -95,49 +94,28 @@ impl Session {
     }
 
     fn reset(&self) {
-        let nobody = Identity {
-            target: (0, 0),
-            owner: (0, 0),
-        };
-        self.memory.format(self.base, &GEOMETRY, &nobody);
-        for lane in 0..layout::LANES as u32 {
-            for cpu in 0..GEOMETRY.cpus {
-                let at = GEOMETRY.stream(lane, cpu);
-                self.memory.store(at + layout::stream::LOST, 0);
-                assert_eq!(
-                    self.memory.load_u32(at + layout::stream::LOCK),
-                    0,
-                    "a lane is held"
-                );
-            }
+        for at in mapped::streams(&GEOMETRY) {
+            let lock = self.memory.load_u32(at + layout::stream::LOCK);
+            assert_eq!(lock, 0, "a lane is held");
         }
+        mapped::empty(&self.memory, self.base, &GEOMETRY);
     }
 
     /// Puts the resident and the detour in place. Returns its entry.
     fn place(&self, sandbox: &mut Sandbox, case: &Case, work: &Work) -> u64 {
         let rseq = rseq_offset().filter(|_| case.rseq);
         let config = resident::Config {
-            session: self.base,
-            geometry: GEOMETRY,
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
-            no_wake: true,
-            traps: 0,
-            old_trap: (0, 0),
+            ..mapped::config(self.base, &GEOMETRY)
         };
         forget_sequence();
         sandbox.write(COPY, &resident::place(COPY, &config));
-        let entries = resident::entries(COPY);
         let runtime = Runtime {
             shadow_stack: case.seed % 2 == 1,
-            heads: self.base + GEOMETRY.heads() as u64,
-            directories: 0,
-            counters: Counters::default(),
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
-            switch: entries.switch,
-            locked: entries.locked,
-            run: entries.run,
+            ..mapped::runtime(self.base, &GEOMETRY, COPY)
         };
         let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
         // Another event with the same program first.

@@ -1,7 +1,10 @@
 //! Session memory of a test's child, which is target and tracer at once.
 
+use capriole_plan::detour::{Counters, Runtime};
+use capriole_resident as resident;
 use capriole_ring::Memory;
-use capriole_ring::layout::Geometry;
+use capriole_ring::layout::{self, Geometry};
+use capriole_ring::memory::Identity;
 use std::sync::Arc;
 
 /// Makes session memory and maps it twice, as a tracer and its target do. Tells where the
@@ -22,4 +25,62 @@ pub fn map_session(geometry: &Geometry) -> (Arc<Memory>, u64) {
         )
     };
     (memory, base.unwrap() as u64)
+}
+
+/// Empties session memory that the target has at `base`: no packet is in use, no lane is
+/// taken, nothing is counted or lost.
+pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
+    let nobody = Identity {
+        target: (0, 0),
+        owner: (0, 0),
+    };
+    memory.format(base, geometry, &nobody);
+    for at in streams(geometry) {
+        memory.store(at + layout::stream::LOST, 0);
+        memory.store_u32(at + layout::stream::LOCK, 0);
+    }
+    for copy in 0..=geometry.cpus {
+        for counter in 0..geometry.counters {
+            memory.store(geometry.counter(copy, counter), 0);
+        }
+    }
+}
+
+/// Byte offsets of the streams' rows: of each lane on each CPU.
+pub fn streams(geometry: &Geometry) -> impl Iterator<Item = usize> {
+    let lanes = 0..layout::LANES as u32;
+    lanes.flat_map(move |lane| (0..geometry.cpus).map(move |cpu| geometry.stream(lane, cpu)))
+}
+
+/// What a resident has to know of the session; it is told no offset and wakes nobody.
+pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
+    resident::Config {
+        session: base,
+        geometry: *geometry,
+        rseq_offset: None,
+        tid_offset: None,
+        no_wake: true,
+        traps: 0,
+        old_trap: (0, 0),
+    }
+}
+
+/// What detours are made for, with the resident at an address; no offset is known.
+pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
+    let entries = resident::entries(resident);
+    Runtime {
+        shadow_stack: false,
+        heads: base + geometry.heads() as u64,
+        directories: 0,
+        counters: Counters {
+            address: base + geometry.counters_offset() as u64,
+            stride: geometry.counter_stride() as u32,
+            cpus: geometry.cpus,
+        },
+        rseq_offset: None,
+        tid_offset: None,
+        switch: entries.switch,
+        locked: entries.locked,
+        run: entries.run,
+    }
 }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use capriole_plan::detour::{Counters, Runtime, Work};
+use capriole_plan::detour::{Runtime, Work};
 use capriole_resident as resident;
-use capriole_ring::layout::{self, Geometry};
-use capriole_ring::memory::Identity;
+use capriole_ring::layout::Geometry;
 use capriole_ring::{Memory, Reader};
 
+use crate::mapped;
 use crate::memory::{ARENA, NO_RSEQ, RSEQ, TID};
 
 const GEOMETRY: Geometry = Geometry {
@@ -72,7 +72,7 @@ pub struct Session {
 
 impl Session {
     pub fn new() -> Session {
-        let (memory, base) = crate::mapped::map_session(&GEOMETRY);
+        let (memory, base) = mapped::map_session(&GEOMETRY);
         Session { memory, base }
     }
 
@@ -80,13 +80,9 @@ impl Session {
     pub fn residents(&self) -> Vec<(u64, Vec<u8>)> {
         let place = |mode: Mode| {
             let config = resident::Config {
-                session: self.base,
-                geometry: GEOMETRY,
                 rseq_offset: mode.rseq_offset(),
                 tid_offset: Some(TID.0),
-                no_wake: true,
-                traps: 0,
-                old_trap: (0, 0),
+                ..mapped::config(self.base, &GEOMETRY)
             };
             (mode.resident(), resident::place(mode.resident(), &config))
         };
@@ -94,43 +90,16 @@ impl Session {
     }
 
     pub fn runtime(&self, mode: Mode) -> Runtime {
-        let entries = resident::entries(mode.resident());
         Runtime {
-            shadow_stack: false,
-            heads: self.base + GEOMETRY.heads() as u64,
             rseq_offset: mode.rseq_offset(),
             tid_offset: Some(TID.0),
-            switch: entries.switch,
-            locked: entries.locked,
-            run: entries.run,
-            directories: 0,
-            counters: Counters {
-                address: self.base + GEOMETRY.counters_offset() as u64,
-                stride: GEOMETRY.counter_stride() as u32,
-                cpus: GEOMETRY.cpus,
-            },
+            ..mapped::runtime(self.base, &GEOMETRY, mode.resident())
         }
     }
 
     /// Empties it.
     pub fn reset(&self) {
-        let nobody = Identity {
-            target: (0, 0),
-            owner: (0, 0),
-        };
-        self.memory.format(self.base, &GEOMETRY, &nobody);
-        for lane in 0..layout::LANES as u32 {
-            for cpu in 0..GEOMETRY.cpus {
-                let at = GEOMETRY.stream(lane, cpu);
-                self.memory.store(at + layout::stream::LOST, 0);
-                self.memory.store_u32(at + layout::stream::LOCK, 0);
-            }
-        }
-        for copy in 0..=GEOMETRY.cpus {
-            for counter in 0..COUNTERS {
-                self.memory.store(GEOMETRY.counter(copy, counter), 0);
-            }
-        }
+        mapped::empty(&self.memory, self.base, &GEOMETRY);
     }
 
     /// What the detour that does `work` has left.
