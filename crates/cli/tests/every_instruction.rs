@@ -27,7 +27,7 @@ use capriole_target::planner::Planner;
 use capriole_target::process::Process;
 use capriole_target::resolve::Site;
 use conversation::{Conversation, difference};
-use instructions::{Plans, every_instruction, functions, objects_named, site};
+use instructions::{Plans, every_instruction, functions, objects_named};
 use probed::{Hits, Wrong, probed};
 use programs::{Compiler, build};
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +177,10 @@ fn executed(
                 .map(move |f| (o.clone(), f))
         })
         .collect();
-    let sites: Vec<Site> = all.iter().map(|(o, f)| site(o, *f, f.start)).collect();
+    let start = |(object, function): &(Arc<Object>, Extent)| {
+        Site::of_function(object, *function).expect("in the file")
+    };
+    let sites: Vec<Site> = all.iter().map(start).collect();
     // A breakpoint kills a program that runs into it while it blocks SIGTRAP, as Go's
     // runtime and parts of libc do for moments.
     let planner = Planner::of_process(&process).with_breakpoints(false);

@@ -88,7 +88,9 @@ impl Guards {
 
     fn find_in(&mut self, object: &Arc<Object>, planner: &Planner) {
         for address in behind_calls(object) {
-            let plan = site(object, address).and_then(|site| planner.plan(&site).ok());
+            let site = function_around(object, address)
+                .and_then(|function| Site::of_function(object, function)?.at(address));
+            let plan = site.and_then(|site| planner.plan(&site).ok());
             match plan.filter(is_usable) {
                 Some(plan) => self.probes.push(Probe {
                     shape: plan.shape,
@@ -333,20 +335,4 @@ fn function_around(object: &Object, address: u64) -> Option<Extent> {
         }
     };
     Some(object.run_time_extent(extent))
-}
-
-/// A place in an object as a site of the planner.
-fn site(object: &Arc<Object>, address: u64) -> Option<Site> {
-    let link_address = object.link(address);
-    let extent = function_around(object, address)?;
-    Some(Site {
-        object: object.clone(),
-        symbol: None,
-        linkage_name: None,
-        offset: address - extent.start,
-        file_offset: object.file().file_offset(link_address)?,
-        link_address,
-        address,
-        extent,
-    })
 }

@@ -12,12 +12,13 @@ use crate::object::{Object, ObjectKind};
 use crate::process::Process;
 use crate::resolve::Site;
 use crate::survey::has_shadow_stack;
+use crate::symbols::display;
 use capriole_insn::{Extent, FunctionFlow, Hints};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_placed};
 use std::collections::HashMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Plans sites of one process, or of files by themselves.
 #[derive(Debug)]
@@ -114,6 +115,43 @@ fn space_around(site: &Site) -> Space {
     Space::new(free, max_map_count() / 2)
 }
 
+impl Site {
+    /// The start of a function that is known by its extent (run time), whatever its names
+    /// are. `None` if it is not in the object's file.
+    #[must_use]
+    pub fn of_function(object: &Arc<Object>, extent: Extent) -> Option<Site> {
+        let link_address = object.link(extent.start);
+        let symbols = object.symbols().ok()?;
+        let linkage = symbols
+            .function_at(link_address)
+            .and_then(|function| symbols.linkage_name(function));
+        Some(Site {
+            object: Arc::clone(object),
+            symbol: linkage.map(|name| display(name).into_owned()),
+            linkage_name: linkage.map(str::to_owned),
+            offset: 0,
+            file_offset: object.file().file_offset(link_address)?,
+            link_address,
+            address: extent.start,
+            extent,
+        })
+    }
+
+    /// Another place in the same function, by its run-time address. `None` if it is not in
+    /// the object's file.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<Site> {
+        let link_address = self.object.link(address);
+        Some(Site {
+            offset: address.wrapping_sub(self.extent.start),
+            file_offset: self.object.file().file_offset(link_address)?,
+            link_address,
+            address,
+            ..self.clone()
+        })
+    }
+}
+
 impl Planner {
     /// For sites of a running process.
     pub fn of_process(process: &Process) -> Planner {
@@ -178,6 +216,26 @@ impl Planner {
         let flow = analyse(site)?;
         let mut placer = self.placer(site);
         self.plan_in(site, &flow, Some(&mut placer))
+    }
+
+    /// Plans every instruction of a function from an address on, each as if it was the only
+    /// one to be probed; in the order of addresses.
+    ///
+    /// # Errors
+    /// The code of the function is not known: the reason, for each tactic.
+    pub fn plan_each(&self, function: &Site, from: u64) -> Result<Vec<Planned>, Refused> {
+        let flow = analyse(function)?;
+        let placer = self.placer(function);
+        let plan = |site: Site| {
+            let plan = self.plan_in(&site, &flow, None);
+            match wants_placing(&plan) {
+                true => self.plan_in(&site, &flow, Some(&mut placer.clone())),
+                false => plan,
+            }
+        };
+        let places = flow.boundaries().filter(|address| *address >= from);
+        let sites = places.filter_map(|address| function.at(address));
+        Ok(sites.map(plan).collect())
     }
 
     /// Plans a site of a function that has been analysed; without a placer, only by

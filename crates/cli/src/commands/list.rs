@@ -6,13 +6,12 @@ use crate::exit::Usage;
 use crate::selection::{self, Selected};
 use crate::units;
 use anyhow::bail;
-use capriole_insn::{Extent, FunctionFlow, Hints};
-use capriole_plan::place::{Placer, Space};
-use capriole_plan::site::{Refusal, Refused, SiteInput, Tactic, choose, choose_placed};
-use capriole_target::maps::{PAGE_SIZE, max_map_count};
-use capriole_target::object::{Object, ObjectCode, ObjectKind};
+use capriole_insn::Extent;
+use capriole_plan::site::{Refusal, Refused, Tactic};
+use capriole_target::planner::{Planned, Planner};
+use capriole_target::resolve::Site;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -87,7 +86,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             let summary = match arguments.instructions {
                 true => {
                     let all = arguments.words.len() < 2;
-                    Summary::of_instructions(&selected, all)?
+                    Summary::of_instructions(&selected, all, &planner)?
                 }
                 false => Summary::of_functions(&selected),
             };
@@ -170,6 +169,24 @@ impl Summary {
         }
     }
 
+    /// Counts a function whose instructions were planned.
+    fn add_function(&mut self, plans: &[Planned]) {
+        self.functions += 1;
+        for plan in plans {
+            let (tactic, refusals) = match plan {
+                Ok(plan) => (plan.shape.tactic.as_str(), &plan.shape.refusals),
+                Err(Refused { refusals }) => ("none", refusals),
+            };
+            let not_reached = matches!(refusals.first(), Some((_, Refusal::NotReached { .. })));
+            if plan.is_err() && not_reached {
+                self.not_reached += 1;
+                continue;
+            }
+            *self.instructions.get_or_insert(0) += 1;
+            self.add(tactic, refusals);
+        }
+    }
+
     fn merge(&mut self, other: Summary) {
         let add = |to: &mut Counts, from: Counts| {
             for (word, count) in from {
@@ -191,46 +208,38 @@ impl Summary {
 
     /// Plans every instruction of the functions that were selected, or of all that are
     /// known in their file, named or not. Each is planned as if it was the only one.
-    fn of_instructions(selected: &[Selected], all: bool) -> anyhow::Result<Summary> {
+    fn of_instructions(
+        selected: &[Selected],
+        all: bool,
+        planner: &Planner,
+    ) -> anyhow::Result<Summary> {
         let Some(first) = selected.first() else {
             return Ok(Summary::default());
         };
         let object = &first.site.object;
-        let code = object.code()?;
         let mut functions: Vec<Extent> = match all {
-            true => code.functions().to_vec(),
+            true => object.code()?.functions().to_vec(),
             false => selected.iter().map(|event| event.site.extent).collect(),
         };
         functions.sort_unstable();
         functions.dedup();
         // Where functions overlap, an instruction is counted once.
         let mut end = 0;
-        let functions: Vec<(Extent, u64)> = functions
+        let functions: Vec<(Site, u64)> = functions
             .into_iter()
-            .map(|extent| {
+            .filter_map(|extent| {
                 let from = end;
                 end = from.max(extent.end);
-                (extent, from)
+                Some((Site::of_function(object, extent)?, from))
             })
             .collect();
-        // The planner decides function by function, and does not know the nameless ones.
-        let breakpoints = selected.iter().filter_map(|event| {
-            let plan = event.plan.as_ref().ok()?;
-            Some((event.site.extent.start, plan.breakpoint))
-        });
-        let breakpoints: HashMap<u64, bool> = breakpoints.collect();
-        let file = Whole {
-            object,
-            code,
-            elsewhere: !code.is_go() && breakpoints.values().all(|allowed| *allowed),
-            breakpoints,
-            placer: Placer::new(space(object)),
-        };
         let next = AtomicUsize::new(0);
         let work = || {
             let mut summary = Summary::default();
-            while let Some((extent, from)) = functions.get(next.fetch_add(1, Ordering::Relaxed)) {
-                file.count(*extent, *from, &mut summary);
+            while let Some((function, from)) = functions.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Ok(plans) = planner.plan_each(function, *from) {
+                    summary.add_function(&plans);
+                }
             }
             summary
         };
@@ -321,92 +330,4 @@ fn by_count(counts: &Counts) -> Vec<(&'static str, u64)> {
     let mut counts: Vec<_> = counts.iter().map(|(word, count)| (*word, *count)).collect();
     counts.sort_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
     counts
-}
-
-/// A file all of whose instructions are looked at.
-struct Whole<'a> {
-    object: &'a Object,
-    code: &'a ObjectCode,
-    /// Whether breakpoints may be used in the functions that begin here, and elsewhere.
-    breakpoints: HashMap<u64, bool>,
-    elsewhere: bool,
-    /// With nothing placed yet.
-    placer: Placer,
-}
-
-impl Whole<'_> {
-    /// Counts the instructions of a function from an address on.
-    fn count(&self, extent: Extent, from: u64, summary: &mut Summary) {
-        let (Some(code), Some(targets)) = (
-            self.code.code_at(extent.start),
-            self.code.targets_at(extent.start),
-        ) else {
-            return;
-        };
-        let read = |address, size| self.code.read(address, size);
-        let hints = Hints {
-            landing_pads: self.code.landing_pads_in(extent),
-            read: &read,
-        };
-        let Ok(flow) = FunctionFlow::analyse_with(&code, &extent, &hints) else {
-            return;
-        };
-        let link = self.object.link(extent.start);
-        let split_part = self.object.symbols().is_ok_and(|symbols| {
-            let function = symbols.function_at(link);
-            function.is_none_or(|f| symbols.is_split_off(f))
-        });
-        let allowed = self.breakpoints.get(&extent.start);
-        let mut input = SiteInput {
-            code: &code,
-            flow: &flow,
-            site: extent.start,
-            targets,
-            padding_end: self.code.padding_end(extent),
-            forbidden: self.code.forbidden(),
-            shadow_stack: false,
-            int3: match allowed.unwrap_or(&self.elsewhere) {
-                true => Ok(()),
-                false => Err(Refusal::TrapUnusable("signals may be blocked here")),
-            },
-            go: self.code.is_go(),
-            split_part,
-        };
-        summary.functions += 1;
-        for site in flow.boundaries().filter(|site| *site >= from) {
-            input.site = site;
-            let shape = match choose(&input) {
-                Ok(shape) if shape.tactic != Tactic::Int3 => Ok(shape),
-                _ => choose_placed(&input, &mut self.placer.clone()),
-            };
-            let (tactic, refusals) = match &shape {
-                Ok(shape) => (shape.tactic.as_str(), &shape.refusals),
-                Err(Refused { refusals }) => ("none", refusals),
-            };
-            let not_reached = matches!(refusals.first(), Some((_, Refusal::NotReached { .. })));
-            if shape.is_err() && not_reached {
-                summary.not_reached += 1;
-                continue;
-            }
-            *summary.instructions.get_or_insert(0) += 1;
-            summary.add(tactic, refusals);
-        }
-    }
-}
-
-/// Where stubs could be mapped if the file was loaded by itself: as the planner has it.
-fn space(object: &Object) -> Space {
-    let range = object.range();
-    if object.file().kind() != ObjectKind::FixedProgram {
-        return Space::around(range);
-    }
-    // A program at a fixed address has its heap behind it.
-    const HEAP_ROOM: u64 = (32 + 256) << 20;
-    let page = |address: u64| address.next_multiple_of(PAGE_SIZE);
-    let above = page(range.end.saturating_add(HEAP_ROOM));
-    let free = vec![
-        page(64 << 10)..range.start / PAGE_SIZE * PAGE_SIZE,
-        above..page(range.start.saturating_add(1 << 31)),
-    ];
-    Space::new(free, max_map_count() / 2)
 }

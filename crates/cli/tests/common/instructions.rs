@@ -23,25 +23,6 @@ pub fn objects_named(objects: &Objects, name: &str) -> Vec<Arc<Object>> {
     objects.all().filter(is).cloned().collect()
 }
 
-/// A place in an object, as a site of the planner.
-pub fn site(object: &Arc<Object>, function: Extent, address: u64) -> Site {
-    let link_address = object.link(address);
-    let symbols = object.symbols().expect("symbols");
-    let symbol = symbols
-        .function_at(link_address)
-        .and_then(|f| symbols.linkage_name(f));
-    Site {
-        object: object.clone(),
-        symbol: symbol.map(str::to_owned),
-        linkage_name: symbol.map(str::to_owned),
-        offset: address - function.start,
-        file_offset: object.file().file_offset(link_address).unwrap_or(0),
-        link_address,
-        address,
-        extent: function,
-    }
-}
-
 /// The functions of an object at run time.
 pub fn functions(object: &Object) -> Vec<Extent> {
     let symbols = object.symbols().expect("symbols");
@@ -67,7 +48,8 @@ pub fn every_instruction(object: &Arc<Object>, functions: &[Extent]) -> Vec<Site
             continue;
         };
         let new = flow.boundaries().filter(|address| seen.insert(*address));
-        sites.extend(new.map(|address| site(object, *function, address)));
+        let start = Site::of_function(object, *function).expect("in the file");
+        sites.extend(new.map(|address| start.at(address).expect("in the file")));
     }
     sites
 }
