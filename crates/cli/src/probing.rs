@@ -176,20 +176,7 @@ fn failed(process: &Process, error: TargetError) -> anyhow::Error {
     ) {
         let _ = detach_all(process);
     }
-    let pid = process.pid() as i32;
-    match error {
-        TargetError::Memory { .. }
-        | TargetError::Ptrace { .. }
-        | TargetError::Share { .. }
-        | TargetError::Refused { .. }
-        | TargetError::NoThread { .. }
-            if process.is_over() =>
-        {
-            TargetError::Vanished { pid }
-        }
-        error => error,
-    }
-    .into()
+    error.into()
 }
 
 /// A process with its probes in.

@@ -211,12 +211,13 @@ pub fn attach(
     guards: &Guards,
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
-    attach_living(process, probes, guards, geometry).map_err(|error| match process.is_alive() {
-        true => error,
+    process.preflight()?;
+    attach_living(process, probes, guards, geometry).map_err(|error| match process.is_over() {
         // Whatever failed then failed for that reason.
-        false => TargetError::Vanished {
+        true => TargetError::Vanished {
             pid: process.pid() as i32,
         },
+        false => error,
     })
 }
 
@@ -248,7 +249,6 @@ fn prepare_and_write(
     guards: Option<&Guards>,
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Option<Attached>, TargetError> {
-    process.preflight()?;
     let pid = process.pid() as i32;
     recover::clear_the_way(process)?;
     Agent::check_sandbox(process)?;
