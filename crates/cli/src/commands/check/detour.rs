@@ -1,0 +1,268 @@
+//! The detour, instruction by instruction.
+
+use super::assembly::{Names, formatter, instructions};
+use super::parts::{Notes, Parts};
+use super::threads::Threads;
+use super::used::{Used, used};
+use crate::selection::Selected;
+use capriole_plan::detour::{CompileError, Compiler, Counters, Request, Runtime, Work, room};
+use capriole_plan::site::Shape;
+use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
+use capriole_target::object::Objects;
+use iced_x86::{Formatter, Instruction, Mnemonic};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// One instruction of a detour.
+#[derive(Debug)]
+struct Line {
+    address: u64,
+    text: String,
+    /// `save`, `record`, `commit`, `restore`, `copy of ADDRESS`, `evicted copy of
+    /// ADDRESS`, `go on`.
+    what: String,
+    /// What a recording instruction is for.
+    note: String,
+}
+
+/// The detour as it would be made, at an address where it could be.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    entry: u64,
+    /// Bytes of its own, those of them off the hot path, and those that it shares.
+    size: usize,
+    cold: usize,
+    shared: usize,
+    lines: Vec<Line>,
+    used: Vec<Used>,
+}
+
+/// Where the memory for detours could be: in a process where it is free now, of a file
+/// right behind it.
+fn arena(event: &Selected, objects: &Objects, size: u64) -> u64 {
+    let near = event.site.object.range();
+    let free = objects.process().and_then(|process| {
+        let query = GapQuery::new(size, near.clone());
+        let gaps = find_gaps(&process.maps().ok()?, &Layout::of(process), &query);
+        gaps.first().copied()
+    });
+    free.unwrap_or(near.end.next_multiple_of(PAGE_SIZE))
+}
+
+impl Sketch {
+    pub(super) fn of(
+        event: &Selected,
+        shape: &Shape,
+        objects: &Objects,
+        threads: &Threads,
+    ) -> Result<Sketch, CompileError> {
+        let work = [event.record()];
+        // Where the resident would stand: it has two entries for records.
+        let resident = PAGE_SIZE as usize;
+        let start = arena(event, objects, PAGE_SIZE + room(&work));
+        let session = start + (1 << 20);
+        let runtime = Runtime {
+            shadow_stack: false,
+            heads: session,
+            directories: 0,
+            counters: Counters::default(),
+            rseq_offset: threads.rseq_offset,
+            tid_offset: threads.tid_offset,
+            switch: start,
+            locked: start + 1,
+            run: start + 2,
+        };
+        let mut compiler = Compiler::new(runtime, start, vec![0xcc; resident]);
+        let detour = compiler.compile(&Request {
+            work: &work,
+            displaced: &shape.displaced,
+            resume: shape.resume,
+            red_zone: !shape.at_entry,
+            live: shape.live,
+        })?;
+        let mut evicted = Vec::new();
+        for instruction in shape.placed.iter().flat_map(|p| &p.evicted) {
+            let copy = compiler.copy_out(instruction)?;
+            let end = start + compiler.image().len() as u64;
+            evicted.push((instruction, copy..end));
+        }
+        let image = compiler.into_image();
+        let decode = |range: Range<u64>| {
+            let bytes = &image[(range.start - start) as usize..(range.end - start) as usize];
+            instructions(bytes, range.start)
+        };
+        let end = detour.address + detour.size as u64;
+        let code = decode(detour.entry..end);
+        let copies = detour.copies.first().map(|(_, copy)| *copy);
+        // Without copies there is the way back only: `jmp rel32`.
+        let copies = copies.unwrap_or(end - 5);
+        let descriptor = code.iter().find(|i| {
+            i.ip() < copies && i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand()
+        });
+        let descriptor = descriptor.map(|i| (i.ip(), i.ip_rel_memory_address()));
+        let parts = match descriptor {
+            Some((begin, descriptor)) => {
+                let word = |at: u64| {
+                    let at = (descriptor - start + at) as usize;
+                    let mut bytes = [0; 8];
+                    bytes.copy_from_slice(&image[at..at + 8]);
+                    u64::from_le_bytes(bytes)
+                };
+                Parts::between(begin, word(8) + word(16), copies, &code)
+            }
+            None => Parts::locked(detour.entry, copies, &code),
+        };
+        // What the resident runs stands before the code.
+        let cold = match &work[0] {
+            Work::Run { .. } => "program",
+            _ => "cold",
+        };
+        let mut names = HashMap::from([
+            (runtime.heads, "heads".to_owned()),
+            (runtime.switch, "switch".to_owned()),
+            (runtime.locked, "locked".to_owned()),
+            (runtime.run, "run".to_owned()),
+            (detour.address, cold.to_owned()),
+        ]);
+        if let Some((_, descriptor)) = descriptor {
+            names.insert(descriptor, "descriptor".to_owned());
+        }
+        // The formatter takes what is below the thread pointer for an address.
+        for offset in threads.rseq_offset.into_iter().flat_map(|o| [o + 4, o + 8]) {
+            if offset < 0 {
+                names.insert(i64::from(offset) as u64, format!("-{:#x}", -offset));
+            }
+        }
+        let mut formatter = formatter(Some(Names(names)));
+        let notes = Notes {
+            event,
+            threads,
+            place: parts.place,
+        };
+        let mut line = |instruction: &Instruction, what: String, note: String| {
+            let mut text = String::new();
+            formatter.format(instruction, &mut text);
+            Line {
+                address: instruction.ip(),
+                text,
+                what,
+                note,
+            }
+        };
+        let mut lines = Vec::new();
+        let mut copied = None;
+        for instruction in &code {
+            let at = instruction.ip();
+            if let Some((old, _)) = detour.copies.iter().find(|(_, new)| *new == at) {
+                copied = Some(*old);
+            }
+            let is_back = at + 5 == end && instruction.near_branch_target() == shape.resume;
+            let what = match (parts.name(at), copied) {
+                (Some(part), _) => part.to_owned(),
+                (None, Some(old)) if !is_back => format!("copy of {old:#x}"),
+                (None, _) => "go on".to_owned(),
+            };
+            let note = match parts.name(at) {
+                Some("record") => notes.of(instruction),
+                _ => String::new(),
+            };
+            lines.push(line(instruction, what, note));
+        }
+        for (old, range) in evicted {
+            for instruction in decode(range.clone()) {
+                let is_last = instruction.next_ip() == range.end;
+                let what = match is_last && instruction.near_branch_target() == old.next_ip() {
+                    true => "go on".to_owned(),
+                    false => format!("evicted copy of {:#x}", old.ip()),
+                };
+                lines.push(line(&instruction, what, String::new()));
+            }
+        }
+        let shared = descriptor.map_or(0, |(_, descriptor)| {
+            let all = &image[resident..(descriptor - start) as usize];
+            all.iter()
+                .rposition(|byte| *byte != 0xcc)
+                .map_or(0, |last| last + 1)
+        });
+        Ok(Sketch {
+            entry: detour.entry,
+            size: detour.size,
+            cold: (detour.entry - detour.address) as usize,
+            shared,
+            lines,
+            used: used(
+                event,
+                shape,
+                &detour.saved,
+                code.iter().filter(|i| i.ip() < copies),
+            ),
+        })
+    }
+}
+
+impl Sketch {
+    /// For a person.
+    pub(super) fn describe(&self, threads: &Threads, text: &mut String) {
+        for (index, used) in self.used.iter().enumerate() {
+            let label = if index == 0 { "registers" } else { "" };
+            let _ = writeln!(text, "  {label:<9} {}: {}", used.name, used.why());
+        }
+        let _ = writeln!(
+            text,
+            "  detour    {} bytes, for threads as {} has them",
+            self.size, threads.whose
+        );
+        let mut part = "";
+        for line in &self.lines {
+            let (label, note) = match line.what.split_once(" of ") {
+                Some((copy, old)) => (copy.trim_end_matches(" copy"), format!("of {old}")),
+                None => (line.what.as_str(), line.note.clone()),
+            };
+            let shown = if label == part { "" } else { label };
+            part = label;
+            let row = format!("  {shown:<9} {:#x}: {:<32} {note}", line.address, line.text);
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
+        if self.shared == 0 && self.cold > 0 {
+            let _ = writeln!(text, "  cold      {} bytes", self.cold);
+        } else if self.cold > 0 {
+            let _ = writeln!(
+                text,
+                "  cold      {} bytes, and {} shared: `switch` if a packet is full, `locked` if restarted",
+                self.cold, self.shared
+            );
+        }
+    }
+
+    /// Adds it to the site, for `--json`.
+    pub(super) fn json(&self, site: &mut Value) {
+        let hex = |address: u64| format!("{address:#x}");
+        let line = |line: &Line| {
+            let mut value = json!({
+                "address": hex(line.address),
+                "text": line.text,
+                "what": line.what,
+            });
+            if !line.note.is_empty() {
+                value["note"] = json!(line.note);
+            }
+            value
+        };
+        let used = |used: &Used| {
+            json!({
+                "register": used.name,
+                "live": used.live,
+                "saved": used.saved,
+                "field": used.field,
+            })
+        };
+        let saved = self.used.iter().filter(|used| used.saved);
+        site["detour"] = self.lines.iter().map(line).collect();
+        site["detour_entry"] = json!(hex(self.entry));
+        site["detour_bytes"] = json!({"own": self.size, "cold": self.cold, "shared": self.shared});
+        site["registers"] = self.used.iter().map(used).collect();
+        site["saved"] = saved.map(|used| Value::from(used.name.clone())).collect();
+    }
+}

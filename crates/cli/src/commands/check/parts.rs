@@ -1,0 +1,97 @@
+//! The parts of a detour, and what its instructions are for.
+
+use super::threads::Threads;
+use crate::selection::Selected;
+use capriole_ring::layout::record;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+/// Where the parts of a detour begin.
+pub(super) struct Parts {
+    record: u64,
+    commit: u64,
+    restore: u64,
+    copies: u64,
+    /// What holds the address of the record.
+    pub(super) place: Register,
+}
+
+impl Parts {
+    /// Recording is from `begin` to `done`. With restartable sequences the last instruction
+    /// before `done` is the commit: `mov %place, (%control)`.
+    pub(super) fn between(begin: u64, done: u64, copies: u64, code: &[Instruction]) -> Parts {
+        let last = code.iter().rfind(|i| i.next_ip() == done);
+        let commit =
+            last.filter(|i| i.mnemonic() == Mnemonic::Mov && i.op0_kind() == OpKind::Memory);
+        Parts {
+            record: begin,
+            commit: commit.map_or(done, Instruction::ip),
+            restore: done,
+            copies,
+            place: commit.map_or(Register::None, Instruction::op1_register),
+        }
+    }
+
+    /// The locked way moves the stack pointer around what it does.
+    pub(super) fn locked(entry: u64, copies: u64, code: &[Instruction]) -> Parts {
+        let moves = |i: &&Instruction| {
+            i.mnemonic() == Mnemonic::Lea && i.op0_register() == Register::RSP && i.ip() < copies
+        };
+        let call = code.iter().position(|i| i.mnemonic() == Mnemonic::Call);
+        let (before, behind) = code.split_at(call.unwrap_or(0));
+        let begin = before.iter().rfind(moves).map_or(entry, Instruction::ip);
+        let done = behind.iter().filter(moves).nth(1);
+        let done = done.map_or(copies, Instruction::next_ip);
+        Parts::between(begin, done, copies, code)
+    }
+
+    /// The part that an instruction belongs to; none of the copies.
+    pub(super) fn name(&self, at: u64) -> Option<&'static str> {
+        match at {
+            _ if at < self.record => Some("save"),
+            _ if at < self.commit => Some("record"),
+            _ if at < self.restore => Some("commit"),
+            _ if at < self.copies => Some("restore"),
+            _ => None,
+        }
+    }
+}
+
+/// What is known about the record's fields.
+pub(super) struct Notes<'a> {
+    pub(super) event: &'a Selected,
+    pub(super) threads: &'a Threads,
+    pub(super) place: Register,
+}
+
+impl Notes<'_> {
+    /// What a recording instruction is for, where that is not plain to see.
+    pub(super) fn of(&self, instruction: &Instruction) -> String {
+        let i = instruction;
+        let displacement = i.memory_displacement64() as i64;
+        let rseq = self.threads.rseq_offset.map(i64::from);
+        let note = match i.mnemonic() {
+            Mnemonic::Rdtsc => "the time",
+            Mnemonic::Ja => "no room",
+            Mnemonic::Call => "records the event",
+            _ if i.memory_segment() == Register::FS => match displacement {
+                _ if rseq.is_some_and(|rseq| displacement == rseq + 4) => "the CPU",
+                _ if rseq.is_some_and(|rseq| displacement == rseq + 8) => "restartable from here",
+                _ => "the thread's id",
+            },
+            Mnemonic::Mov if i.op0_kind() == OpKind::Memory && i.memory_base() == self.place => {
+                const FIELDS: i64 = record::FIELDS as i64;
+                match displacement {
+                    _ if displacement == record::ID as i64 => "event 0",
+                    _ if displacement >= FIELDS => {
+                        let index = (displacement - FIELDS) / 8;
+                        let field = self.event.fields.infos.get(index as usize);
+                        return field.map(|info| info.name.clone()).unwrap_or_default();
+                    }
+                    _ => "",
+                }
+            }
+            _ => "",
+        };
+        note.to_owned()
+    }
+}
