@@ -41,7 +41,20 @@ fn all(_: &str) -> bool {
 /// One program at a time hammers; two would only take the processors from each other.
 static TURN: Mutex<()> = Mutex::new(());
 
-impl Hammering<'_> {
+impl<'a> Hammering<'a> {
+    /// With the best probes there are at the functions but `step`, whose many calls would
+    /// only fill the buffer.
+    fn of(program: &'a Path, arguments: &'a [&'a str], rounds: usize) -> Hammering<'a> {
+        Hammering {
+            program,
+            arguments,
+            events: HAMMER,
+            reach: Reach::Best,
+            rounds,
+            wanted: |name| name != "step" && name != "work_library",
+        }
+    }
+
     /// Nobody empties it while the process is stopped and started for the last time,
     /// which takes the longer the more threads there are.
     fn buffer(&self) -> u64 {
@@ -107,25 +120,12 @@ impl Hammering<'_> {
     }
 }
 
-/// The functions but `step`, whose many calls would only fill the buffer.
-fn ordered(name: &str) -> bool {
-    name != "step" && name != "work_library"
-}
-
 #[test]
 fn a_program_with_four_threads() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    Hammering {
-        program: &program,
-        arguments: &["--threads", "4"],
-        events: HAMMER,
-        reach: Reach::Best,
-        rounds: rounds(100, 1000),
-        wanted: ordered,
-    }
-    .run();
+    Hammering::of(&program, &["--threads", "4"], rounds(100, 1000)).run();
 }
 
 #[test]
@@ -134,12 +134,9 @@ fn with_breakpoints_everywhere() {
         return;
     };
     Hammering {
-        program: &program,
-        arguments: &["--threads", "4"],
-        events: HAMMER,
         reach: Reach::Breakpoint,
-        rounds: rounds(100, 1000),
         wanted: all,
+        ..Hammering::of(&program, &["--threads", "4"], rounds(100, 1000))
     }
     .run();
 }
@@ -150,15 +147,7 @@ fn a_static_program_without_pie() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &flags) else {
         return;
     };
-    Hammering {
-        program: &program,
-        arguments: &["--threads", "3"],
-        events: HAMMER,
-        reach: Reach::Best,
-        rounds: rounds(40, 1000),
-        wanted: ordered,
-    }
-    .run();
+    Hammering::of(&program, &["--threads", "3"], rounds(40, 1000)).run();
 }
 
 /// musl registers no restartable sequences: the locked way.
@@ -168,15 +157,7 @@ fn a_program_without_restartable_sequences() {
         let Some(program) = build(Compiler::MuslGcc, "hammer.c", flags) else {
             return;
         };
-        Hammering {
-            program: &program,
-            arguments: &["--threads", "3", "--signals"],
-            events: HAMMER,
-            reach: Reach::Best,
-            rounds: rounds(30, 1000),
-            wanted: ordered,
-        }
-        .run();
+        Hammering::of(&program, &["--threads", "3", "--signals"], rounds(30, 1000)).run();
     }
 }
 
@@ -187,12 +168,10 @@ fn a_program_with_two_hundred_threads() {
     };
     for reach in [Reach::Best, Reach::Breakpoint] {
         Hammering {
-            program: &program,
-            arguments: &["--threads", "200", "--signals"],
             events: &[":work_switch"],
             reach,
-            rounds: rounds(2, 100),
             wanted: all,
+            ..Hammering::of(&program, &["--threads", "200", "--signals"], rounds(2, 100))
         }
         .run();
     }
@@ -211,12 +190,8 @@ fn with_signals_forks_and_faults() {
             &["--threads", "2", "--signals", "--segv", "--fork"],
         ] {
             Hammering {
-                program: &program,
-                arguments,
-                events: HAMMER,
                 reach,
-                rounds: rounds(15, 1000),
-                wanted: ordered,
+                ..Hammering::of(&program, arguments, rounds(15, 1000))
             }
             .run();
         }
@@ -231,13 +206,10 @@ fn with_libraries_that_come_and_go() {
     ) else {
         return;
     };
-    Hammering {
-        program: &program,
-        arguments: &["--threads", "2", "--dlopen", &library.display().to_string()],
-        events: HAMMER,
-        reach: Reach::Best,
-        rounds: rounds(30, 1000),
-        wanted: ordered,
-    }
+    Hammering::of(
+        &program,
+        &["--threads", "2", "--dlopen", &library.display().to_string()],
+        rounds(30, 1000),
+    )
     .run();
 }
