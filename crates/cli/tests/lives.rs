@@ -6,7 +6,7 @@ mod programs;
 mod target;
 
 use capriole_trace::Trace;
-use programs::{Compiler, build};
+use programs::{Compiler, ENDS, build};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -245,17 +245,9 @@ fn a_process_that_ends_meanwhile() {
     let Some(program) = build(Compiler::Gcc, "exit_race.c", &[]) else {
         return;
     };
-    let ends = [
-        ("return", Some(7), None),
-        ("exit", Some(7), None),
-        ("thread", Some(7), None),
-        ("last-thread", Some(7), None),
-        ("kill", None, Some(9)),
-        ("abort", None, Some(6)),
-    ];
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
-    for (how, code, signal) in ends {
+    for (how, code, signal) in ENDS {
         for after in (0..rounds(10, 100)).map(|n| n * 4_000) {
             let after = after.to_string();
             let arguments = ["--how", how, "--after-us", &after];

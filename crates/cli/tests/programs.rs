@@ -6,7 +6,7 @@ mod programs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use programs::{Compiler, build};
+use programs::{Compiler, ENDS, build};
 
 /// Runs the program; its last line begins with "ok" and its status is 0.
 fn run(compiler: Compiler, source: &str, flags: &[&str], arguments: &[&str]) -> Option<String> {
@@ -128,15 +128,7 @@ fn every_end_is_the_one_asked_for() {
     let Some(program) = build(Compiler::Gcc, "exit_race.c", &[]) else {
         return;
     };
-    let ends = [
-        ("return", Some(7), None),
-        ("exit", Some(7), None),
-        ("thread", Some(7), None),
-        ("last-thread", Some(7), None),
-        ("kill", None, Some(9)),
-        ("abort", None, Some(6)),
-    ];
-    for (how, code, signal) in ends {
+    for (how, code, signal) in ENDS {
         for after in ["0", "300", "3000"] {
             let output = Command::new(&program)
                 .args(["--how", how, "--after-us", after])

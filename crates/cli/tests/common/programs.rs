@@ -10,6 +10,16 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// The ways in which `exit_race.c --how WAY` ends: its status, or the signal that ends it.
+pub const ENDS: [(&str, Option<i32>, Option<i32>); 6] = [
+    ("return", Some(7), None),
+    ("exit", Some(7), None),
+    ("thread", Some(7), None),
+    ("last-thread", Some(7), None),
+    ("kill", None, Some(9)),
+    ("abort", None, Some(6)),
+];
+
 /// A way of turning a source into a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compiler {
