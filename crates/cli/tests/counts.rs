@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{Background, calls, recorder, scratch, summary, text};
+use traces::{Background, calls, record_program, recorder, scratch, summary, text};
 use uprobe::Uprobe;
 
 /// Events by name as babeltrace2 reads them. `None`: it is not installed.
@@ -110,16 +110,9 @@ fn lost_events_and_recorded_ones_are_all_calls() {
         "--json",
         "-e",
         ":counted_work $arg1 $arg2 $arg3 $arg4",
-        "--",
     ];
-    let mut command = recorder(&trace, &words);
-    let output = command
-        .arg(&program)
-        .args(["--threads", "8", "--calls", "100000"])
-        .output();
-    let output = output.expect("capriole starts");
-    assert!(output.status.success(), "{}", told(&output));
-    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    let load = ["--threads", "8", "--calls", "100000"];
+    let stdout = record_program(&trace, &words, &program, &load);
     let (first, second) = stdout.trim().split_once('\n').expect("two lines");
     assert_eq!(first, "ok calls=800003");
     let said: serde_json::Value = serde_json::from_str(second).expect("JSON");
@@ -134,14 +127,9 @@ fn lost_events_and_recorded_ones_are_all_calls() {
     assert_eq!(found["lost_events"], said["lost"], "{found}");
     assert_eq!(found["damages"], 0, "{found}");
 
-    let words = ["-e", ":counted_short", "-e", ":counted_work", "--"];
-    let mut command = recorder(&trace, &words);
-    let output = command
-        .arg(&program)
-        .args(["--threads", "4", "--calls", "500"])
-        .output();
-    let output = output.expect("capriole starts");
-    assert!(output.status.success(), "{}", told(&output));
+    let words = ["-e", ":counted_short", "-e", ":counted_work"];
+    let load = ["--threads", "4", "--calls", "500"];
+    record_program(&trace, &words, &program, &load);
     let found = calls(&trace);
     assert_eq!(
         (found["counted_short"], found["counted_work"]),

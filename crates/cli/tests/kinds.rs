@@ -14,7 +14,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{Background, calls, events, record, recorder, scratch, summary, text};
+use traces::{
+    Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
+};
 
 /// Every way in which a C program is built here, with what may be missing.
 fn ways() -> Vec<(&'static str, PathBuf)> {
@@ -234,8 +236,7 @@ fn rust_functions_by_both_names() {
         let output = record(&trace, &words);
         assert!(output.status.success(), "{name}: {}", told(&output));
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let counted = said.rsplit_once("calls=").expect("it counts").1.trim();
-        assert_eq!(summary(&trace)["events"].to_string(), counted, "{name}");
+        assert_eq!(summary(&trace)["events"], counted(&said), "{name}");
     }
 }
 
@@ -246,16 +247,9 @@ fn two_hundred_threads() {
     };
     let directory = scratch();
     let trace = directory.path().join("t");
+    let events = ["-e", ":counted_*", "-e", ":counted_work $arg1"];
     let words = ["--threads", "200", "--calls", "100"];
-    let output = recorder(
-        &trace,
-        &["-e", ":counted_*", "-e", ":counted_work $arg1", "--"],
-    )
-    .arg(&program)
-    .args(words)
-    .output()
-    .expect("capriole starts");
-    assert!(output.status.success(), "{}", told(&output));
+    record_program(&trace, &events, &program, &words);
     let found = summary(&trace);
     assert_eq!(found["lost_events"], 0, "{found}");
     assert!(found["threads"].as_u64() > Some(190), "{found}");
@@ -383,22 +377,9 @@ fn a_recording_ends_by_signal_or_after_its_time() {
     running.finish();
 
     // A started program goes on after the recording and gives its status.
-    let words = ["-e", ":static_leaf", "--duration", "100ms", "--"];
-    let mut command = recorder(&trace, &words);
-    let output = command
-        .arg(&program)
-        .args(["--seconds", "0.5"])
-        .output()
-        .expect("it starts");
-    assert!(output.status.success(), "{}", told(&output));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let counted: u64 = said
-        .rsplit_once("calls=")
-        .expect("it counts")
-        .1
-        .trim()
-        .parse()
-        .expect("a number");
+    let words = ["-e", ":static_leaf", "--duration", "100ms"];
+    let said = record_program(&trace, &words, &program, &["--seconds", "0.5"]);
+    let counted = counted(&said);
     let found = summary(&trace);
     assert_eq!(found["complete"], true);
     assert!(
@@ -490,23 +471,9 @@ fn several_events_at_once() {
         ":static_l??f",
         "-e",
         "libc:strtou[kl]l*",
-        "--",
     ];
-    let mut command = recorder(&trace, &words);
-    let output = command
-        .arg(&program)
-        .args(["--seconds", "0.1"])
-        .output()
-        .expect("it starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}", told(&output));
-    let counted: u64 = said
-        .rsplit_once("calls=")
-        .expect("it counts")
-        .1
-        .trim()
-        .parse()
-        .expect("a number");
+    let said = record_program(&trace, &words, &program, &["--seconds", "0.1"]);
+    let counted = counted(&said);
     let found = summary(&trace);
     let of = |name: &str| {
         found["by_event"]

@@ -72,6 +72,22 @@ pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
     command
 }
 
+/// Records a program from its start with `capriole record -o TRACE ARGUMENTS -- PROGRAM WORDS`,
+/// which has to succeed. What both wrote to their output.
+pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &[&str]) -> String {
+    let mut command = recorder(trace, arguments);
+    let output = command.arg("--").arg(program).args(words).output();
+    let output = output.expect("capriole starts");
+    assert!(output.status.success(), "{}", told(&output));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// How many calls a program has counted, which ends by saying `ok calls=N`.
+pub fn counted(said: &str) -> u64 {
+    let (_, number) = said.rsplit_once("calls=").expect("it counts");
+    number.trim().parse().expect("a number")
+}
+
 /// Waits until a recorder that was just started has its probes in `pid`.
 pub fn until_recording(pid: u32) {
     let process = capriole_target::process::Process::open(pid).expect("it runs");
