@@ -8,7 +8,7 @@ use std::io::Write;
 
 /// Appends bytes as a person reads them, as C and Rust write them in source: `\n`, `\x1b`,
 /// `\u{202e}`; bytes that are not UTF-8 as `\xff`. `quote` is what stands around them.
-pub(super) fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
+pub fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
     for part in parts(text, |byte| byte == quote || byte == b'\\') {
         match part {
             Part::Plain(text) => out.extend_from_slice(text),
@@ -33,7 +33,7 @@ pub(super) fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
 
 /// Appends bytes as what stands between the quotes of a JSON string. Bytes that are not UTF-8
 /// become U+FFFD, and all characters that cannot be seen are escaped.
-pub(super) fn put_json(out: &mut Vec<u8>, text: &[u8]) {
+pub fn put_json(out: &mut Vec<u8>, text: &[u8]) {
     for part in parts(text, |byte| byte == b'"' || byte == b'\\') {
         match part {
             Part::Plain(text) => out.extend_from_slice(text),

@@ -10,6 +10,7 @@ mod tasks;
 
 use std::io;
 
+pub use escape::{put_escaped, put_json};
 pub use lines_json::write_json_lines;
 pub use lines_text::write_text;
 pub use summary::{EventSummary, Summary};
