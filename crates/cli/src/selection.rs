@@ -4,7 +4,7 @@ use crate::fields::{Fields, Reader};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
-    Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
+    Aggregation, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
     definitions,
 };
 use capriole_plan::detour::{Record, Work};
@@ -26,6 +26,8 @@ use std::sync::Arc;
 pub struct Selected {
     /// The event's number in the trace.
     pub id: u32,
+    /// Which of the events that the user wrote it is of, from 0 on.
+    pub definition: usize,
     /// Where.
     pub site: Site,
     /// What it records.
@@ -194,46 +196,51 @@ pub fn select(
     planner: &Planner,
     events: &[EventSpec],
 ) -> anyhow::Result<Vec<Selected>> {
-    let mut found: Vec<(Site, &EventSpec)> = Vec::new();
-    for spec in events {
+    let mut found: Vec<(Site, usize)> = Vec::new();
+    for (definition, spec) in events.iter().enumerate() {
         let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
-        found.extend(sites.into_iter().map(|site| (site, spec)));
+        found.extend(sites.into_iter().map(|site| (site, definition)));
     }
     let mut reader = Reader::default();
     let mut fields: Vec<Arc<Fields>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
-    for (site, spec) in &found {
+    for (site, definition) in &found {
+        let spec = &events[*definition];
         // They depend on the site only if debug information or addresses are asked for.
         let same = last.is_some_and(|(other, before)| {
-            std::ptr::eq(other, *spec)
-                && Arc::ptr_eq(&before.object, &site.object)
-                && is_alike(spec)
+            std::ptr::eq(other, spec) && Arc::ptr_eq(&before.object, &site.object) && is_alike(spec)
         });
         match (same, fields.last()) {
             (true, Some(before)) => fields.push(before.clone()),
             _ => fields.push(Arc::new(reader.fields(spec, site)?)),
         }
-        last = Some((*spec, site));
+        last = Some((spec, site));
     }
     drop(reader);
     // Two events may mean the same; one record of it will do.
-    let mut seen: HashSet<(u64, Arc<Fields>)> = HashSet::new();
+    let mut seen: HashSet<(u64, Arc<Fields>, &Aggregation)> = HashSet::new();
     let several = events.len() > 1;
     let all = found.into_iter().zip(fields);
-    let distinct =
-        all.filter(|((site, _), fields)| !several || seen.insert((site.address, fields.clone())));
+    let distinct = all.filter(|((site, definition), fields)| {
+        let aggregation = &events[*definition].aggregation;
+        !several || seen.insert((site.address, fields.clone(), aggregation))
+    });
     let distinct: Vec<_> = distinct.collect();
     let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
     let plans = planner.plan_all(&sites);
     let all = distinct.into_iter().zip(plans).enumerate();
     Ok(all
-        .map(|(id, (((site, spec), fields), plan))| Selected {
-            id: id as u32,
-            site,
-            fields,
-            given_name: spec.name.clone(),
-            plan,
-            named: !spec.is_glob() || matches!(spec.place, Place::FileOffset(_)),
+        .map(|(id, (((site, definition), fields), plan))| {
+            let spec = &events[definition];
+            Selected {
+                id: id as u32,
+                definition,
+                site,
+                fields,
+                given_name: spec.name.clone(),
+                plan,
+                named: !spec.is_glob() || matches!(spec.place, Place::FileOffset(_)),
+            }
         })
         .collect())
 }

@@ -113,6 +113,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .zip(0..)
         .map(|((site, plan), id)| Selected {
             id,
+            definition: 0,
             site,
             fields: Arc::default(),
             given_name: None,
