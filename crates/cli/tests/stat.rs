@@ -11,7 +11,8 @@ mod traces;
 use programs::{Compiler, build};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
 use traces::{text, until_recording};
@@ -202,6 +203,81 @@ fn intervals_add_up_to_the_whole() {
     assert!(running.child.wait().expect("it ends").success());
 }
 
+/// A terminal of 24 lines and 80 columns: our end, and the one of programs in it.
+fn terminal() -> Option<(std::fs::File, std::fs::File)> {
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let (mut ours, mut theirs) = (-1, -1);
+    let nothing = std::ptr::null_mut();
+    // SAFETY: two places for numbers, and a size; a name and attributes may be null.
+    let made = unsafe { libc::openpty(&mut ours, &mut theirs, nothing, nothing.cast(), &size) };
+    if made != 0 {
+        println!("skipped: no terminal can be made here");
+        return None;
+    }
+    // SAFETY: just made, and nobody else's.
+    let ours = unsafe { OwnedFd::from_raw_fd(ours) };
+    // SAFETY: as above.
+    let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
+    Some((ours.into(), theirs.into()))
+}
+
+#[test]
+fn on_a_terminal_the_table_is_drawn_again_in_place_and_stays_at_the_end() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let Some((mut ours, theirs)) = terminal() else {
+        return;
+    };
+    let words = ["--wait", "--threads", "1", "--calls", "40"];
+    let mut running = Running::start(&program, &words);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_capriole"))
+        .args(["stat", "-e", ":counted_*", "--top", "2", "-p"])
+        .arg(running.pid.to_string())
+        .env("TERM", "xterm")
+        .env("LC_ALL", "C.UTF-8")
+        .stdin(Stdio::null())
+        .stdout(theirs)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("capriole starts");
+    until_recording(running.pid);
+    running.say("go");
+    assert_eq!(running.line(), "ok calls=43");
+    let mut shown = String::new();
+    let mut until = |wanted: &str, shown: &mut String| {
+        let mut part = [0; 4096];
+        while !shown.contains(wanted) {
+            let read = ours.read(&mut part).expect("the terminal is there");
+            *shown += std::str::from_utf8(&part[..read]).expect("UTF-8");
+        }
+    };
+    // Drawn once with these calls, and once more above that.
+    until("40 ", &mut shown);
+    until("A", &mut String::new());
+    let pid = child.id() as i32;
+    // SAFETY: a signal to a child of this test, which was not waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    assert!(child.wait().expect("it ends").success());
+    let mut rest = String::new();
+    until("never hit", &mut rest);
+    let (_, last) = rest.rsplit_once("\x1b[J").expect("it was cleared");
+    let lines: Vec<&str> = last.lines().collect();
+    assert!(lines[0].starts_with("calls  calls/s  event"), "{rest:?}");
+    assert_eq!(lines[1].split_whitespace().next(), Some("40"), "{rest:?}");
+    assert!(
+        lines[1..].iter().all(|line| !line.contains('\x1b')),
+        "{rest:?}"
+    );
+    running.say("end");
+    assert!(running.child.wait().expect("it ends").success());
+}
+
 #[test]
 fn what_cannot_be_counted_is_said() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -218,6 +294,8 @@ fn what_cannot_be_counted_is_said() {
             &["--interval", "10us", "-e", ":counted_work"],
             "at least 1ms",
         ),
+        (&["--keys", "0", "-e", ":counted_work"], "1..=1048576"),
+        (&["--top", "0", "-e", ":counted_work"], "1.."),
     ] {
         let output = stat(&[words, &["--", program]].concat());
         assert!(!output.status.success(), "{}", told(&output));

@@ -1,21 +1,35 @@
 //! `capriole stat`: how often, without a trace.
 
+#[cfg(test)]
+mod fixtures;
+mod json;
+mod live;
+mod model;
+mod plot;
+mod source;
+mod table;
+mod terminal;
+mod text;
+
 use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration};
 use crate::{exit, machine, signals};
 use capriole_event::EventSpec;
-use capriole_ring::Counters;
 use capriole_ring::layout::{Geometry, MAX_COUNTERS, MIN_PACKET_SIZE};
 use capriole_target::detach::Detached;
+use json::Extent;
+use live::Screen;
+use model::{Interval, Snapshot, by_event, per_second};
 use serde_json::{Value, json};
-use std::cmp::Reverse;
+use source::{Room, Source};
 use std::ffi::OsString;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Stdout, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use terminal::Size;
+use text::{Page, Style};
 
 /// Count the calls of functions of a running program, or of one that is started
 #[derive(Debug, clap::Args)]
@@ -42,6 +56,17 @@ pub struct Arguments {
     /// Also print, each time this time is over, what was called in it
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
+    /// Show at most so many rows of a table, the most frequent ones
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    top: Option<u32>,
+    /// Keys there is room for in each event's table
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1024,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
+    keys: u32,
     /// Never use breakpoints; functions that need one are left out
     #[arg(long)]
     no_breakpoints: bool,
@@ -67,6 +92,8 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// Between two looks at whether something has ended it.
 const TICK: Duration = Duration::from_millis(10);
+/// Between two drawings of the table on a terminal.
+const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -78,7 +105,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
     match attach(&arguments, &events, &program) {
-        Ok(mut probed) => count(&arguments, program, &mut probed),
+        Ok(mut probed) => count(&arguments, events.len(), program, &mut probed),
         Err(error) => {
             program.abandon();
             Err(error)
@@ -111,42 +138,24 @@ fn attach(
     })
 }
 
-/// The calls of an event in some time.
-struct Calls<'a> {
-    event: &'a Selected,
-    calls: u64,
-}
-
-impl Calls<'_> {
-    fn per_second(&self, time: Duration) -> f64 {
-        match time.is_zero() {
-            true => 0.0,
-            false => self.calls as f64 / time.as_secs_f64(),
-        }
-    }
-}
-
-/// Events that have a probe, the most frequent one first.
-fn sorted<'a>(probed: &'a Probed, calls: &[u64]) -> Vec<Calls<'a>> {
-    let events = probed.selected.iter().zip(&probed.dropped).zip(calls);
-    let mut sorted: Vec<Calls<'_>> = events
-        .filter(|((_, dropped), _)| dropped.is_none())
-        .map(|((event, _), &calls)| Calls { event, calls })
-        .collect();
-    sorted.sort_by_key(|event| Reverse(event.calls)); // stable: then as asked for
-    sorted
-}
-
-fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow::Result<ExitCode> {
+fn count(
+    arguments: &Arguments,
+    definitions: usize,
+    program: Program,
+    probed: &mut Probed,
+) -> anyhow::Result<ExitCode> {
     if arguments.pid.is_some() && !arguments.json {
         probed.say_begin("counting", arguments.duration);
     }
     probed.say_dropped();
-    let memory = &probed.attached.memory;
-    let counters = Counters::new(memory.memory.clone(), memory.geometry);
+    let room = Room {
+        keys: arguments.keys,
+    };
+    let source = Source::new(probed, definitions, room);
+    let mut shown = Shown::new(arguments, probed);
     let child = program.release();
     let started = Instant::now();
-    let ended = watch(arguments, probed, &counters);
+    let ended = watch(arguments, probed, &source, &mut shown, started);
     let time = started.elapsed();
     // What is called until the probes are out is counted.
     let detached = probed.detach();
@@ -163,15 +172,12 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
             return Err(error);
         }
     };
-    let sorted = sorted(probed, &counters.read());
+    let whole = source.read(time);
     let printed = match arguments.json {
-        true => print(&format!(
-            "{}\n",
-            json(probed, &sorted, time, ended, &detached)
-        )),
+        true => print(&json::line(&json(probed, &whole, &shown, ended, &detached))),
         false => {
-            let printed = print(&table(&sorted, time));
-            let all = sorted.iter().map(|c| c.calls).fold(0, u64::wrapping_add);
+            let printed = shown.finish(&whole);
+            let all = whole.calls();
             eprintln!(
                 "capriole: {} in {}{}",
                 units::counted(all, "call", "calls"),
@@ -191,41 +197,108 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
     }
 }
 
-/// Waits until something ends it, and prints what was called in every interval.
-fn watch(arguments: &Arguments, probed: &mut Probed, counters: &Counters) -> anyhow::Result<Ended> {
+/// Waits until something ends it, and shows now and then what was called.
+fn watch(
+    arguments: &Arguments,
+    probed: &mut Probed,
+    source: &Source,
+    shown: &mut Shown,
+    started: Instant,
+) -> anyhow::Result<Ended> {
     let mut watch = Watch::new(&probed.attached.process, arguments.duration)?;
-    let started = Instant::now();
-    let mut before = vec![0; probed.selected.len()];
-    let mut last = started;
-    let mut next = arguments.interval.map(|interval| started + interval);
+    let mut before = source.nothing();
+    let period = match shown.screen {
+        Some(_) => Some(REDRAW),
+        None => arguments.interval,
+    };
+    let mut next = period.map(|period| started + period);
     loop {
         if let Some(ended) = watch.ended(&mut probed.attached) {
             return Ok(ended);
         }
         let now = Instant::now();
-        if let (Some(interval), Some(due)) = (arguments.interval, &mut next)
+        if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
         {
-            let calls = counters.read();
-            let delta = calls
-                .iter()
-                .zip(&before)
-                .map(|(new, old)| new.wrapping_sub(*old));
-            let delta: Vec<u64> = delta.collect();
-            let mut sorted = sorted(probed, &delta);
-            sorted.retain(|event| event.calls > 0);
-            print(&match arguments.json {
-                true => format!("{}\n", interval_json(&sorted, now - started, now - last)),
-                false => interval_table(&sorted, now - started, now - last),
-            })?;
-            (before, last) = (calls, now);
+            let until = source.read(now - started);
+            shown.interval(&until, &until.since(&before))?;
+            before = until;
             while *due <= now {
-                *due += interval;
+                *due += period;
             }
         }
         let due = next.map_or(TICK, |next| next.saturating_duration_since(now).min(TICK));
         std::thread::sleep(watch.pause(&probed.attached, due));
     }
+}
+
+/// What the user sees on standard output.
+struct Shown {
+    /// The events' names.
+    names: Vec<String>,
+    json: bool,
+    /// Most rows of a table.
+    top: usize,
+    blocks: bool,
+    /// If the table is drawn again and again.
+    screen: Option<Screen<Stdout>>,
+}
+
+impl Shown {
+    fn new(arguments: &Arguments, probed: &Probed) -> Shown {
+        // A program that was started writes to the same terminal: nobody knows where the
+        // cursor is then.
+        let live = arguments.pid.is_some() && !arguments.json && arguments.interval.is_none();
+        let top = arguments.top.map(|top| top as usize);
+        Shown {
+            names: probed.selected.iter().map(Selected::name).collect(),
+            json: arguments.json,
+            top: top.unwrap_or(usize::MAX),
+            blocks: terminal::shows_blocks(),
+            screen: (live && Size::of_terminal().is_some()).then(|| Screen::new(std::io::stdout())),
+        }
+    }
+
+    fn style(&self) -> Style {
+        Style {
+            rows: self.top,
+            plots: usize::MAX,
+            blocks: self.blocks,
+        }
+    }
+
+    /// Everything until now, if it is drawn again and again, or else the time just over.
+    fn interval(&mut self, until: &Snapshot, interval: &Interval) -> anyhow::Result<()> {
+        if let Some(screen) = &mut self.screen {
+            let Some(size) = Size::of_terminal() else {
+                return Ok(());
+            };
+            let page = Page::live(until, interval, &self.names);
+            let lines = live::fitting(&page, size, self.top, self.blocks);
+            return Ok(screen.draw(&lines, size)?);
+        }
+        if self.json {
+            return print(&json::line(&interval_json(interval, &self.names)));
+        }
+        let lines = Page::interval(interval, &self.names).lines(self.style());
+        let end = interval.end.as_secs_f64();
+        print(&format!("{end:.3} s\n{}\n", text(&lines)))
+    }
+
+    /// Everything, at the end.
+    fn finish(&mut self, whole: &Snapshot) -> anyhow::Result<()> {
+        if let Some(screen) = &mut self.screen {
+            screen.clear(Size::of_terminal())?;
+        }
+        print(&text(&Page::whole(whole, &self.names).lines(self.style())))
+    }
+}
+
+fn text(lines: &[String]) -> String {
+    lines
+        .iter()
+        .flat_map(|line| [line.as_str(), "\n"])
+        .collect()
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
@@ -234,76 +307,48 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// The events that were hit, and how many were not.
-fn table(sorted: &[Calls<'_>], time: Duration) -> String {
-    let hit: Vec<&Calls<'_>> = sorted.iter().filter(|event| event.calls > 0).collect();
-    let row = |event: &&Calls<'_>| {
-        let name = event.event.name();
-        [
-            event.calls.to_string(),
-            units::rate(event.per_second(time)),
-            name,
-        ]
-    };
-    let head = ["calls", "calls/s", "event"].map(String::from);
-    let rows: Vec<[String; 3]> = std::iter::once(head).chain(hit.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let (calls, rates) = (width(0), width(1));
-    let mut text = String::new();
-    for [count, rate, name] in rows.iter().filter(|_| !hit.is_empty()) {
-        let _ = writeln!(text, "{count:>calls$}  {rate:>rates$}  {name}");
-    }
-    let silent = (sorted.len() - hit.len()) as u64;
-    if silent > 0 {
-        let gap = if hit.is_empty() { "" } else { "\n" };
-        let silent = units::counted(silent, "event was", "events were");
-        let _ = writeln!(text, "{gap}{silent} never hit");
-    }
-    text
-}
-
-fn interval_table(sorted: &[Calls<'_>], at: Duration, time: Duration) -> String {
-    format!("{:.3} s\n{}\n", at.as_secs_f64(), table(sorted, time))
-}
-
-fn interval_json(sorted: &[Calls<'_>], at: Duration, time: Duration) -> Value {
-    let event = |event: &Calls<'_>| {
+fn interval_json(interval: &Interval, names: &[String]) -> Value {
+    let events = by_event(&interval.groups).into_iter();
+    let event = |(event, calls): (usize, u64)| {
         json!({
-            "event": event.event.name(),
-            "calls": event.calls,
-            "calls_per_second": event.per_second(time),
+            "event": names[event],
+            "calls": calls,
+            "calls_per_second": per_second(calls, interval.time),
         })
     };
+    let groups = json::groups(&interval.groups, names, interval.time, Extent::SinceStart);
     json!({
-        "time_ns": at.as_nanos() as u64,
-        "interval_ns": time.as_nanos() as u64,
-        "events": sorted.iter().map(event).collect::<Vec<_>>(),
+        "time_ns": interval.end.as_nanos() as u64,
+        "interval_ns": interval.time.as_nanos() as u64,
+        "events": events.filter(|(_, calls)| *calls > 0).map(event).collect::<Vec<_>>(),
+        "groups": groups,
     })
 }
 
 fn json(
     probed: &Probed,
-    sorted: &[Calls<'_>],
-    time: Duration,
+    whole: &Snapshot,
+    shown: &Shown,
     ended: Ended,
     detached: &Detached,
 ) -> Value {
     let mut sites = probed.sites_json();
     let mut events: Vec<Value> = Vec::new();
-    for event in sorted {
-        let mut site = sites[event.event.id as usize].take();
-        site["calls"] = json!(event.calls);
-        site["calls_per_second"] = json!(event.per_second(time));
+    for (event, calls) in by_event(&whole.groups) {
+        let mut site = sites[event].take();
+        site["calls"] = json!(calls);
+        site["calls_per_second"] = json!(per_second(calls, whole.time));
         events.push(site);
     }
     // Those without a probe come last.
     events.extend(sites.into_iter().filter(|site| !site.is_null()));
     json!({
         "pid": probed.attached.process.pid(),
-        "duration_ns": time.as_nanos() as u64,
+        "duration_ns": whole.time.as_nanos() as u64,
         "ended": ended.as_str(),
         "restartable_sequences": probed.attached.survey.rseq_offset.is_some(),
         "standstill_ns": probed.standstill_json(detached),
         "events": events,
+        "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),
     })
 }

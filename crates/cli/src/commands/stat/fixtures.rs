@@ -1,0 +1,138 @@
+//! Snapshots for tests.
+
+use super::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Value};
+use std::time::Duration;
+
+/// The names of the events of all snapshots here.
+pub fn names() -> Vec<String> {
+    ["read", "write", "malloc", "free"].map(String::from).into()
+}
+
+/// A snapshot of so many seconds.
+pub fn snapshot(seconds: u64, groups: impl Into<Vec<Group>>) -> Snapshot {
+    Snapshot {
+        time: Duration::from_secs(seconds),
+        groups: groups.into(),
+    }
+}
+
+/// Plain counting of the events from `first` on.
+pub fn plain(first: usize, calls: &[u64]) -> Group {
+    let rows = (first..).zip(calls);
+    let rows = rows.map(|(event, calls)| row(event, [], *calls, []));
+    let rows: Vec<Row> = rows.collect();
+    Group {
+        events: rows.iter().map(|row| row.event).collect(),
+        rows,
+        ..Group::default()
+    }
+}
+
+/// A group of some events.
+pub fn group<const K: usize, const M: usize>(
+    events: impl Into<Vec<usize>>,
+    keys: [&str; K],
+    measures: [&str; M],
+    rows: impl Into<Vec<Row>>,
+) -> Group {
+    Group {
+        key_names: keys.map(String::from).into(),
+        measure_names: measures.map(String::from).into(),
+        events: events.into(),
+        rows: rows.into(),
+        dropped: 0,
+        capacity: 1024,
+    }
+}
+
+/// A row whose values could all be read.
+pub fn row<const K: usize, const M: usize>(
+    event: usize,
+    keys: [Value; K],
+    calls: u64,
+    measures: [Measure; M],
+) -> Row {
+    Row {
+        event,
+        keys: keys.into(),
+        calls,
+        unreadable: 0,
+        measures: measures.into(),
+    }
+}
+
+/// A key's value.
+pub fn text(text: &str) -> Value {
+    Value::Text(text.to_owned())
+}
+
+/// Buckets as the program may keep them: exact below 8, then four for each power of two.
+pub fn histogram(values: impl IntoIterator<Item = i128>) -> Histogram {
+    let mut buckets: Vec<Bucket> = Vec::new();
+    for value in values {
+        let (low, high) = bounds(value);
+        match buckets.binary_search_by_key(&low, |bucket| bucket.low) {
+            Ok(at) => buckets[at].count += 1,
+            Err(at) => buckets.insert(
+                at,
+                Bucket {
+                    low,
+                    high,
+                    count: 1,
+                },
+            ),
+        }
+    }
+    Histogram { buckets }
+}
+
+/// Those of the bucket of a value.
+pub fn bounds(value: i128) -> (i128, i128) {
+    let size = value.unsigned_abs() as i128;
+    if size < 8 {
+        return (value, value);
+    }
+    let width = 1i128 << (size.ilog2() - 2);
+    let low = size / width * width;
+    let high = low + width - 1;
+    if value < 0 {
+        (-high, -low)
+    } else {
+        (low, high)
+    }
+}
+
+/// Reads by file and program: what `read sum(n) min(n) max(n) avg(n) hist(n) by fd, comm` gives.
+pub fn reads() -> Group {
+    let measures = |values: &[i128]| {
+        [
+            Measure::Sum(values.iter().sum()),
+            Measure::Minimum(values.iter().min().copied()),
+            Measure::Maximum(values.iter().max().copied()),
+            Measure::Average {
+                sum: values.iter().sum(),
+                count: values.len() as u64,
+            },
+            Measure::Histogram(histogram(values.iter().copied())),
+        ]
+    };
+    let few: Vec<i128> = vec![0, 1, 1, 3, 17, 700];
+    let many: Vec<i128> = (0..200).map(|n| n * n % 97 + 64).collect();
+    let mut unread = row(0, [Value::Number(-1), text("")], 2, measures(&[]));
+    unread.unreadable = 2;
+    group(
+        [0],
+        ["fd", "comm"],
+        ["sum(n)", "min(n)", "max(n)", "avg(n)", "hist(n)"],
+        [
+            row(0, [Value::Number(3), text("cat")], 6, measures(&few)),
+            unread,
+            row(
+                0,
+                [Value::Number(17), text("nginx: w")],
+                200,
+                measures(&many),
+            ),
+        ],
+    )
+}

@@ -1,0 +1,115 @@
+//! The table on a terminal while counting goes on, drawn again in place.
+//!
+//! Nothing of the terminal's state is changed: the cursor goes up to where the table began,
+//! each line is written over the old one and what is left of that is cleared. Whoever is
+//! killed leaves the last table, and the cursor below it.
+
+use super::terminal::Size;
+use super::text::{Page, Style};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use unicode_width::UnicodeWidthChar;
+
+/// Rows of a table that are shown even if no histogram fits below them.
+const ROWS: usize = 3;
+
+/// What of a page fits a terminal: rows of tables, below them one histogram, then more of
+/// those. The terminal's last line stays free for the cursor. At most `most` rows of each
+/// table are wanted.
+pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<String> {
+    let room = size.rows.saturating_sub(1).max(1);
+    let most = most.min(page.longest());
+    let lines = |rows, plots| {
+        page.lines(Style {
+            rows,
+            plots,
+            blocks,
+        })
+    };
+    let fits = |rows, plots| lines(rows, plots).len() <= room;
+    let least = most.min(ROWS);
+    // A row is a line at least, in one of the tables.
+    let mut rows = (least..=most.min(room)).rev();
+    let rows = rows.find(|rows| fits(*rows, 1)).unwrap_or(least);
+    // A histogram is two lines at least.
+    let plots = (2..=rows.min(room)).take_while(|plots| fits(rows, *plots));
+    let mut shown = lines(rows, plots.last().unwrap_or(1));
+    if shown.len() > room {
+        shown.truncate(room);
+        shown[room - 1] = if blocks { "…" } else { "..." }.to_owned();
+    }
+    shown.iter().map(|line| cut(line, size.columns)).collect()
+}
+
+/// The beginning of a line that takes at most so many columns.
+fn cut(line: &str, columns: usize) -> String {
+    let mut used = 0;
+    let fits = |character: &char| {
+        used += character.width().unwrap_or(0);
+        used <= columns
+    };
+    let text: String = line.chars().take_while(fits).collect();
+    text.trim_end().to_owned()
+}
+
+/// What is drawn again and again.
+#[derive(Debug)]
+pub struct Screen<W> {
+    out: W,
+    /// The lines above the cursor that are ours, and for which size.
+    drawn: Option<(usize, Size)>,
+}
+
+impl<W: Write> Screen<W> {
+    /// On a terminal, from the line on in which the cursor is.
+    pub fn new(out: W) -> Screen<W> {
+        Screen { out, drawn: None }
+    }
+
+    /// Draws lines that fit `size` in place of those before. If the size has changed, the
+    /// terminal may have wrapped or cut those in its own way, and they stay where they are.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn draw(&mut self, lines: &[String], size: Size) -> io::Result<()> {
+        let mut text = self.back(Some(size));
+        for line in lines {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{line}\x1b[K");
+        }
+        text.push_str("\x1b[J");
+        self.drawn = Some((lines.len(), size));
+        self.put(&text)
+    }
+
+    /// Takes what was drawn away. The cursor is where it was at the beginning.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn clear(&mut self, size: Option<Size>) -> io::Result<()> {
+        if self.drawn.is_none() {
+            return Ok(());
+        }
+        let text = self.back(size) + "\x1b[J";
+        self.drawn = None;
+        self.put(&text)
+    }
+
+    /// What moves the cursor to the beginning of what was drawn.
+    fn back(&self, size: Option<Size>) -> String {
+        match self.drawn {
+            Some((lines, before)) if lines > 0 && size == Some(before) => {
+                format!("\r\x1b[{lines}A")
+            }
+            _ => "\r".to_owned(),
+        }
+    }
+
+    fn put(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests;

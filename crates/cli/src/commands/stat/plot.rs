@@ -1,0 +1,102 @@
+//! A histogram as lines of text: a line for each power of two, and some percentiles.
+
+use super::model::{Bucket, Histogram};
+
+/// The length of the longest bar, in columns.
+const BAR: u64 = 40;
+
+/// What is said of a histogram above its lines. The buckets know a value no better than
+/// between two bounds; what is not above a value's bucket's larger bound is told so.
+const QUANTILES: [(&str, u16); 4] = [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)];
+
+/// The histogram; nothing without values. Bars are of blocks, or of `#`.
+pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
+    let said = QUANTILES.iter().filter_map(|(name, permille)| {
+        let bucket = histogram.quantile(*permille)?;
+        let sign = if bucket.low == bucket.high { "=" } else { "<=" };
+        Some(format!("{name} {sign} {}", bucket.high))
+    });
+    let said: Vec<String> = said.collect();
+    let merged = merge(&histogram.buckets);
+    let Some(most) = merged.iter().map(|line| line.count).max() else {
+        return Vec::new();
+    };
+    let rows = merged.iter().map(|line| {
+        let high = match line.low == line.high {
+            true => String::new(),
+            false => format!(".. {}", line.high),
+        };
+        [line.low.to_string(), high, line.count.to_string()]
+    });
+    let rows: Vec<[String; 3]> = rows.collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let (lows, highs, counts) = (width(0), width(1), width(2));
+    let drawn = rows.iter().zip(&merged).map(|([low, high, count], line)| {
+        let bar = bar(line.count, most, blocks);
+        let text = format!("{low:>lows$} {high:<highs$}  {count:>counts$}  {bar}");
+        text.trim_end().to_owned()
+    });
+    std::iter::once(said.join(", ")).chain(drawn).collect()
+}
+
+/// A bar for `count` of at most `most`; of every count but 0 something is seen.
+fn bar(count: u64, most: u64, blocks: bool) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let length = |unit: u64| {
+        let exact = u128::from(count) * u128::from(BAR * unit);
+        let rounded = (exact + u128::from(most) / 2) / u128::from(most.max(1));
+        // Not more than BAR times the unit.
+        (rounded as usize).max(usize::from(count > 0))
+    };
+    match blocks {
+        true => "█".repeat(length(8) / 8) + EIGHTHS[length(8) % 8],
+        false => "#".repeat(length(1)),
+    }
+}
+
+/// Buckets merged into those of a power of two each: `0`, `1`, `2 .. 3`, `4 .. 7`, and
+/// mirrored below 0. From the first with a count to the last, those without one between them.
+/// If a bucket belongs to several, these become one.
+fn merge(buckets: &[Bucket]) -> Vec<Bucket> {
+    let mut merged: Vec<Bucket> = Vec::new();
+    for bucket in buckets.iter().filter(|bucket| bucket.count > 0) {
+        let (low, high) = (around(bucket.low).0, around(bucket.high).1);
+        while let Some(last) = merged.last()
+            && last.high < low.saturating_sub(1)
+        {
+            let (low, high) = around(last.high + 1);
+            merged.push(Bucket {
+                low,
+                high,
+                count: 0,
+            });
+        }
+        match merged.last_mut() {
+            Some(last) if last.high >= low => {
+                last.high = last.high.max(high);
+                last.count = last.count.saturating_add(bucket.count);
+            }
+            _ => merged.push(Bucket {
+                low,
+                high,
+                count: bucket.count,
+            }),
+        }
+    }
+    merged
+}
+
+/// The least and the largest value with the sign and the highest bit of `value`.
+fn around(value: i128) -> (i128, i128) {
+    let Some(bit) = value.unsigned_abs().checked_ilog2() else {
+        return (0, 0);
+    };
+    match (value > 0, bit) {
+        (true, _) => (1 << bit, i128::MAX >> (126 - bit)),
+        (false, 127) => (i128::MIN, i128::MIN),
+        (false, _) => (-(i128::MAX >> (126 - bit)), -(1 << bit)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

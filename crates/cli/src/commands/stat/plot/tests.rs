@@ -1,0 +1,180 @@
+use super::*;
+use crate::commands::stat::fixtures::{bounds, histogram};
+use proptest::prelude::*;
+
+fn drawn(values: impl IntoIterator<Item = i128>, blocks: bool) -> String {
+    lines(&histogram(values), blocks).join("\n")
+}
+
+/// Three values of 64 to 79, and so on: what a program reads.
+fn sizes() -> Vec<i128> {
+    let ranges = [
+        (0, 3),
+        (1, 12),
+        (5, 1),
+        (64, 400),
+        (100, 1000),
+        (130, 333),
+        (4096, 7),
+    ];
+    let all = ranges.iter().flat_map(|(value, n)| vec![*value; *n]);
+    all.collect()
+}
+
+#[test]
+fn a_line_for_each_power_of_two_with_blocks() {
+    insta::assert_snapshot!(drawn(sizes(), true), @r"
+    p50 <= 111, p90 <= 159, p99 <= 159, largest <= 5119
+       0             3  ▏
+       1            12  ▍
+       2 .. 3        0
+       4 .. 7        1  ▏
+       8 .. 15       0
+      16 .. 31       0
+      32 .. 63       0
+      64 .. 127   1400  ████████████████████████████████████████
+     128 .. 255    333  █████████▌
+     256 .. 511      0
+     512 .. 1023     0
+    1024 .. 2047     0
+    2048 .. 4095     0
+    4096 .. 8191     7  ▎
+    ");
+}
+
+#[test]
+fn and_with_what_every_terminal_has() {
+    insta::assert_snapshot!(drawn(sizes(), false), @r"
+    p50 <= 111, p90 <= 159, p99 <= 159, largest <= 5119
+       0             3  #
+       1            12  #
+       2 .. 3        0
+       4 .. 7        1  #
+       8 .. 15       0
+      16 .. 31       0
+      32 .. 63       0
+      64 .. 127   1400  ########################################
+     128 .. 255    333  ##########
+     256 .. 511      0
+     512 .. 1023     0
+    1024 .. 2047     0
+    2048 .. 4095     0
+    4096 .. 8191     7  #
+    ");
+}
+
+#[test]
+fn negative_values_are_mirrored() {
+    let values = [-100, -100, -9, -2, -1, -1, -1, 0, 2, 3];
+    insta::assert_snapshot!(drawn(values, false), @r"
+    p50 = -1, p90 = 2, p99 = 3, largest = 3
+    -127 .. -64  2  ###########################
+     -63 .. -32  0
+     -31 .. -16  0
+     -15 .. -8   1  #############
+      -7 .. -4   0
+      -3 .. -2   1  #############
+      -1         3  ########################################
+       0         1  #############
+       1         0
+       2 .. 3    2  ###########################
+    ");
+}
+
+#[test]
+fn one_value_is_told_exactly_and_none_is_nothing() {
+    insta::assert_snapshot!(drawn([7, 7], true), @r"
+    p50 = 7, p90 = 7, p99 = 7, largest = 7
+    4 .. 7  2  ████████████████████████████████████████
+    ");
+    insta::assert_snapshot!(drawn([i128::from(u64::MAX)], false), @r"
+    p50 <= 18446744073709551615, p90 <= 18446744073709551615, p99 <= 18446744073709551615, largest <= 18446744073709551615
+    9223372036854775808 .. 18446744073709551615  1  ########################################
+    ");
+    assert!(lines(&Histogram::default(), true).is_empty());
+}
+
+#[test]
+fn bars_tell_eighths_and_of_the_least_count_something() {
+    let bars = |count| (bar(count, 320, true), bar(count, 320, false).len());
+    for (count, blocks, hashes) in [
+        (0, String::new(), 0),
+        (1, "▏".into(), 1),
+        (7, "▉".into(), 1),
+        (8, "█".into(), 1),
+        (12, "█▌".into(), 2),
+        (319, "█".repeat(39) + "▉", 40),
+        (320, "█".repeat(40), 40),
+    ] {
+        assert_eq!(bars(count), (blocks, hashes), "{count}");
+    }
+    assert_eq!(bar(1, u64::MAX, true), "▏");
+    assert_eq!(bar(u64::MAX, u64::MAX, true), "█".repeat(40));
+}
+
+/// No layout of ours, but what is shown is right all the same.
+#[test]
+fn a_bucket_of_several_powers_of_two_is_one_line() {
+    let bucket = |low, high, count| Bucket { low, high, count };
+    let merged = merge(&[
+        bucket(-1, 0, 1),
+        bucket(3, 3, 2),
+        bucket(5, 40, 4),
+        bucket(41, 1000, 8),
+    ]);
+    let wanted = [
+        bucket(-1, 0, 1),
+        bucket(1, 1, 0),
+        bucket(2, 3, 2),
+        bucket(4, 1023, 12),
+    ];
+    assert_eq!(merged, wanted);
+    let extremes = [
+        bucket(i128::MIN, i128::MIN, u64::MAX),
+        bucket(i128::MAX, i128::MAX, u64::MAX),
+    ];
+    let merged = merge(&extremes);
+    assert_eq!(merged.len(), 256);
+    assert_eq!((merged[0], merged[255].high), (extremes[0], i128::MAX));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Lines follow each other without a gap, are of one power of two each, and have the
+    /// counts of the buckets within them.
+    #[test]
+    fn lines_have_all_counts_and_exact_bounds(
+        values in prop::collection::vec(
+            prop_oneof![-20i128..20, any::<i64>().prop_map(i128::from), any::<u64>().prop_map(i128::from)],
+            1..100,
+        ),
+        blocks in any::<bool>(),
+    ) {
+        let histogram = histogram(values.iter().copied());
+        let merged = merge(&histogram.buckets);
+        let sum: u128 = merged.iter().map(|line| u128::from(line.count)).sum();
+        prop_assert_eq!(sum, histogram.total());
+        prop_assert_eq!(sum, values.len() as u128);
+        prop_assert!(merged[0].count > 0 && merged[merged.len() - 1].count > 0);
+        for pair in merged.windows(2) {
+            prop_assert_eq!(pair[0].high + 1, pair[1].low);
+        }
+        for line in &merged {
+            let within = values.iter().filter(|value| (line.low..=line.high).contains(value));
+            prop_assert_eq!(within.count() as u64, line.count);
+            let (least, most) = (line.low.unsigned_abs(), line.high.unsigned_abs());
+            prop_assert_eq!(least.checked_ilog2(), most.checked_ilog2());
+            prop_assert_eq!(line.low.signum(), line.high.signum());
+            for bound in [line.low, line.high] {
+                prop_assert!((line.low..=line.high).contains(&bounds(bound).0));
+            }
+        }
+        let drawn = lines(&histogram, blocks);
+        prop_assert_eq!(drawn.len(), merged.len() + 1);
+        for (text, line) in drawn[1..].iter().zip(&merged) {
+            let bar = text.chars().filter(|c| "█▏▎▍▌▋▊▉#".contains(*c)).count();
+            prop_assert!(bar <= 40 && (bar > 0) == (line.count > 0), "{}", text);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Lines of columns.
+
+use unicode_width::UnicodeWidthStr;
+
+/// What stands below each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// The head.
+    pub title: String,
+    /// Numbers end in the same place, text begins there.
+    pub align: Align,
+    /// One a line.
+    pub cells: Vec<String>,
+}
+
+/// Where the cells of a column are in line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// At their beginning.
+    Left,
+    /// At their end.
+    Right,
+}
+
+impl Column {
+    /// A column of numbers.
+    pub fn numbers(title: impl Into<String>, cells: impl Iterator<Item = String>) -> Column {
+        Column {
+            title: title.into(),
+            align: Align::Right,
+            cells: cells.collect(),
+        }
+    }
+
+    /// A column of text.
+    pub fn text(title: impl Into<String>, cells: impl Iterator<Item = String>) -> Column {
+        Column {
+            align: Align::Left,
+            ..Column::numbers(title, cells)
+        }
+    }
+}
+
+/// The head and the lines, with two spaces between columns and none at the end.
+pub fn lines(columns: &[Column]) -> Vec<String> {
+    let height = columns.iter().map(|c| c.cells.len()).max().unwrap_or(0);
+    let mut lines = vec![String::new(); 1 + height];
+    for (number, column) in columns.iter().enumerate() {
+        let cells = || std::iter::once(&column.title).chain(&column.cells);
+        let width = cells().map(|cell| cell.width()).max().unwrap_or(0);
+        let is_last = number + 1 == columns.len();
+        for (line, cell) in lines.iter_mut().zip(cells()) {
+            if number > 0 {
+                line.push_str("  ");
+            }
+            let gap = " ".repeat(width - cell.width());
+            match (column.align, is_last) {
+                (Align::Right, _) => line.extend([&gap, cell.as_str()]),
+                (Align::Left, true) => line.push_str(cell),
+                (Align::Left, false) => line.extend([cell.as_str(), &gap]),
+            }
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_end_and_texts_begin_in_one_place_also_those_of_wide_characters() {
+        let cells = |cells: [&'static str; 3]| cells.into_iter().map(String::from);
+        let columns = [
+            Column::numbers("calls", cells(["1", "1234567", "12"])),
+            Column::text("comm", cells(["日本", "a", "größe"])),
+            Column::numbers("fd", cells(["-1", "(fault)", "7"])),
+            Column::text("event", cells(["read", "a_long_name", "f"])),
+        ];
+        insta::assert_snapshot!(lines(&columns).join("\n"), @r"
+          calls  comm        fd  event
+              1  日本        -1  read
+        1234567  a      (fault)  a_long_name
+             12  größe        7  f
+        ");
+        assert!(lines(&columns).iter().all(|line| line.trim_end() == line));
+    }
+}

@@ -1,0 +1,280 @@
+//! A snapshot or an interval as lines of text: tables, and below each its histograms.
+
+use super::model::{self, Group, Interval, Measure, Row, Snapshot, Value};
+use super::plot;
+use super::table::{self, Column};
+use crate::units;
+use capriole_trace::report::put_escaped;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How much is shown, and with which characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Style {
+    /// Rows of each table.
+    pub rows: usize,
+    /// Histograms of each measure of each table.
+    pub plots: usize,
+    /// Whether there is more than ASCII.
+    pub blocks: bool,
+}
+
+/// What is shown, in order.
+#[derive(Debug)]
+pub struct Page<'a> {
+    names: Vec<String>,
+    tables: Vec<Table<'a>>,
+    /// Events that were not hit; not told of an interval.
+    silent: u64,
+    /// What is said of those.
+    never_hit: &'static str,
+    /// Stands behind the names of measures that are since the start, in an interval.
+    so_far: &'static str,
+    rates: Rates<'a>,
+}
+
+/// What has columns in common.
+#[derive(Debug)]
+struct Table<'a> {
+    /// That of the keys and measures; one of those that are plain, if they are.
+    group: &'a Group,
+    /// Sorted.
+    rows: Vec<&'a Row>,
+}
+
+/// What `calls/s` is.
+#[derive(Debug)]
+struct Rates<'a> {
+    time: Duration,
+    /// The calls in that time, if it is not that of the rows.
+    calls: Option<HashMap<(usize, &'a [Value]), u64>>,
+}
+
+impl Rates<'_> {
+    fn of(&self, row: &Row) -> f64 {
+        let calls = match &self.calls {
+            Some(calls) => calls.get(&row.name()).copied().unwrap_or(0),
+            None => row.calls,
+        };
+        model::per_second(calls, self.time)
+    }
+}
+
+impl<'a> Page<'a> {
+    /// Everything until now; `names` are those of the events.
+    pub fn whole(snapshot: &'a Snapshot, names: &[String]) -> Page<'a> {
+        let mut page = Page::new(&snapshot.groups, names, snapshot.time);
+        let events = model::by_event(&snapshot.groups);
+        page.silent = events.iter().filter(|(_, calls)| *calls == 0).count() as u64;
+        page
+    }
+
+    /// What came in an interval.
+    pub fn interval(interval: &'a Interval, names: &[String]) -> Page<'a> {
+        let mut page = Page::new(&interval.groups, names, interval.time);
+        page.so_far = " so far";
+        page
+    }
+
+    /// Everything until now, with the rates of the time just over, which is `recent`.
+    pub fn live(snapshot: &'a Snapshot, recent: &'a Interval, names: &[String]) -> Page<'a> {
+        let mut page = Page::whole(snapshot, names);
+        let rows = recent.groups.iter().flat_map(|group| &group.rows);
+        page.never_hit = "not hit yet";
+        page.rates = Rates {
+            time: recent.time,
+            calls: Some(rows.map(|row| (row.name(), row.calls)).collect()),
+        };
+        page
+    }
+
+    fn new(groups: &'a [Group], names: &[String], time: Duration) -> Page<'a> {
+        let (plain, others): (Vec<&Group>, Vec<&Group>) =
+            groups.iter().partition(|group| group.is_plain());
+        let counted = plain.first().map(|first| Table {
+            group: first,
+            rows: model::sorted(plain.iter().flat_map(|group| &group.rows)),
+        });
+        let others = others.into_iter().map(|group| Table {
+            group,
+            rows: model::sorted(group.rows.iter()),
+        });
+        Page {
+            names: names.iter().map(|name| escaped(name)).collect(),
+            tables: counted.into_iter().chain(others).collect(),
+            silent: 0,
+            never_hit: "never hit",
+            so_far: "",
+            rates: Rates { time, calls: None },
+        }
+    }
+
+    /// How many rows the longest table has.
+    pub fn longest(&self) -> usize {
+        let lengths = self.tables.iter().map(|table| table.rows.len());
+        lengths.max().unwrap_or(0)
+    }
+
+    /// The lines, with an empty one between things.
+    pub fn lines(&self, style: Style) -> Vec<String> {
+        let mut parts: Vec<Vec<String>> = Vec::new();
+        for table in &self.tables {
+            parts.push(self.table(table, style));
+            for number in 0..table.group.measure_names.len() {
+                parts.extend(self.plots(table, number, style));
+            }
+        }
+        if self.silent > 0 {
+            let silent = units::counted(self.silent, "event was", "events were");
+            parts.push(vec![format!("{silent} {}", self.never_hit)]);
+        }
+        parts.retain(|part| !part.is_empty());
+        parts.join(&String::new())
+    }
+
+    fn name(&self, event: usize) -> &str {
+        self.names.get(event).map_or("?", String::as_str)
+    }
+
+    /// The head, the rows, and what is not among them.
+    fn table(&self, table: &Table<'_>, style: Style) -> Vec<String> {
+        let group = table.group;
+        let shown = &table.rows[..style.rows.min(table.rows.len())];
+        let mut lines = Vec::new();
+        if !shown.is_empty() {
+            if let Some(event) = title_event(group) {
+                let keys = group.key_names.join(", ");
+                lines.push(format!("{} by {keys}", self.name(event)));
+            }
+            lines.extend(table::lines(&self.columns(group, shown)));
+        }
+        let more = table.rows.len() - shown.len();
+        if more > 0 {
+            let dots = if style.blocks { "…" } else { "..." };
+            lines.push(format!("{dots} and {} more", units::count(more as u64)));
+        }
+        if group.dropped > 0 {
+            let which = if group.events.len() > 1 { "a" } else { "the" };
+            lines.push(format!(
+                "{which} table of {} is full: {} not counted; give it more room with --keys",
+                units::counted(group.capacity.into(), "key", "keys"),
+                units::counted(
+                    group.dropped,
+                    "hit of a new key was",
+                    "hits of new keys were"
+                ),
+            ));
+        }
+        lines
+    }
+
+    fn columns(&self, group: &Group, rows: &[&Row]) -> Vec<Column> {
+        let rates = rows.iter().map(|row| units::rate(self.rates.of(row)));
+        let mut columns = vec![
+            Column::numbers("calls", rows.iter().map(|row| row.calls.to_string())),
+            Column::numbers("calls/s", rates),
+        ];
+        if rows.iter().any(|row| row.unreadable > 0) {
+            let unreadable = rows.iter().map(|row| row.unreadable.to_string());
+            columns.push(Column::numbers("unreadable", unreadable));
+        }
+        for (number, name) in group.measure_names.iter().enumerate() {
+            let measure = |row: &&Row| row.measures.get(number).cloned();
+            let measures: Vec<Option<Measure>> = rows.iter().map(measure).collect();
+            let is = |wanted: fn(&Measure) -> bool| measures.iter().flatten().any(wanted);
+            if is(|m| matches!(m, Measure::Histogram(_))) {
+                continue;
+            }
+            let since_start = is(|m| matches!(m, Measure::Minimum(_) | Measure::Maximum(_)));
+            let so_far = if since_start { self.so_far } else { "" };
+            let cells = measures.iter().map(measure_cell);
+            columns.push(Column::numbers(format!("{name}{so_far}"), cells));
+        }
+        for (number, name) in group.key_names.iter().enumerate() {
+            let values = || rows.iter().map(|row| row.keys.get(number));
+            let cells = values().map(|value| value.map(key_cell).unwrap_or_default());
+            columns.push(match values().any(|v| matches!(v, Some(Value::Text(_)))) {
+                true => Column::text(name, cells),
+                false => Column::numbers(name, cells),
+            });
+        }
+        if title_event(group).is_none() {
+            let names = rows.iter().map(|row| self.name(row.event).to_owned());
+            columns.push(Column::text("event", names));
+        }
+        columns
+    }
+
+    /// The histograms of the most frequent rows, each with whose it is.
+    fn plots(&self, table: &Table<'_>, measure: usize, style: Style) -> Vec<Vec<String>> {
+        let name = &table.group.measure_names[measure];
+        let plot = |row: &&Row| {
+            let Some(Measure::Histogram(histogram)) = row.measures.get(measure) else {
+                return None;
+            };
+            let lines = plot::lines(histogram, style.blocks);
+            let mut heading = format!("{name} of {}", self.name(row.event));
+            for (name, value) in table.group.key_names.iter().zip(&row.keys) {
+                heading += &format!(", {name}={}", key_value(value));
+            }
+            (!lines.is_empty()).then(|| [vec![heading], lines].concat())
+        };
+        let shown = table.rows.iter().take(style.rows);
+        shown.filter_map(plot).take(style.plots).collect()
+    }
+}
+
+/// The event that is not in a column of its own, because there is only one. Without keys
+/// nothing else would name a row.
+fn title_event(group: &Group) -> Option<usize> {
+    match group.events[..] {
+        [event] if !group.key_names.is_empty() => Some(event),
+        _ => None,
+    }
+}
+
+fn measure_cell(measure: &Option<Measure>) -> String {
+    let shown = match measure {
+        Some(Measure::Sum(sum)) => Some(sum.to_string()),
+        Some(Measure::Minimum(value) | Measure::Maximum(value)) => value.map(|v| v.to_string()),
+        Some(average @ Measure::Average { .. }) => average.mean().map(|mean| format!("{mean:.1}")),
+        Some(Measure::Histogram(_)) | None => None,
+    };
+    shown.unwrap_or_else(|| "-".to_owned())
+}
+
+/// A key in a column: text as it is, unless one could not see where it ends, or could take it
+/// for something else.
+fn key_cell(value: &Value) -> String {
+    match value {
+        Value::Text(text) => {
+            let plain = escaped(text);
+            let hidden = plain.is_empty() || plain.starts_with([' ', '(']) || plain.ends_with(' ');
+            if hidden {
+                format!("\"{plain}\"")
+            } else {
+                plain
+            }
+        }
+        value => key_value(value),
+    }
+}
+
+/// A key among other text.
+fn key_value(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => format!("\"{}\"", escaped(text)),
+        Value::Unreadable => "(fault)".to_owned(),
+    }
+}
+
+/// Text without what acts on a terminal, as reports have it.
+fn escaped(text: &str) -> String {
+    let mut out = Vec::new();
+    put_escaped(&mut out, text.as_bytes(), b'"');
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+use super::*;
+use crate::commands::stat::fixtures::{group, histogram, names, plain, reads, row, snapshot, text};
+
+const ALL: Style = Style {
+    rows: usize::MAX,
+    plots: usize::MAX,
+    blocks: true,
+};
+
+fn whole(snapshot: &Snapshot, style: Style) -> String {
+    Page::whole(snapshot, &names()).lines(style).join("\n")
+}
+
+#[test]
+fn plain_counting_of_several_definitions_is_one_table() {
+    let counted = snapshot(2, [plain(0, &[3, 1000]), plain(2, &[0, 20])]);
+    insta::assert_snapshot!(whole(&counted, ALL), @r"
+    calls  calls/s  event
+     1000      500  write
+       20     10.0  free
+        3      1.5  read
+
+    1 event was never hit
+    ");
+    let silent = snapshot(2, [plain(0, &[0])]);
+    insta::assert_snapshot!(whole(&silent, ALL), @"1 event was never hit");
+    assert_eq!(whole(&snapshot(2, []), ALL), "");
+}
+
+#[test]
+fn measures_and_keys_are_columns_and_histograms_stand_below() {
+    let all = snapshot(2, [reads()]);
+    insta::assert_snapshot!(whole(&all, ALL), @r#"
+    read by fd, comm
+    calls  calls/s  unreadable  sum(n)  min(n)  max(n)  avg(n)  fd  comm
+      200      100           0   22167      64     160   110.8  17  nginx: w
+        6      3.0           0     722       0     700   120.3   3  cat
+        2      1.0           2       0       -       -       -  -1  ""
+
+    hist(n) of read, fd=17, comm="nginx: w"
+    p50 <= 111, p90 <= 159, p99 <= 191, largest <= 191
+     64 .. 127  128  ████████████████████████████████████████
+    128 .. 255   72  ██████████████████████▌
+
+    hist(n) of read, fd=3, comm="cat"
+    p50 = 1, p90 <= 767, p99 <= 767, largest <= 767
+      0          1  ████████████████████
+      1          2  ████████████████████████████████████████
+      2 .. 3     1  ████████████████████
+      4 .. 7     0
+      8 .. 15    0
+     16 .. 31    1  ████████████████████
+     32 .. 63    0
+     64 .. 127   0
+    128 .. 255   0
+    256 .. 511   0
+    512 .. 1023  1  ████████████████████
+    "#);
+}
+
+#[test]
+fn several_tables_follow_each_other() {
+    let mut full = group(
+        [2, 3],
+        ["tid"],
+        [],
+        [
+            row(3, [Value::Number(4711)], 50, []),
+            row(2, [Value::Number(12)], 70, []),
+            row(2, [Value::Unreadable], 3, []),
+        ],
+    );
+    (full.capacity, full.dropped) = (1, 1234);
+    let bare = group(
+        [1],
+        [],
+        ["sum(n)", "avg(n)"],
+        [row(
+            1,
+            [],
+            4,
+            [Measure::Sum(-9), Measure::Average { sum: -9, count: 4 }],
+        )],
+    );
+    let all = snapshot(10, [full, bare, plain(0, &[0])]);
+    let ascii = Style {
+        blocks: false,
+        ..ALL
+    };
+    insta::assert_snapshot!(whole(&all, ascii), @r"
+    calls  calls/s      tid  event
+       70      7.0       12  malloc
+       50      5.0     4711  free
+        3      0.3  (fault)  malloc
+    a table of 1 key is full: 1,234 hits of new keys were not counted; give it more room with --keys
+
+    calls  calls/s  sum(n)  avg(n)  event
+        4      0.4      -9    -2.2  write
+
+    1 event was never hit
+    ");
+}
+
+#[test]
+fn the_rest_is_told_where_rows_or_histograms_are_limited() {
+    let all = snapshot(2, [plain(1, &[5, 6, 7]), reads()]);
+    let one = Style { rows: 1, ..ALL };
+    insta::assert_snapshot!(whole(&all, one), @r#"
+    calls  calls/s  event
+        7      3.5  free
+    … and 2 more
+
+    read by fd, comm
+    calls  calls/s  sum(n)  min(n)  max(n)  avg(n)  fd  comm
+      200      100   22167      64     160   110.8  17  nginx: w
+    … and 2 more
+
+    hist(n) of read, fd=17, comm="nginx: w"
+    p50 <= 111, p90 <= 159, p99 <= 191, largest <= 191
+     64 .. 127  128  ████████████████████████████████████████
+    128 .. 255   72  ██████████████████████▌
+    "#);
+    let no_plots = Style {
+        rows: 2,
+        plots: 0,
+        blocks: false,
+    };
+    insta::assert_snapshot!(whole(&all, no_plots), @r"
+    calls  calls/s  event
+        7      3.5  free
+        6      3.0  malloc
+    ... and 1 more
+
+    read by fd, comm
+    calls  calls/s  sum(n)  min(n)  max(n)  avg(n)  fd  comm
+      200      100   22167      64     160   110.8  17  nginx: w
+        6      3.0     722       0     700   120.3   3  cat
+    ... and 1 more
+    ");
+}
+
+#[test]
+fn a_table_that_is_full_says_so() {
+    let mut full = group([0], ["fd"], [], [row(0, [Value::Number(3)], 5, [])]);
+    (full.capacity, full.dropped) = (1024, 1);
+    insta::assert_snapshot!(whole(&snapshot(1, [full]), ALL), @r"
+    read by fd
+    calls  calls/s  fd
+        5      5.0   3
+    the table of 1,024 keys is full: 1 hit of a new key was not counted; give it more room with --keys
+    ");
+}
+
+#[test]
+fn texts_do_not_act_on_the_terminal_and_cannot_be_taken_for_others() {
+    let texts = [
+        "plain",
+        "two words",
+        "",
+        " leading",
+        "trailing ",
+        "(fault)",
+        "\x1b[2J\u{9b}31m\n",
+        "a\"b\\c",
+        "日本",
+        "\u{202e}txt",
+        "\u{fffd}",
+    ];
+    let mut calls = 100;
+    let rows = texts.iter().map(|shown| {
+        calls -= 1;
+        row(0, [text(shown), Value::Number(1)], calls, [])
+    });
+    let mut rows: Vec<Row> = rows.collect();
+    rows.push(row(0, [Value::Unreadable, Value::Unreadable], 1, []));
+    let all = snapshot(1, [group([0, 1], ["comm", "x"], [], rows)]);
+    let shown = Page::whole(&all, &["re\x07ad".to_owned()]).lines(ALL);
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    calls  calls/s  comm                      x  event
+       99     99.0  plain                     1  re\x07ad
+       98     98.0  two words                 1  re\x07ad
+       97     97.0  ""                        1  re\x07ad
+       96     96.0  " leading"                1  re\x07ad
+       95     95.0  "trailing "               1  re\x07ad
+       94     94.0  "(fault)"                 1  re\x07ad
+       93     93.0  \x1b[2J\u{9b}31m\n        1  re\x07ad
+       92     92.0  a\"b\\c                   1  re\x07ad
+       91     91.0  日本                      1  re\x07ad
+       90     90.0  \u{202e}txt               1  re\x07ad
+       89     89.0  �                         1  re\x07ad
+        1      1.0  (fault)             (fault)  re\x07ad
+
+    1 event was never hit
+    "#);
+}
+
+#[test]
+fn an_interval_tells_which_values_are_since_the_start() {
+    let before = snapshot(3, [reads(), plain(1, &[5, 1])]);
+    let mut now = snapshot(5, [reads(), plain(1, &[5, 4])]);
+    let hit = &mut now.groups[0].rows[0];
+    hit.calls += 2;
+    hit.measures[0] = Measure::Sum(750);
+    hit.measures[3] = Measure::Average { sum: 750, count: 8 };
+    hit.measures[4] = Measure::Histogram(histogram([0, 1, 1, 3, 17, 700, 20, 8]));
+    let interval = now.since(&before);
+    let shown = Page::interval(&interval, &names()).lines(ALL);
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    calls  calls/s  event
+        3      1.5  malloc
+
+    read by fd, comm
+    calls  calls/s  sum(n)  min(n) so far  max(n) so far  avg(n)  fd  comm
+        2      1.0      28              0            700    14.0   3  cat
+
+    hist(n) of read, fd=3, comm="cat"
+    p50 <= 9, p90 <= 23, p99 <= 23, largest <= 23
+     8 .. 15  1  ████████████████████████████████████████
+    16 .. 31  1  ████████████████████████████████████████
+    "#);
+}
+
+#[test]
+fn while_it_is_live_rates_are_those_of_the_last_moment() {
+    let before = snapshot(100, [plain(0, &[500, 7, 0])]);
+    let now = snapshot(102, [plain(0, &[900, 7, 0])]);
+    let recent = now.since(&before);
+    let shown = Page::live(&now, &recent, &names()).lines(ALL);
+    insta::assert_snapshot!(shown.join("\n"), @r"
+    calls  calls/s  event
+      900      200  read
+        7      0.0  write
+
+    1 event was not hit yet
+    ");
+}
