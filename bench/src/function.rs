@@ -85,6 +85,14 @@ copies! {
     Int3 = capriole_bench_int3,
     /// For a probe that counts.
     Count = capriole_bench_count,
+    /// For `capriole.count_by_key`: 256 keys.
+    ByKey = capriole_bench_by_key,
+    /// For `capriole.sum`.
+    Sum = capriole_bench_sum,
+    /// For `capriole.hist`.
+    Hist = capriole_bench_hist,
+    /// For `capriole.hist_by_key`: 256 keys.
+    HistByKey = capriole_bench_hist_by_key,
     /// For a return probe.
     Return = capriole_bench_return,
     /// For anything else.
@@ -144,6 +152,10 @@ plain_copy!("capriole_bench_string", 6);
 plain_copy!("capriole_bench_reject", 6);
 plain_copy!("capriole_bench_int3", 6);
 plain_copy!("capriole_bench_count", 6);
+plain_copy!("capriole_bench_by_key", 6);
+plain_copy!("capriole_bench_sum", 6);
+plain_copy!("capriole_bench_hist", 6);
+plain_copy!("capriole_bench_hist_by_key", 6);
 plain_copy!("capriole_bench_return", 6);
 plain_copy!("capriole_bench_spare", 6);
 // The kernel puts its breakpoint into a private copy of the page, and takes the

@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
-    Operand, Shown,
+    KeyKind, Operand, Shown,
 };
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::program::{Content, Fetch, Field, Source};
@@ -14,6 +14,9 @@ use iced_x86::Register;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+/// A thread's id, a CPU's number.
+const WORD: Content = Content::Number(Width::WORD);
+
 /// What an event records at a site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Fields {
@@ -21,9 +24,28 @@ pub struct Fields {
     pub infos: Vec<FieldInfo>,
     /// Where their contents come from, and when the event is wanted.
     pub fetch: Fetch,
+    /// How many of them, from the first on, are the key by which hits are kept apart. Only if
+    /// they are counted; then those that are aggregated follow.
+    pub keys: usize,
+}
+
+/// What is to become of an event's hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Purpose {
+    /// Each is recorded, with all fields.
+    #[default]
+    Record,
+    /// They are counted, and what is aggregated is added up.
+    Count,
 }
 
 impl Fields {
+    /// Names of the fields that are aggregated.
+    pub fn value_names(&self) -> Vec<&str> {
+        let values = &self.infos[self.keys..];
+        values.iter().map(|info| info.name.as_str()).collect()
+    }
+
     /// Names of the fields that are nothing but a register.
     pub fn registers(&self) -> impl Iterator<Item = (&str, Register)> {
         let both = self.infos.iter().zip(&self.fetch.fields);
@@ -39,10 +61,19 @@ impl Fields {
 /// Finds out what events record. Debug information is opened once for each object.
 #[derive(Default)]
 pub struct Reader<'a> {
+    purpose: Purpose,
     debug: HashMap<PathBuf, Debug<'a>>,
 }
 
 impl<'a> Reader<'a> {
+    /// One that reads what events are to be for this.
+    pub fn new(purpose: Purpose) -> Reader<'a> {
+        Reader {
+            purpose,
+            ..Reader::default()
+        }
+    }
+
     /// The fields and the filter of an event at a site.
     ///
     /// # Errors
@@ -59,29 +90,94 @@ impl<'a> Reader<'a> {
         if spec.reference_counter.is_some() {
             bail!("reference counters cannot be counted yet");
         }
+        match self.purpose {
+            Purpose::Record => self.recorded(spec, site),
+            Purpose::Count => self.counted(spec, site),
+        }
+    }
+
+    fn recorded(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         let mut fields = Fields::default();
         for argument in &spec.arguments {
-            match argument.fetch.base {
-                Base::AllArguments => self.all_arguments(site, &mut fields)?,
-                _ => {
-                    let (field, field_type) = self
-                        .field(argument, site)
-                        .with_context(|| format!("field `{argument}`"))?;
-                    fields.push(&argument.name, field, field_type);
-                }
-            }
+            self.push(argument, site, &mut fields)?;
         }
         fields.fetch.recorded = fields.fetch.fields.len();
-        if let Some(filter) = &spec.filter {
-            let condition = fields.condition(filter)?;
-            fields.fetch.condition = Some(condition);
-        }
+        fields.filter(spec)?;
         // What does not fit together shows here, not when all is prepared.
         fields.fetch.work(0).map_err(|error| {
             let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
             anyhow!("{}", error.with_names(name))
         })?;
         Ok(fields)
+    }
+
+    /// First the keys, then what is aggregated, and what the filter alone asks for.
+    fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
+        let mut fields = Fields::default();
+        let named = |name: &str| spec.arguments.iter().find(|a| a.name == name);
+        for key in &spec.aggregation.keys {
+            let (source, content, field_type) = match &key.kind {
+                KeyKind::Field(name) => {
+                    let argument = named(name).context("a key is a field")?;
+                    self.push(argument, site, &mut fields)?;
+                    continue;
+                }
+                KeyKind::Comm => (Source::Comm, Content::Text, FieldType::STRING),
+                KeyKind::Thread => (Source::Thread, WORD, FieldType::U32),
+                KeyKind::Cpu => (Source::Cpu, WORD, FieldType::U32),
+            };
+            let field = Field {
+                source,
+                pointers: Vec::new(),
+                content,
+            };
+            fields.push(key.name(), field, field_type);
+        }
+        fields.keys = fields.infos.len();
+        for aggregate in &spec.aggregation.aggregates {
+            let Some(name) = &aggregate.field else {
+                continue;
+            };
+            if fields.value_names().contains(&name.as_str()) {
+                continue;
+            }
+            match named(name) {
+                Some(argument) => self.push(argument, site, &mut fields)?,
+                None => bail!("`{aggregate}` asks for a field that there is not"),
+            }
+        }
+        fields.fetch.recorded = fields.fetch.fields.len();
+        let Some(filter) = &spec.filter else {
+            return Ok(fields);
+        };
+        let infos = fields.infos.len();
+        for argument in &spec.arguments {
+            let everything = argument.fetch.base == Base::AllArguments;
+            let known = fields.infos.iter().any(|info| info.name == argument.name);
+            if everything || !known && filter.names().contains(&argument.name.as_str()) {
+                self.push(argument, site, &mut fields)?;
+            }
+        }
+        fields.filter(spec)?;
+        fields.infos.truncate(infos);
+        Ok(fields)
+    }
+
+    /// The field, or fields, of an argument.
+    fn push(
+        &mut self,
+        argument: &FetchArg,
+        site: &'a Site,
+        fields: &mut Fields,
+    ) -> anyhow::Result<()> {
+        if argument.fetch.base == Base::AllArguments {
+            return self.all_arguments(site, fields);
+        }
+        let (field, field_type) = self
+            .field(argument, site)
+            .with_context(|| format!("field `{argument}`"))?;
+        fields.push(&argument.name, field, field_type);
+        Ok(())
     }
 
     fn field(&mut self, argument: &FetchArg, site: &'a Site) -> anyhow::Result<(Field, FieldType)> {
@@ -148,6 +244,14 @@ impl Fields {
             field_type,
         });
         self.fetch.fields.push(field);
+    }
+
+    /// Takes the event's filter, which is over these fields.
+    fn filter(&mut self, spec: &EventSpec) -> anyhow::Result<()> {
+        if let Some(filter) = &spec.filter {
+            self.fetch.condition = Some(self.condition(filter)?);
+        }
+        Ok(())
     }
 
     /// A filter over these fields. The name of the thread becomes a field that is fetched

@@ -1,6 +1,7 @@
 //! What `record` and `stat` have in common: a program that runs or is started, probes
 //! in it, and how it comes to an end.
 
+use crate::fields::Purpose;
 use crate::selection::{self, Probes, Selected};
 use crate::{machine, signals, units};
 use anyhow::{Context, bail};
@@ -88,7 +89,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Finds and plans what `events` name; each gets the `work` that is told for it.
+    /// Finds and plans what `events` name; `works` tells what the probe of each has to do.
     ///
     /// # Errors
     /// Something is not there, or was named and cannot be probed.
@@ -96,13 +97,14 @@ impl Planned {
         process: &Process,
         events: &[EventSpec],
         breakpoints: bool,
-        work: impl Fn(&Selected) -> Work,
+        purpose: Purpose,
+        works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<Vec<Work>>>,
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process).with_breakpoints(breakpoints);
-        let selected = selection::select(&objects, &planner, events)?;
+        let selected = selection::select(&objects, &planner, events, purpose)?;
         selection::refuse_named(&selected)?;
-        let probes = selection::probes(&selected, work);
+        let probes = selection::probes(&selected, works(&selected)?);
         let guards = Guards::find(&objects, &planner);
         let mut dropped: Vec<Option<String>> = selected
             .iter()

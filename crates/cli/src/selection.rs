@@ -1,14 +1,13 @@
 //! From what the user wrote to sites with plans.
 
-use crate::fields::{Fields, Reader};
+use crate::fields::{Fields, Purpose, Reader};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
-    Aggregation, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
-    definitions,
+    Aggregation, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError,
+    Place, definitions,
 };
 use capriole_plan::detour::{Record, Work};
-use capriole_plan::program::FetchError;
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
 use capriole_target::object::Objects;
@@ -89,16 +88,8 @@ impl Selected {
 
     /// What its probe does to record it.
     pub fn record(&self) -> Work {
-        self.work(self.fields.fetch.work(self.id))
-    }
-
-    /// What its probe does to count it.
-    pub fn count(&self) -> Work {
-        self.work(self.fields.fetch.count(self.id))
-    }
-
-    /// That it can be made was found out when the event was read.
-    fn work(&self, made: Result<Work, FetchError>) -> Work {
+        // That it can be made was found out when the event was read.
+        let made = self.fields.fetch.work(self.id);
         made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
     }
 
@@ -195,13 +186,14 @@ pub fn select(
     objects: &Objects,
     planner: &Planner,
     events: &[EventSpec],
+    purpose: Purpose,
 ) -> anyhow::Result<Vec<Selected>> {
     let mut found: Vec<(Site, usize)> = Vec::new();
     for (definition, spec) in events.iter().enumerate() {
         let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
         found.extend(sites.into_iter().map(|site| (site, definition)));
     }
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(purpose);
     let mut fields: Vec<Arc<Fields>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
     for (site, definition) in &found {
@@ -266,10 +258,10 @@ pub struct Probes {
     pub overlapping: Vec<(usize, usize)>,
 }
 
-/// The probes for what can be probed; `work` tells what an event's probe does.
-pub fn probes(selected: &[Selected], work: impl Fn(&Selected) -> Work) -> Probes {
+/// The probes for what can be probed; `works` tells what the probe of each event does.
+pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     let mut by_address: BTreeMap<u64, (Probe, Vec<usize>)> = BTreeMap::new();
-    for (index, event) in selected.iter().enumerate() {
+    for (index, (event, work)) in selected.iter().zip(works).enumerate() {
         let Ok(plan) = &event.plan else { continue };
         let entry = by_address.entry(plan.shape.site).or_insert_with(|| {
             let probe = Probe {
@@ -281,7 +273,7 @@ pub fn probes(selected: &[Selected], work: impl Fn(&Selected) -> Work) -> Probes
             };
             (probe, Vec::new())
         });
-        entry.0.work.push(work(event));
+        entry.0.work.extend(work);
         entry.1.push(index);
     }
     let mut result = Probes {

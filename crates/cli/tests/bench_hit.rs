@@ -130,7 +130,17 @@ fn no_row_vanishes_without_its_tool() {
     let found: Vec<&str> = names(&rows);
     let ones = ["bare", "floor.count", "floor.rdtsc", "floor.record"];
     let ours = [
-        "count", "reject", "record0", "record2", "record6", "string", "int3",
+        "count",
+        "count_by_key",
+        "sum",
+        "hist",
+        "hist_by_key",
+        "reject",
+        "record0",
+        "record2",
+        "record6",
+        "string",
+        "int3",
     ];
     let ours = ours.map(|name| format!("capriole.{name}"));
     let ours: Vec<&str> = ours.iter().map(String::as_str).collect();

@@ -79,6 +79,16 @@ impl FieldType {
         count: None,
     };
 
+    /// `u32`
+    pub const U32: FieldType = FieldType {
+        element: Element::Number {
+            shown: Shown::Unsigned,
+            bytes: 4,
+            bits: None,
+        },
+        count: None,
+    };
+
     /// `string`
     pub const STRING: FieldType = FieldType {
         element: Element::String { user: false },

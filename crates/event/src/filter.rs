@@ -85,6 +85,15 @@ impl Filter {
 
     /// How deep parentheses and `!` may be nested.
     pub const MAX_DEPTH: usize = 32;
+
+    /// The names of all fields that it asks for.
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Filter::Compare { field, .. } => vec![field],
+            Filter::Not(inner) => inner.names(),
+            Filter::And(of) | Filter::Or(of) => of.iter().flat_map(Filter::names).collect(),
+        }
+    }
 }
 
 impl fmt::Display for Operand {

@@ -117,9 +117,6 @@ pub enum FetchError {
     /// A comparison of a text with a number, or of an array.
     #[error("field {0} cannot be compared like this")]
     NotComparable(usize),
-    /// Counting asks for no memory.
-    #[error("events can be counted by filters over registers and tid only")]
-    NotCountable,
     /// A key or a value that no table takes.
     #[error("field {0} cannot be added up: only numbers can")]
     NotANumber(usize),
@@ -368,17 +365,6 @@ impl Fetch {
         }
         let straight = (!straight.is_empty()).then_some(Filter(Tree::All(straight).fold()));
         (straight, (!rest.is_empty()).then_some(Condition::All(rest)))
-    }
-
-    /// What counts this event.
-    ///
-    /// # Errors
-    /// The condition asks for more than registers and the thread.
-    pub fn count(&self, counter: u32) -> Result<Work, FetchError> {
-        match self.split() {
-            (filter, None) => Ok(Work::Count { counter, filter }),
-            (_, Some(_)) => Err(FetchError::NotCountable),
-        }
     }
 
     /// A condition as straight code asks it.

@@ -19,7 +19,7 @@
 //! directory, and a row for each event.
 
 use crate::Memory;
-use crate::layout::{Geometry, MAX_COUNTERS, directory};
+use crate::layout::{self, Geometry, MAX_COUNTERS, directory};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -175,6 +175,17 @@ impl TableReader {
     pub fn new(memory: Arc<Memory>, geometry: Geometry) -> TableReader {
         assert!(memory.len() >= geometry.size());
         TableReader { memory, geometry }
+    }
+
+    /// Hits that were not even looked at, since all lanes or packets of a CPU were in use.
+    pub fn lost(&self) -> u64 {
+        let lanes = 0..layout::LANES as u32;
+        let streams = lanes.flat_map(|lane| (0..self.geometry.cpus).map(move |cpu| (lane, cpu)));
+        let lost = streams.map(|(lane, cpu)| {
+            let at = self.geometry.stream(lane, cpu) + layout::stream::LOST;
+            self.memory.load(at)
+        });
+        lost.fold(0, u64::wrapping_add)
     }
 
     /// The rows of a table that the geometry has room for. While the target runs, what

@@ -9,6 +9,7 @@ mod used;
 
 use self::detour::Sketch;
 use self::threads::Threads;
+use crate::fields::Purpose;
 use crate::selection::{self, Selected};
 use capriole_target::object::Objects;
 use serde_json::Value;
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .map(selection::existing)
         .transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
-    let selected = selection::select(&objects, &planner, &events)?;
+    let selected = selection::select(&objects, &planner, &events, Purpose::Record)?;
     let threads = Threads::of(&objects);
     if arguments.json {
         let sites: Vec<_> = selected

@@ -2,6 +2,7 @@
 
 mod recorder;
 
+use crate::fields::Purpose;
 use crate::probing::{Ended, Planned, Probed, Program, wait_for};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
@@ -87,7 +88,9 @@ fn prepare(
     process: &Process,
 ) -> anyhow::Result<(Probed, Recorder)> {
     let breakpoints = !arguments.no_breakpoints;
-    let planned = Planned::new(process, events, breakpoints, Selected::record)?;
+    let planned = Planned::new(process, events, breakpoints, Purpose::Record, |selected| {
+        Ok(selected.iter().map(|event| vec![event.record()]).collect())
+    })?;
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.
     let events = planned.kept().map(Selected::info).collect();

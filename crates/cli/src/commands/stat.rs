@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod fixtures;
 mod json;
+pub(super) mod kept;
 mod live;
 mod model;
 mod plot;
@@ -11,18 +12,23 @@ mod table;
 mod terminal;
 mod text;
 
+use crate::fields::{Fields, Purpose};
 use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration};
 use crate::{exit, machine, signals};
+use anyhow::Context;
 use capriole_event::EventSpec;
-use capriole_ring::layout::{Geometry, MAX_COUNTERS, MIN_PACKET_SIZE};
+use capriole_plan::detour::Work;
+use capriole_ring::layout::{Geometry, MIN_PACKET_SIZE};
+use capriole_ring::tables::Tables;
 use capriole_target::detach::Detached;
 use json::Extent;
+use kept::Kept;
 use live::Screen;
 use model::{Interval, Snapshot, by_event, per_second};
 use serde_json::{Value, json};
-use source::{Room, Source};
+use source::Source;
 use std::ffi::OsString;
 use std::io::{Stdout, Write as _};
 use std::path::PathBuf;
@@ -92,20 +98,20 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// Between two looks at whether something has ended it.
 const TICK: Duration = Duration::from_millis(10);
+/// Bytes for each CPU in which fields are put together: in eight packets, one for each
+/// lane, any event has room.
+const FETCH_ROOM: usize = 1 << 20;
 /// Between two drawings of the table on a terminal.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let mut events = selection::parse(&arguments.events, &arguments.files)?;
-    for event in events.iter_mut().filter(|event| event.filter.is_none()) {
-        event.arguments.clear(); // a call is a call
-    }
+    let events = selection::parse(&arguments.events, &arguments.files)?;
     let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
     match attach(&arguments, &events, &program) {
-        Ok(mut probed) => count(&arguments, events.len(), program, &mut probed),
+        Ok((mut probed, kept)) => count(&arguments, kept, program, &mut probed),
         Err(error) => {
             program.abandon();
             Err(error)
@@ -113,34 +119,52 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Probes that count, each with the counter of its event's number.
+/// Probes that count, and what is kept of each definition's hits.
 fn attach(
     arguments: &Arguments,
     events: &[EventSpec],
     program: &Program,
-) -> anyhow::Result<Probed> {
+) -> anyhow::Result<(Probed, Vec<Kept>)> {
     let process = program.process();
     let breakpoints = !arguments.no_breakpoints;
-    let planned = Planned::new(process, events, breakpoints, Selected::count)?;
-    if let Some(error) = planned
-        .selected
-        .iter()
-        .find_map(|e| e.fields.fetch.count(0).err())
-    {
-        anyhow::bail!("{error}");
-    }
-    let counters = planned.selected.len() as u32;
-    anyhow::ensure!(counters <= MAX_COUNTERS, "too many functions to count");
-    planned.attach(process, |journal| {
-        // Packets for nothing: the layout wants a few.
-        let buffer = MIN_PACKET_SIZE as u64;
-        Geometry::for_buffer(buffer, machine::possible_cpus(), journal).with_counters(counters)
-    })
+    let mut tables = Tables::default();
+    let mut kept = Vec::new();
+    let mut fetches = false;
+    let planned = Planned::new(process, events, breakpoints, Purpose::Count, |selected| {
+        for (definition, spec) in events.iter().enumerate() {
+            let sites = selected.iter().filter(|e| e.definition == definition);
+            let ids: Vec<u32> = sites.clone().map(|e| e.id).collect();
+            let ids = match ids[..] {
+                [] => 0..0,
+                [first, .., last] => first..last + 1,
+                [only] => only..only + 1,
+            };
+            let fields: Vec<&Fields> = sites.map(|e| &*e.fields).collect();
+            let made = Kept::new(spec, &fields, ids, arguments.keys, &mut tables)?;
+            kept.push(made);
+        }
+        let work = |e: &Selected| {
+            let works = kept[e.definition].work(e.id, &e.fields);
+            works.with_context(|| format!("event `{}`", events[e.definition].text))
+        };
+        let works: Vec<Vec<Work>> = selected.iter().map(work).collect::<anyhow::Result<_>>()?;
+        let plain = |work: &Work| matches!(work, Work::Count { .. });
+        fetches = !works.iter().flatten().all(plain);
+        Ok(works)
+    })?;
+    // What is fetched is put together in packets; else they are there for nothing.
+    let buffer = if fetches { FETCH_ROOM } else { MIN_PACKET_SIZE };
+    let cpus = machine::possible_cpus();
+    let probed = planned.attach(process, |journal| {
+        let buffer = buffer as u64 * u64::from(cpus);
+        Geometry::for_buffer(buffer, cpus, journal).with_tables(&tables)
+    })?;
+    Ok((probed, kept))
 }
 
 fn count(
     arguments: &Arguments,
-    definitions: usize,
+    kept: Vec<Kept>,
     program: Program,
     probed: &mut Probed,
 ) -> anyhow::Result<ExitCode> {
@@ -148,10 +172,7 @@ fn count(
         probed.say_begin("counting", arguments.duration);
     }
     probed.say_dropped();
-    let room = Room {
-        keys: arguments.keys,
-    };
-    let source = Source::new(probed, definitions, room);
+    let source = Source::new(probed, kept);
     let mut shown = Shown::new(arguments, probed);
     let child = program.release();
     let started = Instant::now();
@@ -172,7 +193,7 @@ fn count(
             return Err(error);
         }
     };
-    let whole = source.read(time);
+    let whole = source.read(time, &probed.selected);
     let printed = match arguments.json {
         true => print(&json::line(&json(probed, &whole, &shown, ended, &detached))),
         false => {
@@ -184,6 +205,12 @@ fn count(
                 units::time(time),
                 ended.remark()
             );
+            if whole.lost > 0 {
+                eprintln!(
+                    "capriole: {} not counted: too many threads were inside at once",
+                    units::counted(whole.lost, "hit was", "hits were")
+                );
+            }
             probed.say_end(ended, &detached);
             printed
         }
@@ -220,7 +247,7 @@ fn watch(
         if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
         {
-            let until = source.read(now - started);
+            let until = source.read(now - started, &probed.selected);
             shown.interval(&until, &until.since(&before))?;
             before = until;
             while *due <= now {

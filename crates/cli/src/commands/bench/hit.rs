@@ -2,8 +2,9 @@
 
 use super::reading::Reading;
 use super::{Arguments, Outcome};
+use crate::commands::stat::kept::Kept;
 use crate::exit::Usage;
-use crate::fields::Reader;
+use crate::fields::{Purpose, Reader};
 use crate::machine;
 use anyhow::Context;
 use capriole_bench::{
@@ -12,9 +13,9 @@ use capriole_bench::{
 };
 use capriole_event::EventSpec;
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::Counters;
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
+use capriole_ring::tables::{TableReader, Tables};
 use capriole_target::attach::{Attached, Probe, attach};
 use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
@@ -27,8 +28,8 @@ use std::time::Duration;
 /// What one of our own probes does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Counts.
-    Count,
+    /// Adds up, with these aggregates and keys; counts, without any.
+    Add(&'static str),
     /// Records these fields.
     Record(&'static str),
     /// Records [`TEXT`], from memory.
@@ -45,7 +46,7 @@ impl Kind {
         let symbol = function.symbol();
         let fields = |fields: &str| format!(":{symbol} {fields}");
         match self {
-            Kind::Count => (fields(""), record_size(0)),
+            Kind::Add(of) => (fields(of), record_size(0)),
             Kind::Record(of) => (fields(of), record_size(of.split_whitespace().count())),
             Kind::Breakpoint => (fields("$arg1 $arg2"), record_size(2)),
             Kind::Reject => (
@@ -72,28 +73,32 @@ struct Armed {
     attached: Attached,
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
+    /// If it adds up: what is kept.
+    kept: Option<Kept>,
     /// Nothing may be recorded.
     rejects: bool,
 }
 
 impl Armed {
-    fn new(attached: Attached, kind: Kind, record_bytes: usize) -> Armed {
-        let reading = (kind != Kind::Count).then(|| Reading::start(&attached, record_bytes));
+    fn new(attached: Attached, kind: Kind, kept: Option<Kept>, record_bytes: usize) -> Armed {
+        let reading = kept.is_none();
+        let reading = reading.then(|| Reading::start(&attached, record_bytes));
         Armed {
             attached,
             reading,
+            kept,
             rejects: kind == Kind::Reject,
         }
     }
 
     fn hits(&self) -> u64 {
-        match &self.reading {
-            Some(reading) => reading.hits(),
-            None => {
+        match (&self.reading, &self.kept) {
+            (Some(reading), _) => reading.hits(),
+            (None, Some(kept)) => {
                 let memory = &self.attached.memory;
-                let counters = Counters::new(memory.memory.clone(), memory.geometry);
-                counters.read().iter().sum()
+                kept.hits(&TableReader::new(memory.memory.clone(), memory.geometry))
             }
+            (None, None) => 0,
         }
     }
 
@@ -141,27 +146,34 @@ impl Ours {
         } else {
             plan
         };
-        let fetch = Reader::default().fields(&spec, &site)?.fetch;
-        let work = match self.kind {
-            Kind::Count => fetch.count(0)?,
-            _ => fetch.work(1)?,
+        let mut tables = Tables::default();
+        let (work, kept) = match self.kind {
+            Kind::Add(_) => {
+                let fields = Reader::new(Purpose::Count).fields(&spec, &site)?;
+                let kept = Kept::new(&spec, &[&fields], 1..2, KEYS, &mut tables)?;
+                (kept.work(1, &fields)?, Some(kept))
+            }
+            _ => {
+                let fields = Reader::new(Purpose::Record).fields(&spec, &site)?;
+                (vec![fields.fetch.work(1)?], None)
+            }
         };
         let probe = Probe {
             shape: plan.shape,
-            work: vec![work],
+            work,
             near: site.object.range(),
             before: plan.before,
             stand_in: plan.breakpoint,
         };
         let cpus = machine::possible_cpus();
         let attached = attach(&process, vec![probe], &guards, |journal| {
-            Geometry::for_buffer(64 << 20, cpus, journal).with_counters(1)
+            Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables)
         })?;
         if let Err(error) = &attached.outcomes[0] {
             attached.detach()?;
             anyhow::bail!("{error}");
         }
-        self.armed = Some(Armed::new(attached, self.kind, record_bytes));
+        self.armed = Some(Armed::new(attached, self.kind, kept, record_bytes));
         Ok(())
     }
 }
@@ -214,6 +226,8 @@ impl Drop for Ours {
 
 /// All arguments that are in registers.
 const SIX: &str = "$arg1 $arg2 $arg3 $arg4 $arg5 $arg6";
+/// Keys that the tables have room for.
+const KEYS: u32 = 1024;
 /// Fewest rounds.
 const ROUNDS: u32 = 7;
 
@@ -240,7 +254,19 @@ fn rows_of_one_thread() -> Vec<Row> {
         .position(|r| r.name().starts_with("kernel."))
         .unwrap_or(rows.len());
     let ours = [
-        Ours::row("capriole.count", Function::Count, Kind::Count),
+        Ours::row("capriole.count", Function::Count, Kind::Add("")),
+        Ours::row(
+            "capriole.count_by_key",
+            Function::ByKey,
+            Kind::Add("by key=$arg1:u8"),
+        ),
+        Ours::row("capriole.sum", Function::Sum, Kind::Add("sum(n=$arg2)")),
+        Ours::row("capriole.hist", Function::Hist, Kind::Add("hist(n=$arg2)")),
+        Ours::row(
+            "capriole.hist_by_key",
+            Function::HistByKey,
+            Kind::Add("hist(n=$arg2) by key=$arg1:u8"),
+        ),
         Ours::row("capriole.reject", Function::Reject, Kind::Reject),
         Ours::row("capriole.record0", Function::Record0, Kind::Record("")),
         Ours::row(

@@ -11,6 +11,7 @@ pub fn names() -> Vec<String> {
 /// A snapshot of so many seconds.
 pub fn snapshot(seconds: u64, groups: impl Into<Vec<Group>>) -> Snapshot {
     Snapshot {
+        lost: 0,
         time: Duration::from_secs(seconds),
         groups: groups.into(),
     }

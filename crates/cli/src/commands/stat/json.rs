@@ -58,6 +58,7 @@ fn row(group: &Group, row: &Row, names: &[String], time: Duration, extent: Exten
 fn key(value: &Key) -> Value {
     match value {
         Key::Number(value) => number(*value),
+        Key::Hexadecimal(value) => json!(value),
         Key::Text(text) => json!(text),
         Key::Unreadable => Value::Null,
     }

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// One key's value.
-#[cfg_attr(not(test), expect(dead_code, reason = "aggregates are not read yet"))]
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Value {
     /// A number of any of the types that fields have.
     Number(i128),
+    /// A number that was asked for as a hexadecimal one, such as a pointer.
+    Hexadecimal(u64),
     /// A text; what was not UTF-8 is U+FFFD. It can hold anything, and is escaped when shown.
     Text(String),
     /// It could not be read.
@@ -17,7 +18,6 @@ pub enum Value {
 }
 
 /// What was found out about a field in all hits whose value could be read.
-#[cfg_attr(not(test), expect(dead_code, reason = "aggregates are not read yet"))]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measure {
     /// All values added up.
@@ -233,6 +233,8 @@ pub struct Snapshot {
     pub time: Duration,
     /// One for each definition, in the order given.
     pub groups: Vec<Group>,
+    /// Hits that the program could not look at.
+    pub lost: u64,
 }
 
 /// What was found out between two moments.

@@ -1,41 +1,35 @@
 //! Reads what the program keeps.
 
-use super::model::{Group, Row, Snapshot};
+use super::kept::Kept;
+use super::model::{Group, Snapshot};
 use crate::probing::Probed;
-use capriole_ring::Counters;
+use crate::selection::Selected;
+use capriole_ring::tables::TableReader;
 use std::time::Duration;
 
 /// What can be read of a program with probes that count.
 #[derive(Debug)]
 pub struct Source {
-    counters: Counters,
-    /// The events of each definition that have a probe.
-    groups: Vec<Vec<usize>>,
-    room: Room,
-}
-
-/// How much of what depends on the program there is room for in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Keys in each event's table.
-    pub keys: u32,
+    reader: TableReader,
+    /// What is kept of each definition, and its events that have a probe.
+    groups: Vec<(Kept, Vec<usize>)>,
 }
 
 impl Source {
-    /// Of the probes for so many definitions.
-    pub fn new(probed: &Probed, definitions: usize, room: Room) -> Source {
+    /// Of the probes for these definitions.
+    pub fn new(probed: &Probed, kept: Vec<Kept>) -> Source {
         let memory = &probed.attached.memory;
-        let mut groups = vec![Vec::new(); definitions];
+        let mut groups: Vec<(Kept, Vec<usize>)> =
+            kept.into_iter().map(|kept| (kept, Vec::new())).collect();
         let events = probed.selected.iter().zip(&probed.dropped).enumerate();
         for (number, (event, dropped)) in events {
             if dropped.is_none() {
-                groups[event.definition].push(number);
+                groups[event.definition].1.push(number);
             }
         }
         Source {
-            counters: Counters::new(memory.memory.clone(), memory.geometry),
+            reader: TableReader::new(memory.memory.clone(), memory.geometry),
             groups,
-            room,
         }
     }
 
@@ -44,28 +38,19 @@ impl Source {
         Snapshot {
             time: Duration::ZERO,
             groups: vec![Group::default(); self.groups.len()],
+            lost: 0,
         }
     }
 
     /// What was found out until now, which is `time` after the start.
-    pub fn read(&self, time: Duration) -> Snapshot {
-        let calls = self.counters.read();
-        let row = |event: &usize| Row {
-            event: *event,
-            keys: Vec::new(),
-            calls: calls[*event],
-            unreadable: 0,
-            measures: Vec::new(),
-        };
-        let group = |events: &Vec<usize>| Group {
-            events: events.clone(),
-            rows: events.iter().map(row).collect(),
-            capacity: self.room.keys,
-            ..Group::default()
-        };
+    pub fn read(&self, time: Duration, selected: &[Selected]) -> Snapshot {
+        let groups = self.groups.iter();
         Snapshot {
             time,
-            groups: self.groups.iter().map(group).collect(),
+            groups: groups
+                .map(|(kept, events)| kept.read(&self.reader, selected, events))
+                .collect(),
+            lost: self.reader.lost(),
         }
     }
 }

@@ -264,6 +264,7 @@ fn key_cell(value: &Value) -> String {
 fn key_value(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
+        Value::Hexadecimal(number) => format!("{number:#x}"),
         Value::Text(text) => format!("\"{}\"", escaped(text)),
         Value::Unreadable => "(fault)".to_owned(),
     }

@@ -1,0 +1,461 @@
+//! What the program keeps of a definition's events: which table, and what its cells are.
+
+use super::model::{Bucket, Group, Histogram, Measure, Row, Value};
+use crate::fields::Fields;
+use crate::selection::Selected;
+use anyhow::anyhow;
+use capriole_event::{Element, EventSpec, FieldType, Function, Shown};
+use capriole_plan::detour::Work;
+use capriole_plan::program::{Amount, Content, Tally, histogram};
+use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The highest bit: turned over, signed numbers are in the order of unsigned ones.
+const SIGN: u64 = 1 << 63;
+
+/// What is kept of one definition's events.
+#[derive(Debug)]
+pub struct Kept {
+    table: Table,
+    key_names: Vec<String>,
+    measures: Vec<(String, Cells)>,
+    calls: Calls,
+    /// The cell of hits of which a number could not be read, if there may be any.
+    unreadable: Option<u32>,
+    capacity: u32,
+}
+
+/// How many hits there were.
+#[derive(Debug, Clone, Copy)]
+enum Calls {
+    /// A cell has it.
+    Cell(u32),
+    /// All of a histogram's together: every hit is in one of its buckets.
+    Sum { first: u32, buckets: u32 },
+}
+
+/// The cells of a measure.
+#[derive(Debug, Clone, Copy)]
+enum Cells {
+    /// The number of calls: it is told anyway.
+    Calls,
+    Sum {
+        value: usize,
+        cell: u32,
+    },
+    /// The largest value, or that of the opposite; `flip` is what bits are turned over.
+    Extreme {
+        value: usize,
+        cell: u32,
+        flip: u64,
+        least: bool,
+        readable: Option<u32>,
+    },
+    Average {
+        value: usize,
+        sum: u32,
+        readable: Option<u32>,
+    },
+    Histogram {
+        value: usize,
+        first: u32,
+        buckets: u32,
+    },
+}
+
+impl Cells {
+    fn is_shown(&self) -> bool {
+        !matches!(self, Cells::Calls)
+    }
+}
+
+/// What all sites of a definition have in common, as far as a table has to know.
+struct Common {
+    key: u32,
+    /// For each value: whether it is signed somewhere, and may be unreadable somewhere.
+    values: Vec<(bool, bool)>,
+}
+
+impl Common {
+    fn of(sites: &[&Fields]) -> Common {
+        let mut common = Common {
+            key: 0,
+            values: Vec::new(),
+        };
+        for Fields { fetch, keys, .. } in sites {
+            common.key = common.key.max(Tally::key_size(&fetch.fields[..*keys]));
+            let values = &fetch.fields[*keys..fetch.recorded];
+            common.values.resize(values.len(), (false, false));
+            for (value, (signed, faults)) in values.iter().zip(&mut common.values) {
+                *signed |= matches!(value.content, Content::Number(width) if width.signed);
+                *faults |= !value.pointers.is_empty();
+            }
+        }
+        common
+    }
+}
+
+/// Hands out the cells of a row.
+#[derive(Default)]
+struct Row0 {
+    next: u32,
+    maxima: Vec<u32>,
+    /// The cell that counts how often a value could be read.
+    readable: HashMap<usize, u32>,
+}
+
+impl Row0 {
+    fn cells(&mut self, count: u32) -> u32 {
+        self.next += count;
+        self.next - count
+    }
+
+    fn extreme(&mut self) -> u32 {
+        let cell = self.cells(1);
+        self.maxima.push(cell);
+        cell
+    }
+
+    /// If not every hit has this value.
+    fn readable(&mut self, value: usize, faults: bool) -> Option<u32> {
+        if !faults {
+            return None;
+        }
+        if let Some(cell) = self.readable.get(&value) {
+            return Some(*cell);
+        }
+        let cell = self.cells(1);
+        self.readable.insert(value, cell);
+        Some(cell)
+    }
+}
+
+impl Kept {
+    /// Makes room for what a definition asks for at `sites`, whose events have these ids.
+    /// `keys` is how many there has to be room for.
+    ///
+    /// # Errors
+    /// There is not enough room.
+    pub fn new(
+        spec: &EventSpec,
+        sites: &[&Fields],
+        events: Range<u32>,
+        keys: u32,
+        tables: &mut Tables,
+    ) -> anyhow::Result<Kept> {
+        let common = Common::of(sites);
+        let names = sites.first().map(|fields| fields.value_names());
+        let names: Vec<&str> = names.unwrap_or_default();
+        let mut row = Row0::default();
+        let mut measures = Vec::new();
+        for aggregate in &spec.aggregation.aggregates {
+            let value = |name: &str| names.iter().position(|other| *other == name);
+            let cells = match (aggregate.function, &aggregate.field) {
+                (Function::Count, _) | (_, None) => Cells::Calls,
+                (function, Some(name)) => {
+                    // Without a site nothing is kept, whatever it is.
+                    let value = value(name).unwrap_or(0);
+                    let kind = common.values.get(value).copied();
+                    Cells::new(function, value, kind.unwrap_or_default(), &mut row)
+                }
+            };
+            measures.push((aggregate.to_string(), cells));
+        }
+        let whole = measures.iter().find_map(|(_, cells)| match *cells {
+            Cells::Histogram {
+                value,
+                first,
+                buckets,
+            } if !common.values[value].1 => Some(Calls::Sum { first, buckets }),
+            _ => None,
+        });
+        let calls = whole.unwrap_or_else(|| Calls::Cell(row.cells(1)));
+        let faults = common.values.iter().any(|(_, faults)| *faults);
+        let unreadable = faults.then(|| row.cells(1));
+        let shape = Shape {
+            events,
+            key: common.key,
+            keys,
+            cells: row.next,
+            maxima: row.maxima,
+        };
+        let table = tables.add(shape)?.clone();
+        Ok(Kept {
+            table,
+            key_names: spec
+                .aggregation
+                .keys
+                .iter()
+                .map(|k| k.name().to_owned())
+                .collect(),
+            measures,
+            calls,
+            unreadable,
+            capacity: keys,
+        })
+    }
+
+    /// What the probe of the event `id`, which has these fields, does.
+    ///
+    /// # Errors
+    /// A field cannot be added up, or is no key.
+    pub fn work(&self, id: u32, fields: &Fields) -> anyhow::Result<Vec<Work>> {
+        let Fields { fetch, keys, infos } = fields;
+        let mut cells = Vec::new();
+        let mut add = |cell: u32, amount: Amount| {
+            if !cells.contains(&(cell, amount)) {
+                cells.push((cell, amount));
+            }
+        };
+        if let Calls::Cell(cell) = self.calls {
+            add(cell, Amount::One);
+        }
+        for (_, measure) in &self.measures {
+            let readable = match *measure {
+                Cells::Calls => None,
+                Cells::Sum { value, cell } => {
+                    add(cell, Amount::Sum(keys + value));
+                    None
+                }
+                Cells::Extreme {
+                    value,
+                    cell,
+                    flip,
+                    readable,
+                    ..
+                } => {
+                    let field = keys + value;
+                    add(cell, Amount::Maximum { field, flip });
+                    readable.map(|cell| (cell, field))
+                }
+                Cells::Average {
+                    value,
+                    sum,
+                    readable,
+                } => {
+                    add(sum, Amount::Sum(keys + value));
+                    readable.map(|cell| (cell, keys + value))
+                }
+                Cells::Histogram { value, first, .. } => {
+                    add(first, Amount::Bucket(keys + value));
+                    None
+                }
+            };
+            if let Some((cell, field)) = readable {
+                add(cell, Amount::Readable(field));
+            }
+        }
+        let tally = Tally {
+            table: self.table.clone(),
+            keys: *keys,
+            cells,
+            unreadable: self.unreadable,
+        };
+        let name = |index: usize| infos.get(index).map_or("comm", |info| &info.name);
+        let works = fetch.tally(id, &tally);
+        works.map_err(|error| anyhow!("{}", error.with_names(name)))
+    }
+
+    /// What there is of events `events`, which have a probe; `selected` are all.
+    pub fn read(&self, reader: &TableReader, selected: &[Selected], events: &[usize]) -> Group {
+        let contents = reader.read(&self.table);
+        let rows = contents.rows.iter();
+        let rows = rows.filter(|row| events.binary_search(&(row.event as usize)).is_ok());
+        Group {
+            key_names: self.key_names.clone(),
+            measure_names: self
+                .measures
+                .iter()
+                .filter(|(_, cells)| cells.is_shown())
+                .map(|(name, _)| name.clone())
+                .collect(),
+            events: events.to_vec(),
+            rows: rows.map(|row| self.row(row, selected)).collect(),
+            dropped: contents.dropped,
+            capacity: self.capacity,
+        }
+    }
+
+    /// All hits that were counted.
+    pub fn hits(&self, reader: &TableReader) -> u64 {
+        let rows = reader.read(&self.table).rows;
+        let hits = rows.iter().map(|row| self.calls(row));
+        hits.fold(0, u64::wrapping_add)
+    }
+
+    fn calls(&self, row: &tables::Row) -> u64 {
+        match self.calls {
+            Calls::Cell(cell) => row.cells[cell as usize],
+            Calls::Sum { first, buckets } => {
+                let counts = &row.cells[first as usize..(first + buckets) as usize];
+                counts.iter().copied().fold(0, u64::wrapping_add)
+            }
+        }
+    }
+
+    fn row(&self, row: &tables::Row, selected: &[Selected]) -> Row {
+        let fields = &selected[row.event as usize].fields;
+        let cell = |cell: u32| row.cells[cell as usize];
+        let calls = self.calls(row);
+        let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
+        let number = |value: usize, word: u64| match signed(value) {
+            true => i128::from(word as i64),
+            false => i128::from(word),
+        };
+        let count = |readable: Option<u32>| readable.map_or(calls, cell);
+        let shown = self.measures.iter().filter(|(_, cells)| cells.is_shown());
+        let measures = shown.map(|(_, cells)| match *cells {
+            Cells::Calls => unreachable!("it is not shown"),
+            Cells::Sum { value, cell: at } => Measure::Sum(number(value, cell(at))),
+            Cells::Extreme {
+                value,
+                cell: at,
+                flip,
+                least,
+                readable,
+            } => {
+                let known = count(readable) > 0;
+                let extreme = known.then(|| number(value, cell(at) ^ flip));
+                match least {
+                    true => Measure::Minimum(extreme),
+                    false => Measure::Maximum(extreme),
+                }
+            }
+            Cells::Average {
+                value,
+                sum,
+                readable,
+            } => Measure::Average {
+                sum: number(value, cell(sum)),
+                count: count(readable),
+            },
+            Cells::Histogram { first, buckets, .. } => {
+                let all = &row.cells[first as usize..(first + buckets) as usize];
+                Measure::Histogram(histogram_of(all))
+            }
+        });
+        Row {
+            event: row.event as usize,
+            keys: key_values(fields, &row.key),
+            calls,
+            unreadable: self.unreadable.map_or(0, cell),
+            measures: measures.collect(),
+        }
+    }
+}
+
+impl Cells {
+    fn new(function: Function, value: usize, kind: (bool, bool), row: &mut Row0) -> Cells {
+        let (signed, faults) = kind;
+        let flip = if signed { SIGN } else { 0 };
+        match function {
+            Function::Count => Cells::Calls,
+            Function::Sum => Cells::Sum {
+                value,
+                cell: row.cells(1),
+            },
+            Function::Minimum => Cells::Extreme {
+                value,
+                cell: row.extreme(),
+                flip: !flip,
+                least: true,
+                readable: row.readable(value, faults),
+            },
+            Function::Maximum => Cells::Extreme {
+                value,
+                cell: row.extreme(),
+                flip,
+                least: false,
+                readable: row.readable(value, faults),
+            },
+            Function::Average => Cells::Average {
+                value,
+                sum: row.cells(1),
+                readable: row.readable(value, faults),
+            },
+            Function::Histogram => {
+                let buckets = histogram::buckets(signed);
+                Cells::Histogram {
+                    value,
+                    first: row.cells(buckets),
+                    buckets,
+                }
+            }
+        }
+    }
+}
+
+fn is_signed(field_type: &FieldType) -> bool {
+    matches!(
+        field_type.element,
+        Element::Number {
+            shown: Shown::Signed,
+            bits: None,
+            ..
+        }
+    )
+}
+
+/// The buckets that have something, from the least numbers on.
+fn histogram_of(cells: &[u64]) -> Histogram {
+    let buckets = cells.iter().enumerate().filter(|(_, count)| **count > 0);
+    let mut buckets: Vec<Bucket> = buckets
+        .map(|(bucket, &count)| {
+            let numbers = histogram::numbers(bucket as u32);
+            Bucket {
+                low: *numbers.start(),
+                high: *numbers.end(),
+                count,
+            }
+        })
+        .collect();
+    buckets.sort_by_key(|bucket| bucket.low);
+    Histogram { buckets }
+}
+
+/// The values of a key's fields, from its bytes. What the target wrote over is not there.
+fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
+    let mut rest = bytes;
+    let mut take = |size: usize| -> Vec<u8> {
+        let (taken, left) = rest.split_at(size.min(rest.len()));
+        rest = left;
+        let mut bytes = taken.to_vec();
+        bytes.resize(size, 0);
+        bytes
+    };
+    let word = |bytes: Vec<u8>| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |word, b| word << 8 | u64::from(*b))
+    };
+    let keys = &fields.fetch.fields[..fields.keys];
+    let can_fault = keys.iter().any(|field| !field.pointers.is_empty());
+    let faults = if can_fault { word(take(8)) } else { 0 };
+    let mut values = Vec::new();
+    for (index, info) in fields.infos[..fields.keys].iter().enumerate() {
+        let value = match info.field_type.element {
+            Element::String { .. } => {
+                let length = word(take(4)) as usize;
+                let length = length.min(bytes.len());
+                let text = take(length);
+                take((length + 4).next_multiple_of(8) - length - 4);
+                Value::Text(String::from_utf8_lossy(&text).into_owned())
+            }
+            Element::Number { shown, .. } => {
+                let word = word(take(8));
+                match shown {
+                    Shown::Signed => Value::Number(i128::from(word as i64)),
+                    Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
+                    _ => Value::Number(i128::from(word)),
+                }
+            }
+        };
+        values.push(match faults >> index & 1 {
+            0 => value,
+            _ => Value::Unreadable,
+        });
+    }
+    values
+}
