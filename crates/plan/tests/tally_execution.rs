@@ -15,14 +15,13 @@ mod support;
 
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::condition::Width;
-use capriole_plan::detour::{Compiler, Counters, Request, Runtime, Work};
+use capriole_plan::detour::{Compiler, Request, Runtime, Work};
 use capriole_plan::program::{
     Amount, Content, Fetch, Field, KEY_TEXT_LIMIT, Source, Tally, histogram,
 };
 use capriole_resident as resident;
 use capriole_ring::Memory;
 use capriole_ring::layout::Geometry;
-use capriole_ring::memory::Identity;
 use capriole_ring::tables::{Shape, Table, TableReader, Tables};
 use description::*;
 use iced_x86::Register;
@@ -193,11 +192,7 @@ impl Session {
         }
         .with_tables(&case.tables);
         let (memory, base) = map_session(&geometry);
-        let nobody = Identity {
-            target: (0, 0),
-            owner: (0, 0),
-        };
-        memory.format(base, &geometry, &nobody);
+        mapped::empty(&memory, base, &geometry);
         Session {
             memory,
             geometry,
@@ -217,33 +212,20 @@ impl Session {
     ) -> u64 {
         let rseq = rseq_offset().filter(|_| case.rseq);
         let config = resident::Config {
-            session: self.base,
-            geometry: self.geometry,
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
-            no_wake: true,
-            traps: 0,
-            old_trap: (0, 0),
+            ..mapped::config(self.base, &self.geometry)
         };
         forget_sequence();
         sandbox.write(COPY, &resident::place(COPY, &config));
-        let entries = resident::entries(COPY);
-        let at = |offset: usize| self.base + offset as u64;
-        let runtime = Runtime {
+        let mut runtime = Runtime {
             shadow_stack: case.seed % 2 == 1,
-            heads: at(self.geometry.heads()),
-            directories: at(self.geometry.directories_offset()),
-            counters: Counters {
-                address: at(self.geometry.counters_offset()),
-                stride: self.geometry.counter_stride() as u32,
-                cpus: self.geometry.cpus,
-            },
+            directories: self.base + self.geometry.directories_offset() as u64,
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
-            switch: entries.switch,
-            locked: entries.locked,
-            run: run.unwrap_or(entries.run),
+            ..mapped::runtime(self.base, &self.geometry, COPY)
         };
+        runtime.run = run.unwrap_or(runtime.run);
         let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
         // Another event of the same form first.
         let mut request = Request {
