@@ -51,6 +51,19 @@ impl<'a> Die<'a> {
         self.attr(name)?.sdata_value()
     }
 
+    /// A number that stands there as such, and not an address, an offset or an expression.
+    pub(super) fn number(&self, name: DwAt) -> Option<u64> {
+        let value = self.attr(name)?;
+        match value {
+            AttributeValue::Udata(_)
+            | AttributeValue::Data1(_)
+            | AttributeValue::Data2(_)
+            | AttributeValue::Data4(_)
+            | AttributeValue::Data8(_) => value.udata_value(),
+            _ => None,
+        }
+    }
+
     pub(super) fn text(&self, name: DwAt) -> Option<String> {
         let value = self.attr(name)?;
         let bytes = self.unit.dwarf.attr_string(&self.unit.unit, value).ok()?;
@@ -87,13 +100,8 @@ impl<'a> Die<'a> {
         let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
         let begin = self.attr(dw::DW_AT_low_pc);
         let begin = begin.and_then(|value| dwarf.attr_address(unit, value).ok().flatten());
-        let size = self
-            .attr(dw::DW_AT_high_pc)
-            .and_then(|value| value.udata_value());
-        if let (Some(begin), Some(size)) = (begin, size)
-            && begin.checked_add(size).is_none()
-        {
-            return found; // damage, which gimli adds up unchecked
+        if begin.is_some_and(|begin| wraps(begin, self.attr(dw::DW_AT_high_pc))) {
+            return found;
         }
         if let Ok(mut ranges) = dwarf.die_ranges(unit, &self.entry) {
             while let Ok(Some(range)) = ranges.next() {
@@ -111,25 +119,14 @@ impl<'a> Die<'a> {
     /// Where it is entered: `DW_AT_entry_pc`, or the start of its first range.
     pub(super) fn entry_address(&self) -> Option<u64> {
         let first = self.ranges(1).first().map(|range| range.0);
-        let value = self.attr(dw::DW_AT_entry_pc);
         let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
-        let entry = match value {
-            None => None,
+        let address = |name| dwarf.attr_address(unit, self.attr(name)?).ok()?;
+        let entry = match self.number(dw::DW_AT_entry_pc) {
             // An offset from the low address, in DWARF 5.
-            Some(
-                AttributeValue::Udata(_)
-                | AttributeValue::Data1(_)
-                | AttributeValue::Data2(_)
-                | AttributeValue::Data4(_)
-                | AttributeValue::Data8(_),
-            ) => {
-                let distance = value.and_then(|value| value.udata_value());
-                let low = self
-                    .attr(dw::DW_AT_low_pc)
-                    .and_then(|low| dwarf.attr_address(unit, low).ok()?);
-                distance.and_then(|distance| low.or(first)?.checked_add(distance))
-            }
-            Some(value) => dwarf.attr_address(unit, value).ok().flatten(),
+            Some(distance) => address(dw::DW_AT_low_pc)
+                .or(first)
+                .and_then(|low| low.checked_add(distance)),
+            None => address(dw::DW_AT_entry_pc),
         };
         // An entry outside of its ranges is not believed.
         entry
@@ -141,6 +138,13 @@ impl<'a> Die<'a> {
     pub(super) fn has_code(&self) -> bool {
         self.has(dw::DW_AT_low_pc) || self.has(dw::DW_AT_ranges)
     }
+}
+
+/// `DW_AT_high_pc` is a size that leads from the low address past the end of the address
+/// space. That is damage, and gimli adds the two up unchecked.
+pub(super) fn wraps(low: u64, high: Option<Value<'_>>) -> bool {
+    let size = high.and_then(|value| value.udata_value());
+    low.checked_add(size.unwrap_or(0)).is_none()
 }
 
 /// Ranges of one entry that are looked at.

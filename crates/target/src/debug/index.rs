@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use gimli::{AttributeValue, constants as dw};
+use gimli::constants as dw;
 
 use super::die::Die;
 use super::error::DebugError;
@@ -208,20 +208,10 @@ impl<'a> Reader<'_, 'a> {
         if die.flag(dw::DW_AT_declaration) {
             return;
         }
-        let (
-            Some(name),
-            Some(
-                AttributeValue::Udata(_)
-                | AttributeValue::Data1(_)
-                | AttributeValue::Data2(_)
-                | AttributeValue::Data4(_)
-                | AttributeValue::Data8(_),
-            ),
-        ) = (die.text(dw::DW_AT_name), die.attr(dw::DW_AT_byte_size))
+        let (Some(name), Some(size)) = (die.text(dw::DW_AT_name), die.number(dw::DW_AT_byte_size))
         else {
             return;
         };
-        let size = die.unsigned(dw::DW_AT_byte_size).unwrap_or(0);
         let key = die.key();
         self.names
             .records

@@ -11,6 +11,7 @@ use gimli::{
     UnitType,
 };
 
+use super::die::wraps;
 use super::error::DebugError;
 use super::find::{self, DebugData};
 use super::frame::Cfa;
@@ -376,9 +377,9 @@ fn describe(dwarf: &Dwarf<'_>, head: Head) -> Unit {
         return described;
     };
     let root = unit.entry(unit.header.root_offset()).ok();
-    let size = root.and_then(|root| root.attr_value(gimli::DW_AT_high_pc)?.udata_value());
-    if unit.low_pc.checked_add(size.unwrap_or(0)).is_none() {
-        return described; // damage, which gimli adds up unchecked
+    let high = root.and_then(|root| root.attr_value(gimli::DW_AT_high_pc));
+    if wraps(unit.low_pc, high) {
+        return described;
     }
     if let Ok(mut ranges) = dwarf.unit_ranges(&unit) {
         while let Ok(Some(range)) = ranges.next() {
