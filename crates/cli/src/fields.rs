@@ -8,7 +8,7 @@ use capriole_event::{
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::program::{Content, Fetch, Field, Source};
 use capriole_target::debug::{Debug, Described, Site as DebugSite, TypedFetch};
-use capriole_target::resolve::Site;
+use capriole_target::resolve::{Body, Site};
 use capriole_trace::FieldInfo;
 use iced_x86::Register;
 use std::collections::HashMap;
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
     fn all_arguments(&mut self, site: &'a Site, fields: &mut Fields) -> anyhow::Result<()> {
         let (debug, place) = self.debug(site)?;
         let described = debug.describe(&place).map_err(|error| anyhow!("{error}"))?;
-        for parameter in described.iter().filter(|d| d.parameter) {
+        for parameter in described.iter().filter(|d| d.parameter && !d.outer) {
             let name = &parameter.name;
             let found = parameter
                 .fetch
@@ -221,9 +221,12 @@ impl<'a> Reader<'a> {
             self.debug.insert(path.clone(), debug);
         }
         let debug = self.debug.get(&path).context("it was opened")?;
-        let place = debug
-            .site(site.link_address, site.symbol.as_deref())
-            .map_err(|error| anyhow!("{error}"))?;
+        let place = match &site.scope {
+            Some(place) => place.clone(),
+            None => debug
+                .site(site.link_address, site.symbol.as_deref())
+                .map_err(|error| anyhow!("{error}"))?,
+        };
         Ok((debug, place))
     }
 
@@ -364,6 +367,17 @@ fn typed(found: &TypedFetch, site: &Site) -> anyhow::Result<(Field, FieldType)> 
 
 /// A fetch from a known place, at a site. `bias` is added to an address.
 fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow::Result<Field> {
+    match (&asked.base, &site.body) {
+        (Base::Argument(_) | Base::StackWord(_), Body::Inlined { .. }) => bail!(
+            "an inlined copy has no arguments in registers, and no return address on the stack; \
+             write parameters by name, or $arg* for all"
+        ),
+        (Base::Argument(_), Body::Clone) => bail!(
+            "the compiler changed the arguments of this copy; write parameters by name, or \
+             $arg* for all"
+        ),
+        _ => {}
+    }
     let stack = Source::Register(Register::RSP);
     let mut pointers = Vec::new();
     let source = match &asked.base {

@@ -106,10 +106,7 @@ impl Planned {
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
         let guards = Guards::find(&objects, &planner);
-        let mut dropped: Vec<Option<String>> = selected
-            .iter()
-            .map(|e| e.plan.as_ref().err().map(ToString::to_string))
-            .collect();
+        let mut dropped: Vec<Option<String>> = selected.iter().map(Selected::refused).collect();
         for &(index, other) in &probes.overlapping {
             let other = selected[other].name();
             let reason = format!("its probe would overlap that of {other}; take one of the two");

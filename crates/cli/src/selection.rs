@@ -13,7 +13,7 @@ use capriole_target::attach::Probe;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::{Site, resolve};
+use capriole_target::resolve::{Body, Site, resolve};
 use capriole_trace::{EventInfo, RefusalInfo};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -35,22 +35,37 @@ pub struct Selected {
     pub given_name: Option<String>,
     /// How, or why not.
     pub plan: Result<Plan, Refused>,
+    /// Why it has no probe although it could have one: what the event asks for is not there
+    /// in this copy of the function.
+    pub left_out: Option<String>,
     /// Whether the user named this very function, rather than a pattern.
     pub named: bool,
 }
 
 impl Selected {
-    /// The event's name: that which was given, or the function, with the offset if there is
-    /// one, or the place in the file.
+    /// The event's name: that which was given, or [`Selected::place`].
     pub fn name(&self) -> String {
-        if let Some(name) = &self.given_name {
-            return name.clone();
-        }
-        match (&self.site.symbol, self.site.offset) {
+        self.given_name.clone().unwrap_or_else(|| self.place())
+    }
+
+    /// The function, with the offset if there is one, or the place in the file; of a copy
+    /// that was inlined, which function, and there.
+    pub fn place(&self) -> String {
+        let place = match (&self.site.symbol, self.site.offset) {
             (Some(symbol), 0) => symbol.clone(),
             (Some(symbol), offset) => format!("{symbol}+{offset:#x}"),
             (None, _) => format!("{}:{:#x}", self.site.object.name(), self.site.file_offset),
+        };
+        match &self.site.body {
+            Body::Inlined { function } => format!("{function} (inlined in {place})"),
+            Body::Own | Body::Clone => place,
         }
+    }
+
+    /// Why it has no probe.
+    pub fn refused(&self) -> Option<String> {
+        let refused = self.plan.as_ref().err().map(ToString::to_string);
+        refused.or_else(|| self.left_out.clone())
     }
 
     /// `reserved`, `jump`, `region`, `int3`, or `none`.
@@ -75,7 +90,7 @@ impl Selected {
             .iter()
             .map(|(t, r)| json!({"tactic": t.as_str(), "reason": r.to_string()}))
             .collect();
-        json!({
+        let mut site = json!({
             "event": self.name(),
             "object": self.site.object.path().to_string_lossy(),
             "symbol": self.site.symbol,
@@ -83,7 +98,14 @@ impl Selected {
             "address": format!("{:#x}", self.site.address),
             "tactic": self.tactic(),
             "refusals": refusals,
-        })
+        });
+        if let Body::Inlined { function } = &self.site.body {
+            site["inlined"] = json!(function);
+        }
+        if let Some(reason) = &self.left_out {
+            site["left_out"] = json!(reason);
+        }
+        site
     }
 
     /// What its probe does to record it.
@@ -180,8 +202,9 @@ fn read(
 /// Finds the sites of events and plans them.
 ///
 /// # Errors
-/// An event that cannot be found. One that is found but cannot be
-/// probed has its reasons in [`Selected::plan`].
+/// An event that cannot be found, or whose fields cannot be recorded. One that is found but
+/// cannot be probed has its reasons in [`Selected::plan`]; a copy of a function, made by the
+/// compiler, in which a field cannot be recorded has them in [`Selected::left_out`].
 pub fn select(
     objects: &Objects,
     planner: &Planner,
@@ -194,47 +217,79 @@ pub fn select(
         found.extend(sites.into_iter().map(|site| (site, definition)));
     }
     let mut reader = Reader::new(purpose);
-    let mut fields: Vec<Arc<Fields>> = Vec::new();
+    let mut fields: Vec<Result<Arc<Fields>, anyhow::Error>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
     for (site, definition) in &found {
         let spec = &events[*definition];
         // They depend on the site only if debug information or addresses are asked for.
         let same = last.is_some_and(|(other, before)| {
-            std::ptr::eq(other, spec) && Arc::ptr_eq(&before.object, &site.object) && is_alike(spec)
+            std::ptr::eq(other, spec)
+                && Arc::ptr_eq(&before.object, &site.object)
+                && before.body == Body::Own
+                && site.body == Body::Own
+                && is_alike(spec)
         });
-        match (same, fields.last()) {
-            (true, Some(before)) => fields.push(before.clone()),
-            _ => fields.push(Arc::new(reader.fields(spec, site)?)),
-        }
+        let read = match (same, fields.last()) {
+            (true, Some(Ok(before))) => Ok(before.clone()),
+            _ => reader.fields(spec, site).map(Arc::new),
+        };
+        // The function was named, not what the compiler made of it.
+        fields.push(match site.body {
+            Body::Own => Ok(read?),
+            Body::Clone | Body::Inlined { .. } => read,
+        });
         last = Some((spec, site));
     }
     drop(reader);
     // Two events may mean the same; one record of it will do.
-    let mut seen: HashSet<(u64, Arc<Fields>, &Aggregation)> = HashSet::new();
+    let mut seen: HashSet<(u64, Body, Arc<Fields>, &Aggregation)> = HashSet::new();
     let several = events.len() > 1;
+    let mut is_new = |site: &Site, definition: usize, fields: &Arc<Fields>| {
+        let aggregation = &events[definition].aggregation;
+        !several || seen.insert((site.address, site.body.clone(), fields.clone(), aggregation))
+    };
     let all = found.into_iter().zip(fields);
-    let distinct = all.filter(|((site, definition), fields)| {
-        let aggregation = &events[*definition].aggregation;
-        !several || seen.insert((site.address, fields.clone(), aggregation))
-    });
-    let distinct: Vec<_> = distinct.collect();
+    let distinct: Vec<_> = all
+        .filter(|((site, definition), fields)| match fields {
+            Ok(fields) => is_new(site, *definition, fields),
+            Err(_) => true,
+        })
+        .collect();
     let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
     let plans = planner.plan_all(&sites);
-    let all = distinct.into_iter().zip(plans).enumerate();
-    Ok(all
-        .map(|(id, (((site, definition), fields), plan))| {
-            let spec = &events[definition];
-            Selected {
-                id: id as u32,
-                definition,
-                site,
-                fields,
-                given_name: spec.name.clone(),
-                plan,
-                named: !spec.is_glob() || matches!(spec.place, Place::FileOffset(_)),
-            }
-        })
-        .collect())
+    // Whether an event is recorded at all.
+    let mut works = vec![false; events.len()];
+    for (((_, definition), fields), plan) in distinct.iter().zip(&plans) {
+        works[*definition] |= fields.is_ok() && plan.is_ok();
+    }
+    let mut selected = Vec::with_capacity(plans.len());
+    for (((site, definition), fields), plan) in distinct.into_iter().zip(plans) {
+        let spec = &events[definition];
+        let (fields, left_out) = match fields {
+            Ok(fields) => (fields, None),
+            Err(error) if !works[definition] => return Err(error),
+            Err(error) => (Arc::default(), Some(without_event(&error))),
+        };
+        // Of its copies one may be missing, but not all.
+        let own = site.body == Body::Own || !works[definition];
+        selected.push(Selected {
+            id: selected.len() as u32,
+            definition,
+            site,
+            fields,
+            given_name: spec.name.clone(),
+            plan,
+            left_out,
+            named: own && (!spec.is_glob() || matches!(spec.place, Place::FileOffset(_))),
+        });
+    }
+    Ok(selected)
+}
+
+/// What [`Reader::fields`] says, but for the event's text.
+fn without_event(error: &anyhow::Error) -> String {
+    let parts: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
+    parts.join(": ")
 }
 
 /// Whether an event's fields are the same at all functions of an object.
@@ -262,7 +317,9 @@ pub struct Probes {
 pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     let mut by_address: BTreeMap<u64, (Probe, Vec<usize>)> = BTreeMap::new();
     for (index, (event, work)) in selected.iter().zip(works).enumerate() {
-        let Ok(plan) = &event.plan else { continue };
+        let (Ok(plan), None) = (&event.plan, &event.left_out) else {
+            continue;
+        };
         let entry = by_address.entry(plan.shape.site).or_insert_with(|| {
             let probe = Probe {
                 shape: plan.shape.clone(),
@@ -322,7 +379,7 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
     }
     if let Some(event) = selected.first()
         && let Err(refused) = &event.plan
-        && selected.iter().all(|e| e.plan.is_err())
+        && selected.iter().all(|e| e.refused().is_some())
     {
         bail!(
             "none of {} can be probed; for example: {}",

@@ -10,7 +10,7 @@ use crate::attach::breakpoints_allowed;
 use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
 use crate::object::{Object, ObjectKind};
 use crate::process::Process;
-use crate::resolve::Site;
+use crate::resolve::{Body, Site};
 use crate::survey::has_shadow_stack;
 use crate::symbols::display;
 use capriole_insn::{Extent, FunctionFlow, Hints};
@@ -134,6 +134,8 @@ impl Site {
             link_address,
             address: extent.start,
             extent,
+            body: Body::Own,
+            scope: None,
         })
     }
 
@@ -147,6 +149,8 @@ impl Site {
             file_offset: self.object.file().file_offset(link_address)?,
             link_address,
             address,
+            body: Body::Own,
+            scope: None,
             ..self.clone()
         })
     }

@@ -1,6 +1,7 @@
 //! From an event's text to addresses: which object, which function, where.
 
 mod choose;
+mod copies;
 mod error;
 mod indirect;
 
@@ -11,6 +12,7 @@ use capriole_insn::{Code, Extent};
 
 pub use error::{Candidate, ResolveError};
 
+use crate::debug;
 use crate::object::{Object, ObjectError, Objects};
 use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
 
@@ -41,6 +43,25 @@ pub struct Site {
     /// Run-time extent of the function. Where no function is known: from the
     /// site to the next one or the end of the section.
     pub extent: Extent,
+    /// Which of the bodies of the function that was asked for this is.
+    pub body: Body,
+    /// What names mean here, where that was found out already.
+    pub scope: Option<debug::Site>,
+}
+
+/// One of the places that a compiler puts a function's code at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// The function's own code; or the place was not given by the name of a function.
+    Own,
+    /// A copy that is called with other parameters (`name.constprop.0`), which is what
+    /// [`Site::symbol`] names.
+    Clone,
+    /// A copy within the function that [`Site::symbol`] names.
+    Inlined {
+        /// The function that was inlined, as a person reads it.
+        function: String,
+    },
 }
 
 impl Site {
@@ -69,9 +90,11 @@ impl Site {
     }
 }
 
-/// Finds the places that an event means, by object and address. A name or file
-/// offset gives one place (for each time that the object is loaded); a
-/// pattern any number, but at least one.
+/// Finds the places that an event means. A file offset gives one place (for each time
+/// that the object is loaded); a pattern any number of functions by address, but at least
+/// one. The name of a function gives its own code, and behind it the copies that compilers
+/// make of it (inlined into other functions, or as clones), by address, as far as there is
+/// debug information about them; with an offset the function's own code only.
 ///
 /// A name that contains `*`, `?` or `[` is first taken as it stands, so that
 /// `operator*` is found.
@@ -106,10 +129,15 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
 fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
     let debug = object.file().debug()?;
     let places = debug.line(file, line.into())?;
-    let first = places.iter().filter(|place| place.first);
+    let first = places.into_iter().filter(|place| place.first);
     first
-        .filter_map(|place| object.file().file_offset(place.address))
-        .map(|offset| at_file_offset(object, offset))
+        .filter_map(|place| Some((object.file().file_offset(place.address)?, place.site)))
+        .map(|(offset, scope)| {
+            Ok(Site {
+                scope,
+                ..at_file_offset(object, offset)?
+            })
+        })
         .collect()
 }
 
@@ -144,10 +172,12 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
         link_address,
         address: object.run_time(link_address),
         extent: object.run_time_extent(extent),
+        body: Body::Own,
+        scope: None,
     })
 }
 
-/// Looks for a symbol in one object.
+/// Looks for a function in one object.
 struct Finder<'a> {
     objects: &'a Objects,
     object: &'a Arc<Object>,
@@ -170,7 +200,18 @@ impl Finder<'_> {
                 let found = symbols.matching(|name| self.spec.matches(name));
                 self.one(&found).map(|site| vec![site])
             }
-            found => self.one(found).map(|site| vec![site]),
+            [] => {
+                let copies = self.copies(None);
+                if copies.is_empty() {
+                    return Err(self.not_a_function());
+                }
+                Ok(copies)
+            }
+            found => {
+                let mut sites = vec![self.one(found)?];
+                sites.extend(self.copies(found.first()));
+                Ok(sites)
+            }
         }
     }
 
@@ -242,6 +283,8 @@ impl Finder<'_> {
             link_address,
             address: self.object.run_time(link_address),
             extent: self.object.run_time_extent(extent),
+            body: Body::Own,
+            scope: None,
         })
     }
 

@@ -346,10 +346,7 @@ fn rust_is_read_as_far_as_it_goes() {
         }
         let object = open(&program);
         let debug = object.debug().unwrap();
-        let places = debug
-            .functions("rust_0::handle")
-            .or_else(|_| debug.functions("handle"));
-        let places = places.unwrap();
+        let places = debug.functions("point::handle").unwrap();
         let place = places
             .iter()
             .find(|place| place.inlined_into.is_none())

@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             print!("{}", describe(event, &objects, &threads));
         }
     }
-    let all = selected.iter().all(|e| e.plan.is_ok());
+    let all = selected.iter().all(|e| e.refused().is_none());
     Ok(if all {
         ExitCode::SUCCESS
     } else {
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The site and its detour, for a person.
 fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
     let mut text = site::describe(event);
-    if let Ok(plan) = &event.plan {
+    if let (Ok(plan), None) = (&event.plan, &event.left_out) {
         match Sketch::of(event, &plan.shape, objects, threads) {
             Ok(sketch) => sketch.describe(threads, &mut text),
             Err(reason) => {
@@ -81,7 +81,7 @@ fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
 /// The same for `--json`.
 fn json(event: &Selected, objects: &Objects, threads: &Threads) -> Value {
     let mut value = site::json(event);
-    if let Ok(plan) = &event.plan
+    if let (Ok(plan), None) = (&event.plan, &event.left_out)
         && let Ok(sketch) = Sketch::of(event, &plan.shape, objects, threads)
     {
         sketch.json(&mut value);

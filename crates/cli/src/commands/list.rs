@@ -116,13 +116,15 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             event.tactic(),
             event.name()
         )?;
-        match &event.plan {
-            Err(refused) => writeln!(out, "  ({refused})")?,
-            Ok(plan) if event.tactic() == "int3" => {
-                let why = plan.shape.refusals.last().map(|(_, r)| r.to_string());
-                writeln!(out, "  ({})", why.unwrap_or_default())?;
+        let remark = match &event.plan {
+            Ok(plan) if event.left_out.is_none() && event.tactic() == "int3" => {
+                plan.shape.refusals.last().map(|(_, r)| r.to_string())
             }
-            Ok(_) => writeln!(out)?,
+            _ => event.refused(),
+        };
+        match remark {
+            Some(remark) => writeln!(out, "  ({remark})")?,
+            None => writeln!(out)?,
         }
     }
     Ok(())

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use gimli::constants as dw;
+
 use super::error::DebugError;
 use super::scope::Site;
 use super::units::{Debug, DieKey};
@@ -36,7 +38,11 @@ pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>)
 
 impl Debug<'_> {
     /// The places at which a function is entered, by address: its own code and each copy
-    /// that was inlined.
+    /// that was inlined. The name is one that [`SymbolTable::exact`] would take: mangled, or
+    /// demangled with or without parameters. Functions that have no mangled name (those of C,
+    /// and what GCC knows to be local in C++) are called as in the source.
+    ///
+    /// [`SymbolTable::exact`]: crate::symbols::SymbolTable::exact
     ///
     /// # Errors
     ///
@@ -71,6 +77,13 @@ impl Debug<'_> {
             let Ok(site) = self.site_of(body.address, body.key) else {
                 continue;
             };
+            let frame = site.frame();
+            let linkage = frame.linkage_name.as_deref();
+            // `add` is not `shop::Order::add`.
+            let plain = Some(frame.name.as_str()).filter(|_| !linkage.is_some_and(is_mangled));
+            if !is_called(name, plain, linkage) || self.is_part(&site) {
+                continue;
+            }
             let inlined_into = body.within.map(|key| {
                 let entry = called.entry(key);
                 entry.or_insert_with(|| self.title(key)).clone()
@@ -83,7 +96,46 @@ impl Debug<'_> {
         }
         places.sort_by_key(|place| (place.address, place.site.chosen));
         places.dedup_by_key(|place| place.address);
-        Ok(places)
+        match places.is_empty() {
+            true => Err(DebugError::UnknownFunction(name.to_owned())),
+            false => Ok(places),
+        }
+    }
+
+    /// The functions of which one begins at a link address: as [`Debug::functions`], by the
+    /// name that this one has in the debug information, which may be another one than that
+    /// of its symbol (`read` is `__libc_read`).
+    ///
+    /// # Errors
+    ///
+    /// No debug information about that code, or it is damaged.
+    pub fn functions_like(&self, address: u64) -> Result<Vec<FunctionPlace>, DebugError> {
+        let site = self.site(address, None)?;
+        let own = &site.frames[0];
+        self.functions(own.linkage_name.as_deref().unwrap_or(&own.name))
+    }
+
+    /// The chosen frame is a part of the function around it, which nobody calls. GCC splits a
+    /// function in two to inline the first one; where it inlines the second one as well, it
+    /// says so as if the function was called at the line of its own declaration.
+    fn is_part(&self, site: &Site) -> bool {
+        let own = site.frame();
+        let same = |frame: &super::scope::Frame| {
+            frame.name == own.name && frame.linkage_name == own.linkage_name
+        };
+        if !own.inlined || !site.frames[..site.chosen].iter().any(same) {
+            return false;
+        }
+        let Ok(die) = self.die(own.key) else {
+            return false;
+        };
+        let declared = |name| {
+            let dies = self.with_origins(&die);
+            dies.iter().find_map(|die| die.unsigned(name))
+        };
+        let called = |name| die.unsigned(name);
+        called(dw::DW_AT_call_line) == declared(dw::DW_AT_decl_line)
+            && called(dw::DW_AT_call_column) == declared(dw::DW_AT_decl_column)
     }
 
     /// How a function is called, for people.

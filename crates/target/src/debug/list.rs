@@ -5,8 +5,8 @@ use capriole_event::Gpr;
 use super::error::{DebugError, Refusal};
 use super::fetch::TypedFetch;
 use super::place::{Place, Start, Sum};
-use super::scope::Site;
-use super::units::Debug;
+use super::scope::{Site, Variable};
+use super::units::{Debug, DieKey};
 use super::walk::Thing;
 
 /// A parameter or local variable at a site.
@@ -18,6 +18,8 @@ pub struct Described {
     pub parameter: bool,
     /// The function that it is of: the chosen one, or one that it is inlined into.
     pub function: String,
+    /// It is of a function that the chosen one is inlined into.
+    pub outer: bool,
     /// Its type as C writes it.
     pub c_type: String,
     /// Where it is, in the words of a fetch argument (`%di`, `-20(%bp)`, `@0x4010`, a link
@@ -30,7 +32,8 @@ pub struct Described {
 
 impl Debug<'_> {
     /// The parameters and visible variables of the chosen function at a site, then those of
-    /// the functions that it is inlined into.
+    /// the functions that it is inlined into. Parameters of a copy are all there, in the order
+    /// of the source.
     ///
     /// # Errors
     ///
@@ -40,7 +43,7 @@ impl Debug<'_> {
         let mut found: Vec<Described> = Vec::new();
         for frame in site.frames[..=site.chosen].iter().rev() {
             let outer = found.len();
-            for variable in self.variables_of(frame.key, Some(site.address))? {
+            for variable in self.all_variables(frame.key, site.address)? {
                 self.begin();
                 // An inner variable hides an outer one of that name.
                 let hidden = |known: &Described| known.name == variable.name;
@@ -67,6 +70,7 @@ impl Debug<'_> {
                     name: variable.name.clone(),
                     parameter: variable.parameter,
                     function: frame.name.clone(),
+                    outer: frame.key != site.frame().key,
                     c_type: self.c_type(kind),
                     place: place.map(|place| shown(&place)),
                     fetch,
@@ -74,6 +78,28 @@ impl Debug<'_> {
             }
         }
         Ok(found)
+    }
+}
+
+impl<'a> Debug<'a> {
+    /// Parameters and variables of a frame at an address. A copy need not mention parameters
+    /// that it keeps nowhere, and GCC mentions the others in an order of its own.
+    fn all_variables(&self, frame: DieKey, address: u64) -> Result<Vec<Variable<'a>>, DebugError> {
+        let mut found = self.variables_of(frame, Some(address))?;
+        let whole = self.with_origins(&self.die(frame)?);
+        let Some(origin) = whole.get(1) else {
+            return Ok(found);
+        };
+        let mut all = self.variables_of(origin.key(), None)?;
+        all.retain(|variable| variable.parameter);
+        for parameter in &mut all {
+            let same = |other: &Variable<'_>| other.parameter && other.name == parameter.name;
+            if let Some(at) = found.iter().position(same) {
+                *parameter = found.remove(at);
+            }
+        }
+        all.append(&mut found);
+        Ok(all)
     }
 }
 

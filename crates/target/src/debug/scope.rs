@@ -82,11 +82,21 @@ impl<'a> Debug<'a> {
 
     /// The site at `address` with the frame `key` chosen.
     pub(super) fn site_of(&self, address: u64, key: DieKey) -> Result<Site, DebugError> {
-        let frames = self.frames_at(address)?;
+        let mut frames = self.frames_at(address)?;
         let chosen = frames.iter().position(|frame| frame.key == key);
+        let chosen = match chosen {
+            Some(chosen) => chosen,
+            None => {
+                // Its ranges are not within those of what it was inlined into.
+                let die = self.die(key)?;
+                let inlined = die.tag() == dw::DW_TAG_inlined_subroutine;
+                frames.push(self.frame(&die, inlined));
+                frames.len() - 1
+            }
+        };
         Ok(Site {
             address,
-            chosen: chosen.unwrap_or(frames.len() - 1),
+            chosen,
             frames,
         })
     }

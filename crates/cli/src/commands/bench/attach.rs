@@ -118,6 +118,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
             fields: Arc::default(),
             given_name: None,
             plan,
+            left_out: None,
             named: false,
         })
         .collect();

@@ -19,6 +19,10 @@ pub(super) fn describe(event: &Selected) -> String {
         site.file_offset,
         site.address
     );
+    if let Some(reason) = &event.left_out {
+        let _ = writeln!(text, "  it is left out: {reason}");
+        return text;
+    }
     let refusals = event.refusals();
     if let (Err(_), Some((_, reason))) = (&event.plan, refusals.first())
         && refusals.iter().all(|(_, other)| other == reason)
@@ -167,7 +171,7 @@ fn next(event: &Selected, address: u64) -> String {
 /// The site for `--json`.
 pub(super) fn json(event: &Selected) -> Value {
     let mut site = event.json();
-    if let Ok(plan) = &event.plan {
+    if let (Ok(plan), None) = (&event.plan, &event.left_out) {
         let live: Vec<String> = plan.shape.live.gprs.iter().map(name).collect();
         site["site"] = json!(format!("{:#x}", plan.shape.site));
         site["before"] = json!(hex(&plan.before));
