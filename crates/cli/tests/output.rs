@@ -1068,11 +1068,13 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>    What to count: `LIB:FUNCTION [FIELD … if FILTER]`, patterns allowed; an empty LIB is the main program
+      -e, --event <EVENT>    What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, patterns allowed; an empty LIB is the main program
       -f, --file <FILE>      A file of events, one a line, as uprobe_events takes them; `#` begins a comment
       -p, --pid <PID>        The running process
           --duration <TIME>  Stop counting after this time, such as 500ms, 2s, 1m
           --interval <TIME>  Also print, each time this time is over, what was called in it
+          --top <N>          Show at most so many rows of a table, the most frequent ones
+          --keys <N>         Keys there is room for in each event's table [default: 1024]
           --no-breakpoints   Never use breakpoints; functions that need one are left out
           --json             Print JSON
       -h, --help             Print help

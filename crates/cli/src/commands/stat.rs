@@ -41,8 +41,8 @@ use text::{Page, Style};
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)")]
 pub struct Arguments {
-    /// What to count: `LIB:FUNCTION [FIELD … if FILTER]`, patterns allowed; an empty LIB is
-    /// the main program
+    /// What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`,
+    /// patterns allowed; an empty LIB is the main program
     #[arg(
         short,
         long = "event",
@@ -139,11 +139,15 @@ fn attach(
                 [first, .., last] => first..last + 1,
                 [only] => only..only + 1,
             };
-            let fields: Vec<&Fields> = sites.map(|e| &*e.fields).collect();
+            let usable = sites.filter(|e| e.left_out.is_none());
+            let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
             let made = Kept::new(spec, &fields, ids, arguments.keys, &mut tables)?;
             kept.push(made);
         }
         let work = |e: &Selected| {
+            if e.left_out.is_some() {
+                return Ok(Vec::new());
+            }
             let works = kept[e.definition].work(e.id, &e.fields);
             works.with_context(|| format!("event `{}`", events[e.definition].text))
         };
@@ -376,6 +380,7 @@ fn json(
         "restartable_sequences": probed.attached.survey.rseq_offset.is_some(),
         "standstill_ns": probed.standstill_json(detached),
         "events": events,
+        "lost": whole.lost,
         "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),
     })
 }
