@@ -238,7 +238,6 @@ pub(super) fn body(
     if late > 0 {
         frame.save(&mut a)?;
     }
-    let mut first = true;
     let all = work.iter().zip(links).zip(colds).zip(tallies);
     for ((((work, links), cold), tally), labels) in all.zip(&mut labels) {
         if work.is_early() {
@@ -254,7 +253,7 @@ pub(super) fn body(
                 tally::hot(&mut a, frame, runtime, rseq, straight, links, before)?
             }
             (Work::Record(record), Some(rseq), Some(cold)) => {
-                super::record::hot(&mut a, frame, runtime, rseq, record, first, links, cold)?
+                super::record::hot(&mut a, frame, runtime, rseq, record, links, cold)?
             }
             (Work::Count { counter, .. }, Some(rseq), Some(cold)) => {
                 super::count::hot(&mut a, frame, runtime, rseq, *counter, links, cold)?
@@ -267,7 +266,6 @@ pub(super) fn body(
             (Work::Run { .. } | Work::Unregister | Work::Tally(_), ..) => continue,
         });
         bind(&mut a, &mut rejected)?;
-        first = false;
     }
     if late > 0 {
         frame.restore(&mut a)?;

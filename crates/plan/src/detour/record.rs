@@ -31,14 +31,12 @@ pub(super) fn cold(
 }
 
 /// The restartable sequence.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn hot(
     a: &mut CodeAssembler,
     frame: &Frame,
     runtime: &Runtime,
     rseq: i32,
     work: &Record,
-    first: bool,
     links: &Links,
     cold: Cold,
 ) -> Result<Labels, IcedError> {
@@ -55,25 +53,31 @@ pub(super) fn hot(
     let descriptor = mark(a)?;
     a.add_instruction(store(fs(rseq + RSEQ_CS), R::RAX)?)?;
     let start = mark(a)?;
+    a.rdtsc()?;
     // -1 or -2 for an unregistered thread: those heads lead to a full packet.
     let cpu = fs(rseq + RSEQ_CPU_ID);
-    a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, R::RAX, cpu)?)?;
-    let heads = Instruction::with2(Code::Mov_r64_imm64, control_ptr, runtime.heads)?;
+    a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, control_ptr, cpu)?)?;
+    let heads = Instruction::with2(Code::Mov_r64_imm64, place, runtime.heads)?;
     a.add_instruction(heads)?;
-    let head = MemoryOperand::new(control_ptr, R::RAX, HEAD_SIZE as u32, 0, 0, false, R::None);
+    let head = MemoryOperand::new(place, control_ptr, HEAD_SIZE as u32, 0, 0, false, R::None);
     a.add_instruction(load(control_ptr, head)?)?;
     let pos = at(control_ptr, control::POS as i64);
     let end = at(control_ptr, control::END as i64);
     a.add_instruction(load(place, pos)?)?;
-    a.add_instruction(lea(R::RAX, at(place, size))?)?;
-    a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, R::RAX, end)?)?;
+    a.add_instruction(Instruction::with2(
+        Code::Add_rm64_imm32,
+        place,
+        size as i32,
+    )?)?;
+    a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, place, end)?)?;
     a.ja(cold.way_out)?;
+    // From behind the record.
+    let part = |offset: usize| at(place, offset as i64 - size);
+    a.add_instruction(store32(part(record::TIME), R::EAX)?)?;
+    a.add_instruction(store32(part(record::TIME + 4), R::EDX)?)?;
     for (index, field) in work.fields.iter().enumerate() {
-        let to = at(place, (record::FIELDS + 8 * index) as i64);
-        // rdx still is what it was, until the first rdtsc; rax, and what
-        // holds addresses, is not.
-        let intact = *field == R::RDX && first;
-        match frame.slot(*field).filter(|_| !intact) {
+        let to = part(record::FIELDS + 8 * index);
+        match frame.slot(*field) {
             Some(saved) => {
                 a.add_instruction(load(R::RAX, at(R::RSP, saved))?)?;
                 a.add_instruction(store(to, R::RAX)?)?;
@@ -81,7 +85,7 @@ pub(super) fn hot(
             None => a.add_instruction(store(to, *field)?)?,
         }
     }
-    let id = at(place, record::ID as i64);
+    let id = part(record::ID);
     a.add_instruction(Instruction::with2(Code::Mov_rm32_imm32, id, work.event)?)?;
     let value = (mark(a)?, 4);
     match runtime.tid_offset {
@@ -91,12 +95,8 @@ pub(super) fn hot(
         }
         None => a.xor(eax, eax)?,
     }
-    a.add_instruction(store32(at(place, record::TID as i64), R::EAX)?)?;
-    a.rdtsc()?;
-    a.add_instruction(store32(at(place, record::TIME as i64), R::EAX)?)?;
-    a.add_instruction(store32(at(place, record::TIME as i64 + 4), R::EDX)?)?;
-    // The record's place becomes that of the next one.
-    a.add_instruction(lea(place, at(place, size))?)?;
+    a.add_instruction(store32(part(record::TID), R::EAX)?)?;
+    // What is behind the record becomes the place of the next one.
     a.add_instruction(store(pos, place)?)?;
     let done = mark(a)?;
     Ok(Labels {
