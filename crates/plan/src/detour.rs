@@ -139,8 +139,8 @@ impl Counters {
 pub struct Record {
     /// The event's id in the trace.
     pub event: u32,
-    /// 64-bit general registers, in the order of the fields; at most eleven
-    /// different ones in all records of a site.
+    /// 64-bit general registers as they are at the site, in the order of the fields; at
+    /// most eleven different ones in all records of a site.
     pub fields: Vec<Register>,
     /// When it is recorded; always, if there is none.
     pub filter: Option<Filter>,

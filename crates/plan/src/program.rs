@@ -286,15 +286,19 @@ impl Field {
     }
 
     /// The register that it is, if it is a number and nothing else.
-    fn register(&self) -> Option<(Register, Width)> {
+    fn recordable(&self) -> Option<(Register, Width)> {
         match (&self.source, self.content) {
-            (Source::Register(register), Content::Number(width))
-                if self.pointers.is_empty() && *register != Register::RSP =>
-            {
+            (Source::Register(register), Content::Number(width)) if self.pointers.is_empty() => {
                 Some((*register, width))
             }
             _ => None,
         }
+    }
+
+    /// The same, for code that looks at registers as they are. The stack pointer has moved
+    /// in a detour; a record has what it was.
+    fn register(&self) -> Option<(Register, Width)> {
+        self.recordable().filter(|(r, _)| *r != Register::RSP)
     }
 
     /// Whether its content is a text.
@@ -327,7 +331,7 @@ impl Fetch {
     /// The fields do not fit together, or into a packet.
     pub fn work(&self, event: u32) -> Result<Work, FetchError> {
         let (straight, rest) = self.split();
-        let registers = self.fields[..self.recorded].iter().map(Field::register);
+        let registers = self.fields[..self.recorded].iter().map(Field::recordable);
         let registers: Option<Vec<(Register, Width)>> = registers.collect();
         if let (Some(registers), None) = (registers, &rest) {
             let fields: Vec<Register> = registers.iter().map(|(register, _)| *register).collect();

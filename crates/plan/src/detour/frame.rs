@@ -220,6 +220,14 @@ impl Frame {
         Ok(())
     }
 
+    /// Loads into rax the stack pointer that the program has at the site; that of the hot
+    /// path is `above` bytes above what it is here.
+    pub fn stack_pointer(&self, a: &mut CodeAssembler, above: i64) -> Result<(), IcedError> {
+        let red_zone = if self.red_zone { RED_ZONE } else { 0 };
+        let from = at(Register::RSP, above + i64::from(red_zone));
+        a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, from)?)
+    }
+
     /// Pushes the fields of an event, then calls the resident with them. The stack
     /// pointer is `below` bytes under that of the hot path; the fields still have
     /// their values, or are saved. `header` pushes event id and size of the fields.
@@ -233,6 +241,18 @@ impl Frame {
         header: impl FnOnce(&mut CodeAssembler, u32) -> Result<(), IcedError>,
     ) -> Result<CodeLabel, IcedError> {
         for (pushed, field) in fields.iter().rev().enumerate() {
+            if *field == Register::RSP {
+                // In the place of rax, which stays what it is.
+                let above = i64::from(below) + 8 * (pushed as i64 + 1);
+                a.push(rax)?;
+                self.stack_pointer(a, above)?;
+                a.add_instruction(Instruction::with2(
+                    Code::Xchg_rm64_r64,
+                    at(Register::RSP, 0),
+                    Register::RAX,
+                )?)?;
+                continue;
+            }
             match self.slot(*field) {
                 Some(slot) => a.add_instruction(Instruction::with1(
                     Code::Push_rm64,

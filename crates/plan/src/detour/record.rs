@@ -78,6 +78,10 @@ pub(super) fn hot(
     for (index, field) in work.fields.iter().enumerate() {
         let to = part(record::FIELDS + 8 * index);
         match frame.slot(*field) {
+            None if *field == R::RSP => {
+                frame.stack_pointer(a, 0)?;
+                a.add_instruction(store(to, R::RAX)?)?;
+            }
             Some(saved) => {
                 a.add_instruction(load(R::RAX, at(R::RSP, saved))?)?;
                 a.add_instruction(store(to, R::RAX)?)?;
