@@ -65,13 +65,14 @@ mod frame;
 mod record;
 mod run;
 mod tally;
+mod timing;
 mod unregister;
 
 pub use compiler::{Compiler, room};
 pub use filter::Filter;
 pub(crate) use filter::{Compare, Operand};
 pub use tally::Straight;
-pub(crate) use tally::{StraightAmount, StraightRow};
+pub(crate) use tally::{StraightAmount, StraightRow, Value};
 
 use crate::program::Program;
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub struct Runtime {
     pub counters: Counters,
     /// Address of the tables' directories in the target.
     pub directories: u64,
+    /// Where open calls stand.
+    pub frames: Frames,
     /// Offset of `struct rseq` from the thread pointer, if every thread has one there.
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
@@ -115,6 +118,15 @@ pub struct Counters {
     pub stride: u32,
     /// How many CPUs have a copy; behind them stands the shared one.
     pub cpus: u32,
+}
+
+/// Where the calls stand that are open and timed, see [`capriole_ring::layout::frame`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Frames {
+    /// Address of the first slot.
+    pub address: u64,
+    /// Slots, a power of two; 0 if no calls are timed.
+    pub slots: u32,
 }
 
 impl Counters {
@@ -158,6 +170,14 @@ pub enum Work {
         /// When it counts; always, if there is none.
         filter: Option<Filter>,
     },
+    /// A call begins here that is timed: at a function's entry, for
+    /// [`Source::Latency`](crate::program::Source::Latency) at its exits.
+    Enter {
+        /// The number of the function, below 2^16.
+        call: u32,
+        /// When it is timed; always, if there is none.
+        filter: Option<Filter>,
+    },
     /// Something is added to a cell of a table.
     Tally(Straight),
     /// The resident runs a program that records an event. This comes before what else the
@@ -181,7 +201,7 @@ impl Work {
         match self {
             Work::Record(record) => &record.fields,
             Work::Tally(straight) => straight.registers(),
-            Work::Count { .. } | Work::Run { .. } | Work::Unregister => &[],
+            Work::Count { .. } | Work::Run { .. } | Work::Enter { .. } | Work::Unregister => &[],
         }
     }
 
@@ -190,7 +210,9 @@ impl Work {
         match self {
             Work::Record(record) => record.filter.as_ref(),
             Work::Tally(straight) => straight.filter(),
-            Work::Count { filter, .. } | Work::Run { filter, .. } => filter.as_ref(),
+            Work::Count { filter, .. } | Work::Run { filter, .. } | Work::Enter { filter, .. } => {
+                filter.as_ref()
+            }
             Work::Unregister => None,
         }
     }
@@ -200,7 +222,7 @@ impl Work {
         match self {
             Work::Run { program, .. } => Some(program),
             Work::Tally(straight) => Some(straight.program()),
-            Work::Record(_) | Work::Count { .. } | Work::Unregister => None,
+            Work::Record(_) | Work::Count { .. } | Work::Enter { .. } | Work::Unregister => None,
         }
     }
 

@@ -49,6 +49,10 @@ pub enum Source {
     Thread,
     /// The number of the CPU.
     Cpu,
+    /// How long ago the call of this function began that is left here: time stamps, less
+    /// than 2^48. It can be read at the function's exits if [`Work::Enter`] is done at its
+    /// entry; a call of which nothing is known is one that cannot be read.
+    Latency(u32),
     /// A text, at most 65,535 bytes.
     Text(Vec<u8>),
 }
@@ -157,6 +161,8 @@ impl FetchError {
     }
 }
 
+/// Bits of the number of a call's function that a slot has.
+pub(crate) const CALL_MASK: u64 = (1 << capriole_ring::layout::frame::CALL_BITS) - 1;
 /// Most bytes of a record.
 const MOST: u64 = 1 << 15;
 /// Most registers that straight code can look at: it needs some to work with.
@@ -190,10 +196,11 @@ mod step {
     pub const TALLY: u8 = 21;
     pub const UNREADABLE: u8 = 22;
     pub const NARROW: u8 = 23;
+    pub const LATENCY: u8 = 24;
 }
 
 /// The numbers of this format, by their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 39] = [
+pub const NUMBERS: [(&str, u64); 40] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
     ("STEP_REGISTER", step::REGISTER as u64),
@@ -226,6 +233,7 @@ pub const NUMBERS: [(&str, u64); 39] = [
     ("STEP_TALLY", step::TALLY as u64),
     ("STEP_UNREADABLE", step::UNREADABLE as u64),
     ("STEP_NARROW", step::NARROW as u64),
+    ("STEP_LATENCY", step::LATENCY as u64),
     ("TALLY_ONE", tally::ONE as u64),
     ("TALLY_SUM", tally::SUM as u64),
     ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
@@ -301,6 +309,12 @@ impl Field {
         self.recordable().filter(|(r, _)| *r != Register::RSP)
     }
 
+    /// Whether it may turn out not to be readable.
+    #[must_use]
+    pub fn can_fault(&self) -> bool {
+        !self.pointers.is_empty() || matches!(self.source, Source::Latency(_))
+    }
+
     /// Whether its content is a text.
     fn is_text(&self) -> bool {
         matches!(self.source, Source::Comm | Source::Text(_)) || self.content == Content::Text
@@ -320,9 +334,7 @@ impl Fetch {
     /// Whether a field that is recorded may turn out not to be readable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
-        self.fields[..self.recorded]
-            .iter()
-            .any(|field| !field.pointers.is_empty())
+        self.fields[..self.recorded].iter().any(Field::can_fault)
     }
 
     /// What records this event.
@@ -538,6 +550,10 @@ impl<'a> Builder<'a> {
             Source::Comm => self.steps.push(step(step::COMM)),
             Source::Thread => self.steps.push(step(step::THREAD)),
             Source::Cpu => self.steps.push(step(step::CPU)),
+            Source::Latency(call) => self.steps.push(Step {
+                value: u64::from(*call) & CALL_MASK,
+                ..step(step::LATENCY)
+            }),
             Source::Text(bytes) => {
                 let (count, value) = self.text(bytes);
                 self.steps.push(Step {

@@ -8,7 +8,7 @@ mod elf;
 use capriole_insn::Code;
 use capriole_insn::liveness::live_at;
 use capriole_insn::relocate::relocatable;
-use capriole_plan::detour::{Compiler, Counters, Record, Request, Runtime, Work};
+use capriole_plan::detour::{Compiler, Counters, Frames, Record, Request, Runtime, Work};
 use elf::Elf;
 use iced_x86::{Instruction, Mnemonic, Register};
 use std::time::Instant;
@@ -75,6 +75,7 @@ fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
         shadow_stack: false,
         heads: 0x7f12_3456_7000,
         directories: 0,
+        frames: Frames::default(),
         counters: Counters {
             address: 0x7f12_3457_0000,
             stride: 64 * 1024,

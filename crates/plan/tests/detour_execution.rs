@@ -34,6 +34,7 @@ const GEOMETRY: Geometry = Geometry {
     journal: 1,
     counters: 100,
     directories: 0,
+    frames: 0,
 };
 /// Where the detour under test stands; the resident stands at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
@@ -134,7 +135,7 @@ impl Case {
     fn records(&self) -> impl Iterator<Item = &Record> {
         self.work.iter().filter_map(|work| match work {
             Work::Record(record) => Some(record),
-            Work::Count { .. } | Work::Run { .. } | Work::Tally(_) | Work::Unregister => None,
+            _ => None,
         })
     }
 
@@ -152,7 +153,7 @@ impl Case {
                 match work {
                     Work::Record(record) => record.event = 7777 + other,
                     Work::Count { counter, .. } => *counter = (*counter + 1) % GEOMETRY.counters,
-                    Work::Run { .. } | Work::Tally(_) | Work::Unregister => {}
+                    Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => {}
                 }
             }
             let mut request = request(self);
@@ -339,7 +340,9 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                     counts[*counter as usize] += 1;
                     continue;
                 }
-                Work::Run { .. } | Work::Tally(_) | Work::Unregister => continue,
+                Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => {
+                    continue;
+                }
             };
             let fields: Vec<u64> = record
                 .fields

@@ -31,6 +31,7 @@ const GEOMETRY: Geometry = Geometry {
     journal: 1,
     counters: 0,
     directories: 0,
+    frames: 0,
 };
 const DETOUR: u64 = COPY + 0x4000;
 const EVENT: u32 = 4711;

@@ -189,8 +189,10 @@ impl Session {
             journal: 1,
             counters: 0,
             directories: 0,
+            frames: 0,
         }
-        .with_tables(&case.tables);
+        .with_tables(&case.tables)
+        .with_frames();
         let (memory, base) = map_session(&geometry);
         mapped::empty(&memory, base, &geometry);
         Session {
@@ -220,7 +222,6 @@ impl Session {
         sandbox.write(COPY, &resident::place(COPY, &config));
         let mut runtime = Runtime {
             shadow_stack: case.seed % 2 == 1,
-            directories: self.base + self.geometry.directories_offset() as u64,
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
             ..mapped::runtime(self.base, &self.geometry, COPY)
@@ -498,4 +499,162 @@ fn known_keys_need_no_resident() {
         },
         |case| format!("{case:#x?}"),
     );
+}
+
+/// A call that is entered and left: how long it took is added up where it is left, by
+/// straight code and by the resident, and an exit that has no entry is none.
+#[test]
+fn calls_are_timed() {
+    const CALL: u32 = 0xbeef;
+    let mut random = Random::new(9);
+    let cases: Vec<(u64, bool, bool, bool)> = (0..400)
+        .map(|seed| {
+            (
+                seed,
+                random.below(3) != 0,
+                random.below(8) == 0,
+                random.below(2) == 0,
+            )
+        })
+        .collect();
+    let mut area = None;
+    in_child(
+        &cases,
+        |sandbox, (seed, rseq, stepped, keyed)| {
+            area.get_or_insert_with(|| {
+                step_from(STEP);
+                Area::map()
+            });
+            let mut random = Random::new(*seed);
+            let latency = Field {
+                source: Source::Latency(CALL),
+                pointers: Vec::new(),
+                content: Content::Number(Width {
+                    bytes: 8,
+                    signed: false,
+                    bits: None,
+                }),
+            };
+            let key = Field {
+                source: Source::Thread,
+                pointers: Vec::new(),
+                content: Content::Number(Width::WORD),
+            };
+            let keys = usize::from(*keyed);
+            let mut fields = vec![key; keys];
+            fields.push(latency);
+            let mut tables = Tables::default();
+            let buckets = histogram::BUCKETS;
+            let shape = Shape {
+                events: EVENTS,
+                key: Tally::key_size(&fields[..keys]),
+                keys: 4,
+                cells: buckets + 3,
+                maxima: vec![buckets + 1],
+            };
+            let table = tables.add(shape).expect("room").clone();
+            let maximum = Amount::Maximum {
+                field: keys,
+                flip: 0,
+            };
+            let case = Case {
+                tally: Tally {
+                    table,
+                    keys,
+                    cells: vec![
+                        (0, Amount::Bucket(keys)),
+                        (buckets, Amount::Sum(keys)),
+                        (buckets + 1, maximum),
+                    ],
+                    unreadable: Some(buckets + 2),
+                },
+                tables,
+                fetch: Fetch {
+                    recorded: fields.len(),
+                    fields,
+                    condition: None,
+                },
+                live: Live {
+                    gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+                    flags: random.below(2) == 0,
+                },
+                red_zone: random.below(2) == 0,
+                rseq: *rseq,
+                stepped: *stepped,
+                seed: *seed,
+            };
+            time_case(sandbox, &case, CALL, &mut random)
+        },
+        |case| format!("{case:?}"),
+    );
+}
+
+fn time_case(
+    sandbox: &mut Sandbox,
+    case: &Case,
+    call: u32,
+    random: &mut Random,
+) -> Result<(), String> {
+    let enter = |call| [Work::Enter { call, filter: None }];
+    let leave = case.fetch.tally(EVENT, &case.tally);
+    let leave = leave.map_err(|e| e.to_string())?;
+    let straight = |w: &Work| matches!(w, Work::Tally(_));
+    assert!(leave.iter().all(straight), "{leave:?}");
+    let session = Session::new(case);
+    let (mut calls, mut least, mut most, mut sum) = (0, 0, 0, 0);
+    let mut unknown = 0;
+    for _ in 0..4 {
+        let input: State = random.state();
+        let begin = timestamp();
+        let entered = random.below(5) != 0;
+        let number = if entered { call } else { call + 1 };
+        for (work, other) in [(&enter(number)[..], &enter(1)[..]), (&leave, &leave)] {
+            let entry = session.place(sandbox, case, None, work, other);
+            let plain = sandbox.run(EXIT, &input, 1);
+            let out = sandbox.run(entry, &input, 1);
+            let live = case.live.gprs.iter();
+            let mut live = live.map(Register::number);
+            if live.any(|i| out.state.gprs[i] != plain.state.gprs[i]) {
+                return Err("a register was changed".to_owned());
+            }
+            if case.live.flags && out.state.flags != plain.state.flags {
+                return Err("the flags were changed".to_owned());
+            }
+        }
+        if entered {
+            calls += 1;
+            let longest = timestamp() - begin;
+            (most, sum) = (longest.max(most), sum + longest);
+            least = 1;
+        } else {
+            unknown += 1;
+        }
+    }
+    let contents = TableReader::new(session.memory.clone(), session.geometry);
+    let mut rows = contents.read(&case.tally.table).rows;
+    rows.retain(|row| row.event == EVENT);
+    let [row] = &rows[..] else {
+        return Err(format!("{} rows", rows.len()));
+    };
+    let buckets = histogram::BUCKETS as usize;
+    let counted: u64 = row.cells[..buckets].iter().sum();
+    let [total, longest, unreadable] = row.cells[buckets..] else {
+        return Err("cells".to_owned());
+    };
+    // Each cell's own code finds that it has no entry.
+    let told = (counted, unreadable);
+    let right = told == (calls, unknown)
+        && (least * calls..=sum).contains(&total)
+        && (least..=most).contains(&longest);
+    match right {
+        true => Ok(()),
+        false => Err(format!(
+            "{told:?} calls, not {calls}, {unknown}; {total} of {sum} ticks, {longest} of {most}"
+        )),
+    }
+}
+
+fn timestamp() -> u64 {
+    // SAFETY: every processor of this kind has the instruction.
+    unsafe { std::arch::x86_64::_rdtsc() }
 }

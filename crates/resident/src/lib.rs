@@ -144,6 +144,14 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (88, address(g.heads())),
         (136, address(g.directories_offset())),
         (144, address(g.counters_offset())),
+        (
+            160,
+            if g.frames > 0 {
+                address(g.frames_offset())
+            } else {
+                0
+            },
+        ),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -155,6 +163,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (48, config.rseq_offset.unwrap_or(0) as u32),
         (52, config.tid_offset.unwrap_or(0) as u32),
         (152, g.counter_stride() as u32),
+        (156, g.frames.wrapping_sub(1)),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -174,7 +183,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use capriole_ring::layout::{self, control, directory, header, record, stream};
+    use capriole_ring::layout::{self, control, directory, frame, header, record, stream};
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
 
     /// The C header and the Rust layout are written twice; they must agree.
@@ -218,7 +227,11 @@ mod tests {
         assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
         assert_eq!((control::LANE, control::INDEX), (48, 52));
         assert_eq!((directory::TAG, directory::LENGTH), (0, 4));
+        assert_eq!((frame::STACK, frame::BEGIN), (0, 8));
         for (name, value) in [
+            ("FRAME_SIZE", frame::SIZE as u64),
+            ("FRAME_CALL_BITS", frame::CALL_BITS.into()),
+            ("FRAME_SPREAD", frame::SPREAD.into()),
             ("DIRECTORY_DROPPED", directory::DROPPED as u64),
             ("DIRECTORY_HEAD", directory::HEAD as u64),
             ("DIRECTORY_KEY", directory::KEY as u64),

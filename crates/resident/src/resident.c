@@ -534,6 +534,23 @@ static void tally(const struct step *step, const struct state *state)
 	add_to(cell, value, op == TALLY_MAXIMUM);
 }
 
+/* How many time stamps ago the call began whose return address is at `stack`. Its slot may
+ * have been taken by another one, which changes `stack` before the rest. */
+static u32 latency(u64 stack, u32 call, u64 *value)
+{
+	if (!capriole_config.frames)
+		return 0;
+	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;
+	struct frame *frame = (struct frame *)capriole_config.frames
+			      + (index & capriole_config.frame_mask);
+	u64 same = READ(frame->stack) == stack;
+	u64 begin = READ(frame->begin);
+	if (!same || READ(frame->stack) != stack || begin >> (64 - FRAME_CALL_BITS) != call)
+		return 0;
+	*value = (read_tsc() - begin) << FRAME_CALL_BITS >> FRAME_CALL_BITS;
+	return 1;
+}
+
 /* Fetches, formats, filters and adds up as a program says. Returns 1 if the event is
  * wanted. */
 static u32 run(const struct program *program, struct state *state)
@@ -654,6 +671,13 @@ static u32 run(const struct program *program, struct state *state)
 			if (!state->bad) {
 				u64 *content = (u64 *)state->begin;
 				WRITE(*content, number(READ(*content), step->a, step->count));
+			}
+			break;
+		case STEP_LATENCY:
+			state->bad = 0;
+			if (!latency(state->stack, (u32)step->value, &state->value)) {
+				state->value = 0;
+				fault(state, step);
 			}
 			break;
 		case STEP_KEY:

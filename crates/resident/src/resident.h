@@ -77,7 +77,8 @@ struct config {
 	u64 directories; /* 136: address of the tables' directories */
 	u64 counters;    /* 144: address of the counters of CPU 0 */
 	u32 counter_stride; /* 152: bytes to those of the next CPU; behind the last, the shared ones */
-	u32 pad2;
+	u32 frame_mask;  /* 156: slots for open calls, less one */
+	u64 frames;      /* 160: address of the first one; 0: there are none */
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
@@ -148,6 +149,8 @@ struct program {
 #define STEP_UNREADABLE 22
 /* Makes the last field the number that is meant, as STEP_TEST makes it. */
 #define STEP_NARROW 23
+/* How long ago the call began whose function has the number `value`: time stamps. */
+#define STEP_LATENCY 24
 
 #define TEST_BYTES 15
 #define TEST_SIGNED 16
@@ -188,6 +191,16 @@ struct row {
 	u64 key[];
 };
 
+/* A call that is open, see crates/ring/src/layout.rs. */
+struct frame {
+	u64 stack;
+	u64 begin;
+};
+
+#define FRAME_SIZE 16
+#define FRAME_CALL_BITS 16
+#define FRAME_SPREAD 0x9e3779b1u
+
 #define DIRECTORY_DROPPED 0
 #define DIRECTORY_HEAD 64
 #define DIRECTORY_FREE 0
@@ -201,6 +214,7 @@ struct row {
 
 _Static_assert(sizeof(struct step) == STEP_SIZE, "step");
 _Static_assert(sizeof(struct table) == TABLE_SIZE, "table");
+_Static_assert(sizeof(struct frame) == FRAME_SIZE, "frame");
 _Static_assert(sizeof(struct row) == DIRECTORY_KEY, "row");
 
 struct trap {

@@ -12,6 +12,7 @@
 //! controls   64 bytes for each packet, and one more: the null control
 //! journal    64 bytes for each probed site: what its bytes were and are
 //! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
+//! frames     16 bytes for each call that can be open at once: when it began
 //! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
 //! packets    the packets, each `packet_size` bytes, aligned to that size
 //! ```
@@ -215,6 +216,31 @@ pub mod journal {
     pub const MAX_BYTES: usize = 16;
 }
 
+/// Calls that are open: a slot for each, found by the stack pointer at the function's entry,
+/// which is that at its exit.
+///
+/// ```text
+/// slot = ((sp >> 4) + (sp >> 24) * SPREAD) mod slots
+/// ```
+///
+/// Calls of one thread stand side by side; stacks that are as far apart as there are slots
+/// are spread. A call whose slot another one has taken is not timed.
+pub mod frame {
+    /// u64: the stack pointer; written last, and 0 while the rest is written.
+    pub const STACK: usize = 0;
+    /// u64: the function's number in the upper [`CALL_BITS`] bits, below it the time stamp
+    /// counter of the entry.
+    pub const BEGIN: usize = 8;
+    /// Bytes of a slot.
+    pub const SIZE: usize = 16;
+    /// Bits of a function's number.
+    pub const CALL_BITS: u32 = 16;
+    /// What the upper bits of a stack pointer are multiplied with.
+    pub const SPREAD: u32 = 0x9e37_79b1;
+    /// Slots of a session that times calls: enough for a stack of 16 MiB.
+    pub const SLOTS: u32 = 1 << 20;
+}
+
 /// A table's directory: a head, then a row for each key that there is room for.
 pub mod directory {
     /// u64, in the head: hits that were not counted, as there was no room for their key.
@@ -284,6 +310,8 @@ pub struct Geometry {
     pub counters: u32,
     /// Bytes of the tables' directories, a multiple of 64.
     pub directories: u64,
+    /// Slots for open calls, a power of two; 0: no calls are timed.
+    pub frames: u32,
 }
 
 impl Geometry {
@@ -314,6 +342,7 @@ impl Geometry {
             journal,
             counters: 0,
             directories: 0,
+            frames: 0,
         }
     }
 
@@ -329,6 +358,15 @@ impl Geometry {
         Geometry {
             counters: tables.counters(),
             directories: tables.directories(),
+            ..self
+        }
+    }
+
+    /// The same with slots for open calls.
+    #[must_use]
+    pub fn with_frames(self) -> Geometry {
+        Geometry {
+            frames: frame::SLOTS,
             ..self
         }
     }
@@ -369,9 +407,14 @@ impl Geometry {
         let end = self.journal_offset() + self.journal as usize * journal::SIZE;
         end.next_multiple_of(directory::HEAD)
     }
+    /// Byte offset of the slots for open calls, a multiple of 64.
+    pub fn frames_offset(&self) -> usize {
+        let end = self.directories_offset() + self.directories as usize;
+        end.next_multiple_of(LINE)
+    }
     /// Byte offset of the counters of CPU 0.
     pub fn counters_offset(&self) -> usize {
-        let end = self.directories_offset() + self.directories as usize;
+        let end = self.frames_offset() + self.frames as usize * frame::SIZE;
         end.next_multiple_of(LINE)
     }
     /// Bytes from one CPU's counters to the next one's; a multiple of 64.
@@ -409,6 +452,7 @@ mod tests {
             for megabytes in [1u64, 16, 64, 1024, 16384] {
                 let g = Geometry {
                     directories: 64 * 5,
+                    frames: 128,
                     ..Geometry::for_buffer(megabytes << 20, cpus, 5000).with_counters(4001)
                 };
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
@@ -425,6 +469,8 @@ mod tests {
                     g.journal_offset() + 5000 * journal::SIZE,
                     g.directories_offset(),
                     g.directories_offset() + 64 * 5,
+                    g.frames_offset(),
+                    g.frames_offset() + 128 * frame::SIZE,
                     g.counter(0, 0),
                     g.counter(0, 4000) + COUNTER_SIZE,
                     g.counter(1, 0),

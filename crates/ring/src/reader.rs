@@ -303,6 +303,7 @@ mod tests {
             journal: 4,
             counters: 0,
             directories: 0,
+            frames: 0,
         }
     }
 

@@ -4,6 +4,7 @@
 use super::filter::{Literals, reject_unless};
 use super::frame::Frame;
 use super::tally::{self, Patch};
+use super::timing;
 use super::{Filter, Runtime, Work};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
@@ -252,6 +253,7 @@ pub(super) fn body(
                 let Some(before) = tally else { continue };
                 tally::hot(&mut a, frame, runtime, rseq, straight, links, before)?
             }
+            (Work::Enter { call, .. }, ..) => timing::enter(&mut a, frame, runtime, *call)?,
             (Work::Record(record), Some(rseq), Some(cold)) => {
                 super::record::hot(&mut a, frame, runtime, rseq, record, links, cold)?
             }

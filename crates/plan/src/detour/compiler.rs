@@ -3,6 +3,7 @@
 use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
 use super::tally::Patch;
+use super::timing::above_time;
 use super::{CompileError, Detour, Filter, Request, Runtime, Work};
 use crate::program::Program;
 use capriole_insn::liveness::Live;
@@ -128,8 +129,8 @@ impl Compiler {
     /// grown by what the next detours will use.
     ///
     /// # Panics
-    /// If the session has no room for a counter that is asked for, or too many
-    /// registers are fields.
+    /// If the session has no room for a counter that is asked for, or for open calls, or
+    /// too many registers are fields.
     pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
         let restartable = self.runtime.rseq_offset.is_some();
         let impossible =
@@ -142,6 +143,11 @@ impl Compiler {
                 ..*request
             });
         }
+        let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
+        assert!(
+            !enters || self.runtime.frames.slots > 0,
+            "no room for open calls"
+        );
         let frame = Frame::new(request, restartable);
         for filter in request.work.iter().filter_map(Work::filter) {
             filter.check(&self.runtime)?;
@@ -231,6 +237,7 @@ impl Compiler {
                 }
                 Work::Count { .. } => self.key.push(0),
                 Work::Unregister => self.key.push(u8::MAX),
+                Work::Enter { .. } => self.key.push(u8::MAX - 3),
                 Work::Run { .. } => {
                     self.key.push(u8::MAX - 1);
                     self.key.extend(program.to_le_bytes());
@@ -319,9 +326,13 @@ impl Compiler {
                             Patch::Event => straight.event(),
                             Patch::Tag => straight.event().wrapping_add(directory::FIRST_TAG),
                             Patch::Counter => offset,
+                            Patch::Call => straight.call(),
                         };
                         put(image, from + at, &word.to_le_bytes());
                     }
+                }
+                (Work::Enter { call, .. }, _) => {
+                    put(image, value, &above_time(*call).to_le_bytes());
                 }
                 (Work::Unregister, _) => {}
             }

@@ -83,12 +83,12 @@ impl Frame {
             let tallies = |w: &Work| matches!(w, Work::Tally(straight) if asked(straight));
             request.work.iter().any(tallies)
         };
-        let (keyed, amounts, shifts) = (
-            any(Straight::is_keyed),
-            any(Straight::has_amount),
-            any(Straight::shifts),
-        );
-        let counts = any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
+        let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
+        let timed = enters || any(Straight::is_timed);
+        let keyed = timed || any(Straight::is_keyed);
+        let (amounts, shifts) = (any(Straight::has_amount), any(Straight::shifts));
+        let counts =
+            timed || any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
         // Recording the locked way changes no flag.
         let keep_flags = request.live.flags && (counts || filters || records && restartable);
         let mut taken = fields;
@@ -105,7 +105,7 @@ impl Frame {
             taken.0 |= RegSet::of(found).0;
             found
         };
-        let control = match (records, keep_flags) {
+        let control = match (records || timed, keep_flags) {
             (true, _) => take(&[]),
             (false, true) => take(&[Register::RDX]),
             (false, false) => take(&[Register::RDX, Register::RAX]),
@@ -114,8 +114,8 @@ impl Frame {
         let (place, key, amount) = (also(records || keyed), also(keyed), also(amounts));
         // Without restartable sequences a record needs rax only.
         let used = [
-            (Register::RAX, records || keep_flags || filters),
-            (Register::RDX, records && restartable),
+            (Register::RAX, records || keep_flags || filters || timed),
+            (Register::RDX, records && restartable || timed),
             (control, counts || records && restartable),
             (place, records && restartable || keyed),
             (key, keyed),
@@ -220,12 +220,17 @@ impl Frame {
         Ok(())
     }
 
-    /// Loads into rax the stack pointer that the program has at the site; that of the hot
-    /// path is `above` bytes above what it is here.
-    pub fn stack_pointer(&self, a: &mut CodeAssembler, above: i64) -> Result<(), IcedError> {
+    /// Loads the stack pointer that the program has at the site; that of the hot path is
+    /// `above` bytes above what it is here.
+    pub fn stack_pointer(
+        &self,
+        a: &mut CodeAssembler,
+        to: Register,
+        above: i64,
+    ) -> Result<(), IcedError> {
         let red_zone = if self.red_zone { RED_ZONE } else { 0 };
         let from = at(Register::RSP, above + i64::from(red_zone));
-        a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, from)?)
+        a.add_instruction(Instruction::with2(Code::Lea_r64_m, to, from)?)
     }
 
     /// Pushes the fields of an event, then calls the resident with them. The stack
@@ -245,7 +250,7 @@ impl Frame {
                 // In the place of rax, which stays what it is.
                 let above = i64::from(below) + 8 * (pushed as i64 + 1);
                 a.push(rax)?;
-                self.stack_pointer(a, above)?;
+                self.stack_pointer(a, Register::RAX, above)?;
                 a.add_instruction(Instruction::with2(
                     Code::Xchg_rm64_r64,
                     at(Register::RSP, 0),

@@ -79,7 +79,7 @@ pub(super) fn hot(
         let to = part(record::FIELDS + 8 * index);
         match frame.slot(*field) {
             None if *field == R::RSP => {
-                frame.stack_pointer(a, 0)?;
+                frame.stack_pointer(a, R::RAX, 0)?;
                 a.add_instruction(store(to, R::RAX)?)?;
             }
             Some(saved) => {

@@ -27,7 +27,7 @@ use super::assemble::{
     Labels, Links, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, SequenceLabels, bind, mark,
 };
 use super::frame::{Frame, at, fs, near};
-use super::{Filter, Operand, Runtime, run};
+use super::{Filter, Operand, Runtime, run, timing};
 use crate::condition::Width;
 use crate::program::{Program, histogram};
 use capriole_ring::layout::directory;
@@ -70,18 +70,26 @@ pub(crate) struct StraightRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum StraightAmount {
     One,
-    Sum(Register, Width),
-    Maximum(Register, Width, u64),
-    Bucket(Register, Width),
+    Sum(Value, Width),
+    Maximum(Value, Width, u64),
+    Bucket(Value, Width),
+}
+
+/// A number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    Register(Register),
+    /// How long the call has taken that is left here, of the function of this number.
+    Latency(u32),
 }
 
 impl StraightAmount {
-    fn number(self) -> Option<(Register, Width)> {
+    fn number(self) -> Option<(Value, Width)> {
         match self {
             StraightAmount::One => None,
-            StraightAmount::Sum(register, width)
-            | StraightAmount::Maximum(register, width, _)
-            | StraightAmount::Bucket(register, width) => Some((register, width)),
+            StraightAmount::Sum(value, width)
+            | StraightAmount::Maximum(value, width, _)
+            | StraightAmount::Bucket(value, width) => Some((value, width)),
         }
     }
 }
@@ -99,7 +107,11 @@ impl Straight {
             Operand::Register(register) => Some(register),
             Operand::Thread => None,
         });
-        let registers = key.into_iter().chain(amount.number().map(|(r, _)| r));
+        let number = amount.number().and_then(|(value, _)| match value {
+            Value::Register(register) => Some(register),
+            Value::Latency(_) => None,
+        });
+        let registers = key.into_iter().chain(number);
         Straight {
             registers: registers.collect(),
             event,
@@ -123,6 +135,13 @@ impl Straight {
     pub(super) fn program(&self) -> &Arc<Program> {
         &self.program
     }
+    /// The number of the function that is left, if the call is timed.
+    pub(super) fn call(&self) -> u32 {
+        match self.amount.number() {
+            Some((Value::Latency(call), _)) => call,
+            _ => 0,
+        }
+    }
     /// The registers that it looks at.
     pub(super) fn registers(&self) -> &[Register] {
         &self.registers
@@ -145,6 +164,10 @@ impl Straight {
     pub(super) fn has_amount(&self) -> bool {
         self.amount != StraightAmount::One
     }
+    /// Whether it reads the clock.
+    pub(super) fn is_timed(&self) -> bool {
+        matches!(self.amount.number(), Some((Value::Latency(_), _)))
+    }
     /// Whether it needs rcx, to shift by.
     pub(super) fn shifts(&self) -> bool {
         matches!(self.amount, StraightAmount::Bucket(..))
@@ -152,13 +175,25 @@ impl Straight {
     /// Whether everything that it needs is known.
     pub(super) fn is_possible(&self, runtime: &Runtime) -> bool {
         let asks = self.row.is_some_and(|row| row.operand == Operand::Thread);
-        runtime.rseq_offset.is_some() && (!asks || runtime.tid_offset.is_some())
+        let timed = !self.is_timed() || runtime.frames.slots > 0;
+        runtime.rseq_offset.is_some() && (!asks || runtime.tid_offset.is_some()) && timed
     }
 
-    /// All that distinguishes forms, as bytes: not the event, and not the cell.
+    /// All that distinguishes forms, as bytes: not the event, the cell, or the function
+    /// that is left.
     pub(super) fn key(&self, key: &mut Vec<u8>) {
         use std::io::Write;
-        let _ = write!(key, "{:?}{:?}", self.row, self.amount); // a vector takes everything
+        let amount = match self.amount {
+            StraightAmount::Sum(Value::Latency(_), w) => StraightAmount::Sum(Value::Latency(0), w),
+            StraightAmount::Maximum(Value::Latency(_), w, flip) => {
+                StraightAmount::Maximum(Value::Latency(0), w, flip)
+            }
+            StraightAmount::Bucket(Value::Latency(_), w) => {
+                StraightAmount::Bucket(Value::Latency(0), w)
+            }
+            other => other,
+        };
+        let _ = write!(key, "{:?}{amount:?}", self.row); // a vector takes everything
     }
 }
 
@@ -218,8 +253,13 @@ pub(super) fn hot(
     let r32 = r.full_register32();
     let begin = mark(a)?;
     let mut tags = Vec::new();
-    if let Some((register, width)) = work.amount.number() {
-        load(a, frame, frame.amount, register, width)?;
+    if let Some((value, width)) = work.amount.number() {
+        match value {
+            Value::Register(register) => load(a, frame, frame.amount, register, width)?,
+            Value::Latency(call) => {
+                timing::latency(a, frame, runtime, call, before.out, &mut tags)?;
+            }
+        }
         match work.amount {
             StraightAmount::Maximum(_, _, flip) => turn_over(a, frame.amount, flip)?,
             StraightAmount::Bucket(_, width) => bucket(a, frame.amount, width.signed)?,
@@ -314,6 +354,8 @@ pub(super) enum Patch {
     Tag,
     /// u32: offset of the counter.
     Counter,
+    /// u32: the number of the function that is left.
+    Call,
 }
 
 /// Looks for the row; its cells' offset is in `frame.place` then.

@@ -7,7 +7,7 @@
 
 use super::{Builder, FAULTS, Fetch, FetchError, Field, SIGNED, Source, Step, TALLIES, step};
 use crate::condition::{Condition, Width};
-use crate::detour::{Filter, Operand, Straight, StraightAmount, StraightRow, Work};
+use crate::detour::{Filter, Operand, Straight, StraightAmount, StraightRow, Value, Work};
 use crate::program::{Content, Program};
 use capriole_ring::layout::directory;
 use capriole_ring::tables::Table;
@@ -24,6 +24,13 @@ pub(super) const TABLE_SIZE: usize = 32;
 pub const KEY_TEXT_LIMIT: u16 = 124;
 /// Most registers that straight code for a cell can look at.
 const MOST_REGISTERS: usize = 8;
+
+/// A latency, in a register.
+const LATENCY: Width = Width {
+    bytes: 8,
+    signed: false,
+    bits: None,
+};
 
 /// Log-linear histograms: numbers below 2^3 have a bucket each, and every power of two
 /// from there on has eight, so that a bucket is at most an eighth as wide as its numbers
@@ -135,7 +142,7 @@ impl Tally {
             Content::Text => (4 + u64::from(KEY_TEXT_LIMIT)).next_multiple_of(8),
             _ => field.size(),
         };
-        let faults = keys.iter().any(|field| !field.pointers.is_empty());
+        let faults = keys.iter().any(Field::can_fault);
         keys.iter().map(size).sum::<u64>() as u32 + if faults { 8 } else { 0 }
     }
 }
@@ -201,13 +208,24 @@ impl Fetch {
             }
             _ => return Ok(None),
         };
-        let number = |field: usize| self.fields[field].register();
+        let number = |field: usize| {
+            let field = &self.fields[field];
+            let register = field.register();
+            match (&field.source, register) {
+                (_, Some((register, width))) => Some((Value::Register(register), width)),
+                (Source::Latency(call), _) => Some((Value::Latency(*call), LATENCY)),
+                _ => None,
+            }
+        };
         let mut works = Vec::new();
         for (cell, amount) in &tally.cells {
             let amount_of = match *amount {
                 // What is a register can be read.
                 Amount::One => Some(StraightAmount::One),
-                Amount::Readable(field) => number(field).map(|_| StraightAmount::One),
+                Amount::Readable(field) => match number(field) {
+                    Some((Value::Register(_), _)) => Some(StraightAmount::One),
+                    _ => None,
+                },
                 Amount::Sum(field) => number(field).map(|(r, w)| StraightAmount::Sum(r, w)),
                 Amount::Maximum { field, flip } => {
                     number(field).map(|(r, w)| StraightAmount::Maximum(r, w, flip))
@@ -248,14 +266,14 @@ impl Fetch {
         Ok((all.len() <= MOST_REGISTERS && !works.iter().any(bits)).then_some(works))
     }
 
-    /// The program that adds to these cells if `condition` holds. One program of those for
-    /// a hit has to count if there is no room for the key.
+    /// The program that adds to these cells if `condition` holds. The first program of
+    /// those for a hit counts what could not be read, or had no room.
     fn tally_program(
         &self,
         tally: &Tally,
         cells: &[(u32, Amount)],
         condition: Option<&Condition>,
-        counts_dropped: bool,
+        is_first: bool,
     ) -> Result<Program, FetchError> {
         let mut builder = Builder::new(self);
         let table = describe(&tally.table);
@@ -279,7 +297,7 @@ impl Fetch {
         builder.conclude(&tree);
         builder.to_place.push(builder.steps.len());
         builder.steps.push(Step {
-            a: u8::from(counts_dropped),
+            a: u8::from(is_first),
             value: at,
             ..plain(step::ROW)
         });
@@ -306,8 +324,8 @@ impl Fetch {
                 Amount::Bucket(field) => of(BUCKET, field),
             });
         }
-        if let Some(cell) = tally.unreadable {
-            let can_fault = |field: &usize| !self.fields[*field].pointers.is_empty();
+        if let Some(cell) = tally.unreadable.filter(|_| is_first) {
+            let can_fault = |field: &usize| self.fields[*field].can_fault();
             let values = (tally.keys..self.recorded).filter(can_fault);
             builder.steps.push(Step {
                 limit: cell as u16,
@@ -315,9 +333,7 @@ impl Fetch {
                 ..plain(step::UNREADABLE)
             });
         }
-        let faults = self.fields[..tally.keys]
-            .iter()
-            .any(|field| !field.pointers.is_empty());
+        let faults = self.fields[..tally.keys].iter().any(Field::can_fault);
         builder.finish(TALLIES | if faults { FAULTS } else { 0 })
     }
 }

@@ -1,6 +1,6 @@
 //! Session memory of a test's child, which is target and tracer at once.
 
-use capriole_plan::detour::{Counters, Runtime};
+use capriole_plan::detour::{Counters, Frames, Runtime};
 use capriole_resident as resident;
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, Geometry};
@@ -71,7 +71,11 @@ pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
     Runtime {
         shadow_stack: false,
         heads: base + geometry.heads() as u64,
-        directories: 0,
+        directories: base + geometry.directories_offset() as u64,
+        frames: Frames {
+            address: base + geometry.frames_offset() as u64,
+            slots: geometry.frames,
+        },
         counters: Counters {
             address: base + geometry.counters_offset() as u64,
             stride: geometry.counter_stride() as u32,

@@ -18,6 +18,7 @@ const GEOMETRY: Geometry = Geometry {
     journal: 1,
     counters: 6,
     directories: 0,
+    frames: 0,
 };
 /// How many counters there are.
 pub const COUNTERS: u32 = GEOMETRY.counters;

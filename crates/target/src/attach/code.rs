@@ -10,7 +10,7 @@ use crate::session::{Agent, Arena, SessionMemory};
 use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::survey::Survey;
-use capriole_plan::detour::{Compiler, Counters, Detour, Request, Runtime, Work, room};
+use capriole_plan::detour::{Compiler, Counters, Detour, Frames, Request, Runtime, Work, room};
 use capriole_plan::site::{Placed, StubTo, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{FAULTS, header, journal};
@@ -346,6 +346,10 @@ impl Code {
                 locked: entries.locked,
                 run: entries.run,
                 directories: memory.base + memory.geometry.directories_offset() as u64,
+                frames: Frames {
+                    address: memory.base + memory.geometry.frames_offset() as u64,
+                    slots: memory.geometry.frames,
+                },
                 counters: Counters {
                     address: memory.base + memory.geometry.counters_offset() as u64,
                     stride: memory.geometry.counter_stride() as u32,

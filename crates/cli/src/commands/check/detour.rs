@@ -5,7 +5,9 @@ use super::parts::{Notes, Parts};
 use super::threads::Threads;
 use super::used::{Used, used};
 use crate::selection::Selected;
-use capriole_plan::detour::{CompileError, Compiler, Counters, Request, Runtime, Work, room};
+use capriole_plan::detour::{
+    CompileError, Compiler, Counters, Frames, Request, Runtime, Work, room,
+};
 use capriole_plan::site::Shape;
 use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
 use capriole_target::object::Objects;
@@ -67,6 +69,7 @@ impl Sketch {
             shadow_stack: false,
             heads: session,
             directories: 0,
+            frames: Frames::default(),
             counters: Counters::default(),
             rseq_offset: threads.rseq_offset,
             tid_offset: threads.tid_offset,

@@ -1,6 +1,8 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
-use crate::detour::{Compare, Counters, Operand, Record, Straight, StraightAmount, StraightRow};
+use crate::detour::{
+    Compare, Counters, Operand, Record, Straight, StraightAmount, StraightRow, Value,
+};
 use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
 use iced_x86::{Decoder, DecoderOptions, Register};
@@ -25,6 +27,10 @@ fn runtime(rseq_offset: Option<i32>) -> Runtime {
         shadow_stack: false,
         heads: 0x7000_0000_1000,
         directories: 0,
+        frames: crate::detour::Frames {
+            address: 0x7000_0100_0000,
+            slots: 1 << 20,
+        },
         counters: Counters {
             address: 0x7000_0001_0000,
             stride: 0x4_0000,
@@ -58,7 +64,11 @@ fn random_work(random: &mut Random) -> Vec<Work> {
     ];
     let mut one = || {
         let filter = random_filter(random);
-        match random.below(5) {
+        match random.below(6) {
+            5 => Work::Enter {
+                call: random.below(1 << 16) as u32,
+                filter,
+            },
             4 => random_tally(random, filter),
             0 => Work::Count {
                 counter: random.below(0x8000) as u32,
@@ -112,11 +122,13 @@ fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
         cells: 1 + random.below(4) as u32,
     });
     let flip = [0, u64::MAX, 1 << 63, !(1 << 63)][random.below(4) as usize];
+    let latency = Value::Latency(random.below(1 << 16) as u32);
+    let value = [Value::Register(rcx), latency][random.below(2) as usize];
     let amount = match random.below(4) {
         0 => StraightAmount::One,
-        1 => StraightAmount::Sum(rcx, width),
-        2 => StraightAmount::Maximum(rdi, width, flip),
-        _ => StraightAmount::Bucket(rcx, width),
+        1 => StraightAmount::Sum(value, width),
+        2 => StraightAmount::Maximum(value, width, flip),
+        _ => StraightAmount::Bucket(value, width),
     };
     let program = Program {
         bytes: vec![0; 8 * random.below(3) as usize],
