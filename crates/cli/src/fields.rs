@@ -153,7 +153,9 @@ impl<'a> Reader<'a> {
         let infos = fields.infos.len();
         for argument in &spec.arguments {
             let everything = argument.fetch.base == Base::AllArguments;
-            let known = fields.infos.iter().any(|info| info.name == argument.name);
+            // Of a text that is a key less is kept than the filter looks at.
+            let mut infos = fields.infos.iter();
+            let known = infos.any(|info| info.name == argument.name && !is_text(info));
             if everything || !known && filter.names().contains(&argument.name.as_str()) {
                 self.push(argument, site, &mut fields)?;
             }
@@ -282,7 +284,7 @@ impl Fields {
         comparison: Comparison,
         operand: &Operand,
     ) -> anyhow::Result<Condition> {
-        let own = self.infos.iter().position(|info| info.name == name);
+        let own = self.infos.iter().rposition(|info| info.name == name);
         let subject = match (own, name) {
             (Some(index), _) => Subject::Field(index),
             (None, "tid" | "common_pid") => Subject::Thread,
@@ -420,6 +422,10 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
         pointers,
         content: content(field_type)?,
     })
+}
+
+fn is_text(info: &FieldInfo) -> bool {
+    matches!(info.field_type.element, Element::String { .. })
 }
 
 /// What a type takes in memory.

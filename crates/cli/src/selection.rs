@@ -4,8 +4,8 @@ use crate::fields::{Fields, Purpose, Reader};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
-    Aggregation, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError,
-    Place, definitions,
+    Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
+    definitions,
 };
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
@@ -242,16 +242,16 @@ pub fn select(
     }
     drop(reader);
     // Two events may mean the same; one record of it will do.
-    let mut seen: HashSet<(u64, Body, Arc<Fields>, &Aggregation)> = HashSet::new();
-    let several = events.len() > 1;
-    let mut is_new = |site: &Site, definition: usize, fields: &Arc<Fields>| {
-        let aggregation = &events[definition].aggregation;
-        !several || seen.insert((site.address, site.body.clone(), fields.clone(), aggregation))
+    let mut seen: HashSet<(u64, Body, Arc<Fields>)> = HashSet::new();
+    // What is counted has a table for each definition.
+    let several = events.len() > 1 && purpose == Purpose::Record;
+    let mut is_new = |site: &Site, fields: &Arc<Fields>| {
+        !several || seen.insert((site.address, site.body.clone(), fields.clone()))
     };
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
-        .filter(|((site, definition), fields)| match fields {
-            Ok(fields) => is_new(site, *definition, fields),
+        .filter(|((site, _), fields)| match fields {
+            Ok(fields) => is_new(site, fields),
             Err(_) => true,
         })
         .collect();

@@ -213,3 +213,76 @@ fn a_full_table_loses_new_keys_only() {
         assert_eq!(sum, counted * (size & 0xff), "{row}");
     }
 }
+
+/// Texts as keys that are given, long, or not UTF-8, filters that look further than a key,
+/// definitions that mean the same, and sites that are asked for very much.
+#[test]
+fn odd_definitions_add_up_as_well() {
+    let program = program();
+    let long = "y".repeat(400);
+    let given = format!(r#":added_call by k=\"{long}", n=$arg1:u8"#);
+    let twice = ":added_call hist(n=$arg2:s64)";
+    let every = "%si %di %r8 %r9 %r10 %r11 %bx %r12 %r13 %r14 %r15 %bp %ax %cx";
+    let hungry = |registers: &[&str]| {
+        let sums = registers.iter().map(|r| format!("sum({r}:u64)"));
+        format!(":added_call {}", sums.collect::<Vec<_>>().join(" "))
+    };
+    let every: Vec<&str> = every.split(' ').collect();
+    let (some, others) = (hungry(&every[..7]), hungry(&every[7..]));
+    let tail = r#":added_call by name=+0($arg3):string if name ~ "*-6""#;
+    let events = [
+        &given,
+        ":added_call by n=$arg1:u8",
+        twice,
+        twice,
+        &some,
+        &others,
+        tail,
+    ];
+    let words: Vec<&str> = events.iter().flat_map(|event| ["-e", event]).collect();
+    let groups = stat(&program, &words, None);
+    let all = (THREADS + 1) * CALLS;
+    for (group, event) in groups.as_array().expect("a list").iter().zip(events) {
+        assert_eq!(group["dropped"], json!(0), "{event}");
+        let counted = rows(group)
+            .values()
+            .filter_map(|row| row["calls"].as_u64())
+            .sum::<u64>();
+        let wanted = match event == tail {
+            true => self::all().filter(|c| c.name == 6 && !c.wild).count() as u64,
+            false => all,
+        };
+        assert_eq!(counted, wanted, "{event}");
+    }
+    assert_eq!(rows(&groups[0]).len(), 5);
+    assert_eq!(rows(&groups[1]).len(), 5);
+    let sizes: Vec<i64> = self::all().map(|call| call.size).collect();
+    for group in [&groups[2], &groups[3]] {
+        let count = measure(&group["rows"][0], "hist")["count"].as_u64();
+        assert_eq!(count, Some(sizes.len() as u64));
+    }
+}
+
+/// More registers than there are to work with cannot be recorded at one place.
+#[test]
+fn too_many_registers_of_one_place_are_refused() {
+    let program = program();
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("t");
+    let output = capriole(&[
+        "record",
+        "-o",
+        trace.to_str().expect("text"),
+        "-e",
+        ":added_call %si %di %r8 %r9 %r10 %r11 %bx",
+        "-e",
+        ":added_call %r12 %r13 %r14 %r15 %bp %cx %ax",
+        "--",
+        program.to_str().expect("text"),
+        "1",
+        "10",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("too many registers together"), "{said}");
+}

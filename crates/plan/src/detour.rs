@@ -226,10 +226,10 @@ impl Work {
         }
     }
 
-    /// The same where there cannot be straight code for it.
-    fn possible(&self, runtime: &Runtime) -> Work {
+    /// The same where there cannot be straight code for it, or `none` is wanted.
+    fn possible(&self, runtime: &Runtime, none: bool) -> Work {
         match self {
-            Work::Tally(straight) if !straight.is_possible(runtime) => Work::Run {
+            Work::Tally(straight) if none || !straight.is_possible(runtime) => Work::Run {
                 event: straight.event(),
                 program: straight.program().clone(),
                 filter: straight.filter().cloned(),
@@ -305,6 +305,9 @@ pub enum CompileError {
     /// A filter asks for the thread's id, and nobody knows where the threads have it.
     #[error("the filter asks for the thread, whose id is not to be found in this program")]
     NoThreadId,
+    /// All events of the site together record too many registers.
+    #[error("the events there ask for too many registers together; ask for fewer")]
+    TooManyRegisters,
     /// The encoder refused: an address is out of reach.
     #[error("no encoding: {0}")]
     Encode(String),

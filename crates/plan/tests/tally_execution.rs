@@ -21,14 +21,15 @@ use capriole_plan::program::{
 };
 use capriole_resident as resident;
 use capriole_ring::Memory;
-use capriole_ring::layout::Geometry;
+use capriole_ring::layout::{Geometry, directory};
 use capriole_ring::tables::{Shape, Table, TableReader, Tables};
 use description::*;
-use iced_x86::Register;
+use iced_x86::{Code, Decoder, DecoderOptions, OpKind, Register};
 use mapped::map_session;
 use signals::step_from;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use support::random::Random;
 use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
 
@@ -657,4 +658,143 @@ fn time_case(
 fn timestamp() -> u64 {
     // SAFETY: every processor of this kind has the instruction.
     unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// The directory row that another thread takes in the middle; 0: it is taken.
+static ROW: AtomicU64 = AtomicU64::new(0);
+
+/// Steps as `signals` does, and gives a free row to another key when its tag is to be
+/// looked at.
+extern "C" fn step_and_take(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    const TRAP_FLAG: i64 = 0x100;
+    // SAFETY: the kernel hands it to the handler.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let rip = registers[libc::REG_RIP as usize] as u64;
+    let flags = &mut registers[libc::REG_EFL as usize];
+    if rip == STEP + 1 {
+        *flags |= TRAP_FLAG;
+    } else if rip == EXIT {
+        *flags &= !TRAP_FLAG;
+    }
+    // SAFETY: what is about to run.
+    let bytes = unsafe { std::slice::from_raw_parts(rip as *const u8, 16) };
+    let mut decoder = Decoder::with_ip(64, bytes, rip, DecoderOptions::NONE);
+    let next = decoder.decode();
+    let compares_tag = next.code() == Code::Cmp_rm32_imm32
+        && next.immediate32() == EVENT + 2
+        && next.op0_kind() == OpKind::Memory;
+    let row = ROW.load(Ordering::Relaxed);
+    if compares_tag && row != 0 {
+        // SAFETY: the key of a row of the directory, which the test has mapped.
+        unsafe { ((row + 8) as *mut u64).write_volatile(77) };
+        // SAFETY: its length and tag, as above.
+        unsafe { (row as *mut u64).write_volatile(8 << 32 | u64::from(EVENT + 2)) };
+        ROW.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The key of a free row is 0. A hit of key 0 that has looked at it is not added to the key
+/// which gets the row at this moment.
+#[test]
+fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
+    if thread_word(TID_OFFSET) != own_tid() || rseq_offset().is_none() {
+        println!("skipped: this C library registers no restartable sequences");
+        return;
+    }
+    let width = Width {
+        bytes: 8,
+        signed: false,
+        bits: None,
+    };
+    let field = Field {
+        source: Source::Register(Register::RDI),
+        pointers: Vec::new(),
+        content: Content::Number(width),
+    };
+    let mut tables = Tables::default();
+    let shape = Shape {
+        events: EVENTS,
+        key: 8,
+        keys: 4,
+        cells: 1,
+        maxima: Vec::new(),
+    };
+    let table = tables.add(shape).expect("room").clone();
+    let case = Case {
+        fetch: Fetch {
+            fields: vec![field],
+            recorded: 1,
+            condition: None,
+        },
+        tally: Tally {
+            table,
+            keys: 1,
+            cells: vec![(0, Amount::One)],
+            unreadable: None,
+        },
+        tables,
+        live: Live::ALL,
+        red_zone: true,
+        rseq: true,
+        stepped: true,
+        seed: 2,
+    };
+    in_child(
+        &[case],
+        |sandbox, case| {
+            let handler = step_and_take as *const () as usize;
+            signals::handle(libc::SIGTRAP, handler, libc::SA_SIGINFO);
+            let works = case.fetch.tally(EVENT, &case.tally).expect("it is one");
+            let session = Session::new(case);
+            let entry = session.place(sandbox, case, None, &works, &works);
+            // The home of key 0, of two.
+            let hash = (EVENT + 2).wrapping_mul(directory::HASH_FACTOR);
+            let row = session.geometry.directories_offset() + directory::HEAD;
+            let row = row as u64 + u64::from(hash >> 31) * 64;
+            ROW.store(session.base + row, Ordering::Relaxed);
+            let mut input: State = Random::new(1).state();
+            input.gprs[Register::RDI.number()] = 0;
+            sandbox.run(entry, &input, 1);
+            if ROW.load(Ordering::Relaxed) != 0 {
+                return Err("the tag was not looked at".to_owned());
+            }
+            let reader = TableReader::new(session.memory.clone(), session.geometry);
+            let rows = reader.read(&case.tally.table).rows;
+            let mut rows: Vec<(u8, u64)> = rows.iter().map(|r| (r.key[0], r.cells[0])).collect();
+            rows.sort_unstable();
+            match rows[..] == [(0, 1), (77, 0)] {
+                true => Ok(()),
+                false => Err(format!("{rows:?}")),
+            }
+        },
+        |case| format!("{case:#x?}"),
+    );
+}
+
+/// What is said to be enough room for a site is.
+#[test]
+fn detours_that_add_up_fit_into_their_room() {
+    let mut random = Random::new(99);
+    for seed in 0..1000 {
+        let case = random_case(&mut random, seed + 1);
+        let works = case.fetch.tally(EVENT, &case.tally).expect("it is one");
+        let geometry = Geometry::for_buffer(1 << 20, 2, 1).with_tables(&case.tables);
+        let runtime = Runtime {
+            shadow_stack: seed % 2 == 1,
+            rseq_offset: Some(-160),
+            tid_offset: Some(TID_OFFSET),
+            ..mapped::runtime(0x7000_0000, &geometry, COPY)
+        };
+        let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
+        let request = Request {
+            work: &works,
+            displaced: &[],
+            resume: EXIT,
+            red_zone: true,
+            live: Live::ALL,
+        };
+        compiler.compile(&request).expect("all is near");
+        let room = capriole_plan::detour::room(&works);
+        assert!(compiler.image().len() as u64 <= room, "{works:?}");
+    }
 }

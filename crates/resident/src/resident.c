@@ -8,8 +8,9 @@
  *     its own, no errno, no library;
  *   - no lock that is waited for: a lane that is taken is passed over;
  *   - the only system calls are futex wake; for fields of an event that are in memory
- *     process_vm_readv, and prctl for the thread's name; and, when a foreign SIGTRAP
- *     has to be given its default effect, rt_sigaction and tgkill;
+ *     process_vm_readv, and getpid for it; prctl and gettid for the thread's name and id;
+ *     and, when a foreign SIGTRAP has to be given its default effect, rt_sigaction,
+ *     getpid, gettid and tgkill;
  *   - little stack: below 512 bytes under the detour's own (the trap handler
  *     runs on a signal frame anyway).
  */
@@ -482,12 +483,16 @@ static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 le
 {
 	if (!table->key_size)
 		return event - table->first_event;
+	if (length > table->key_size)
+		return ~0u; /* no key is so long; but what follows is somebody else's */
 	u64 directory = capriole_config.directories + table->directory;
 	u32 tag = event + DIRECTORY_FIRST_TAG, hash = tag;
 	for (u32 i = 0; i < length / 8; i++) {
 		if (i)
 			hash = hash << DIRECTORY_HASH_ROTATE | hash >> (32 - DIRECTORY_HASH_ROTATE);
-		hash = (hash ^ (u32)key[i] ^ (u32)(key[i] >> 32)) * DIRECTORY_HASH_FACTOR;
+		u32 high = (u32)(key[i] >> 32);
+		high = high << DIRECTORY_HASH_ROTATE | high >> (32 - DIRECTORY_HASH_ROTATE);
+		hash = (hash ^ (u32)key[i] ^ high) * DIRECTORY_HASH_FACTOR;
 	}
 	u32 first = (hash >> table->shift) * DIRECTORY_WAYS;
 	u32 probes = DIRECTORY_PROBED_SETS * DIRECTORY_WAYS;

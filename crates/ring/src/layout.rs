@@ -267,7 +267,8 @@ pub mod directory {
     /// What a key's words are multiplied with (2^32 divided by the golden ratio, odd:
     /// Knuth, The Art of Computer Programming 3, 6.4, multiplicative hashing).
     pub const HASH_FACTOR: u32 = 0x9e37_79b1;
-    /// Bits that the hash is rotated by between two words.
+    /// Bits that the hash is rotated by between two words, and the upper half of a word
+    /// before it is put to the lower one.
     pub const HASH_ROTATE: u32 = 13;
 }
 

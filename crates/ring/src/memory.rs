@@ -2,8 +2,10 @@
 
 use crate::layout::{self, Geometry, State, control, header};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{SeekFrom, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +28,7 @@ pub struct Identity {
 pub struct Memory {
     start: NonNull<u8>,
     len: usize,
+    file: OwnedFd,
 }
 
 // SAFETY: the mapping belongs to the value and is accessed through atomics and
@@ -58,7 +61,32 @@ impl Memory {
             )
         }?;
         let start = NonNull::new(start.cast()).ok_or(rustix::io::Errno::FAULT)?;
-        Ok(Memory { start, len })
+        Ok(Memory {
+            start,
+            len,
+            file: rustix::io::dup(fd)?,
+        })
+    }
+
+    /// The parts of a range in which anybody has ever written: the rest is zero. To read
+    /// that would make the kernel find memory for it.
+    pub fn written(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let mut parts = Vec::new();
+        let mut from = range.start;
+        while from < range.end {
+            let Ok(start) = seek(&self.file, SeekFrom::Data(from as u64)) else {
+                return parts; // nothing up to the end
+            };
+            let start = (start as usize).max(from);
+            if start >= range.end {
+                break;
+            }
+            let end = seek(&self.file, SeekFrom::Hole(start as u64));
+            let end = end.map_or(range.end, |end| end as usize).min(range.end);
+            parts.push(start..end);
+            from = end.max(start + 1);
+        }
+        parts
     }
 
     /// Bytes of the mapping.

@@ -191,12 +191,13 @@ impl TableReader {
     /// The rows of a table that the geometry has room for. While the target runs, what
     /// belongs to one hit may have been read in part.
     pub fn read(&self, table: &Table) -> Contents {
+        let written = Written::of(self, table);
         if table.shape.key == 0 {
             let events = table.shape.events.clone();
             let row = |(row, event)| Row {
                 event,
                 key: Vec::new(),
-                cells: self.cells(table, row),
+                cells: self.cells(table, row, &written),
             };
             return Contents {
                 rows: (0..).zip(events).map(row).collect(),
@@ -204,10 +205,15 @@ impl TableReader {
             };
         }
         let start = self.geometry.directories_offset() + table.directory as usize;
+        let size = table.row_size() as usize;
+        let first = start + directory::HEAD;
         let mut rows: Vec<Row> = Vec::new();
         let mut known: HashMap<(u32, Vec<u8>), usize> = HashMap::new();
         for index in 0..table.rows {
-            let at = start + directory::HEAD + index as usize * table.row_size() as usize;
+            let at = first + index as usize * size;
+            if !overlaps(&written.directory, at..at + size) {
+                continue;
+            }
             let tag = self.memory.load_u32(at + directory::TAG);
             let Some(event) = tag.checked_sub(directory::FIRST_TAG) else {
                 continue;
@@ -218,7 +224,7 @@ impl TableReader {
             let length = self.memory.load_u32(at + directory::LENGTH);
             let mut key = vec![0; length.min(table.shape.key) as usize];
             self.memory.read(at + directory::KEY, &mut key);
-            let cells = self.cells(table, index);
+            let cells = self.cells(table, index, &written);
             let known = known.entry((event, key.clone())).or_insert(rows.len());
             match rows.get_mut(*known) {
                 Some(row) => merge(&table.shape, &mut row.cells, &cells),
@@ -232,18 +238,53 @@ impl TableReader {
     }
 
     /// The cells of a row, from all CPUs.
-    fn cells(&self, table: &Table, row: u32) -> Vec<u64> {
+    fn cells(&self, table: &Table, row: u32, written: &Written) -> Vec<u64> {
         let mut all = vec![0; table.shape.cells as usize];
         let mut copy = all.clone();
-        for cpu in 0..=self.geometry.cpus {
+        for (cpu, written) in (0..).zip(&written.cells) {
+            let at = self.geometry.counter(cpu, table.cell(row, 0));
+            if !overlaps(written, at..at + 8 * all.len()) {
+                continue;
+            }
             for (cell, value) in copy.iter_mut().enumerate() {
-                let counter = table.cell(row, cell as u32);
-                *value = self.memory.load(self.geometry.counter(cpu, counter));
+                *value = self.memory.load(at + 8 * cell);
             }
             merge(&table.shape, &mut all, &copy);
         }
         all
     }
+}
+
+/// The parts of a table that there is memory for.
+struct Written {
+    directory: Vec<Range<usize>>,
+    /// Of each CPU's copy, and of the shared one.
+    cells: Vec<Vec<Range<usize>>>,
+}
+
+impl Written {
+    fn of(reader: &TableReader, table: &Table) -> Written {
+        let (memory, geometry) = (&reader.memory, &reader.geometry);
+        let start = geometry.directories_offset() + table.directory as usize;
+        let size = directory::HEAD + table.rows as usize * table.row_size() as usize;
+        let copy = |cpu| {
+            let cell = |row| geometry.counter(cpu, table.cell(row, 0));
+            memory.written(cell(0)..cell(table.rows))
+        };
+        Written {
+            directory: match table.shape.key {
+                0 => Vec::new(),
+                _ => memory.written(start..start + size),
+            },
+            cells: (0..=geometry.cpus).map(copy).collect(),
+        }
+    }
+}
+
+/// Whether a range has anything of parts that are in order.
+fn overlaps(parts: &[Range<usize>], range: Range<usize>) -> bool {
+    let next = parts.partition_point(|part| part.end <= range.start);
+    parts.get(next).is_some_and(|part| part.start < range.end)
 }
 
 /// Puts the cells of one row to those of another.
@@ -329,6 +370,35 @@ mod tests {
                 row(6, b"12345678", [0, 0, 0])
             ]
         );
+    }
+
+    /// What nobody has written takes no memory, also when it is read.
+    #[test]
+    fn reading_makes_nothing() {
+        let mut tables = Tables::default();
+        let plain = Shape {
+            cells: 1000,
+            ..shape(0..100, 0, 0)
+        };
+        tables.add(plain).expect("room");
+        tables.add(shape(100..101, 8, 5000)).expect("room");
+        let (memory, geometry) = session(&tables);
+        let all = 0..geometry.size();
+        let bytes = |memory: &Memory| memory.written(all.clone()).iter().map(Range::len).sum();
+        let before: usize = bytes(&memory);
+        let counter = geometry.counter(1, tables.all()[0].cell(50, 7));
+        memory.store(counter, 3);
+        let reader = TableReader::new(memory.clone(), geometry);
+        let rows = reader.read(&tables.all()[0]).rows;
+        assert_eq!(rows.len(), 100);
+        assert_eq!((rows[50].cells[7], rows[51].cells[7]), (3, 0));
+        assert_eq!(reader.read(&tables.all()[1]).rows, []);
+        let after: usize = bytes(&memory);
+        // Those of the rows that the page which was written has a part of, and the
+        // directory's head; of some 600.
+        assert!(after - before <= 8 * 4096, "{before} {after}");
+        let word = counter..counter + 8;
+        assert_eq!(memory.written(word.clone()).as_slice(), [word].as_slice());
     }
 
     #[test]

@@ -129,26 +129,28 @@ impl Compiler {
     /// grown by what the next detours will use.
     ///
     /// # Panics
-    /// If the session has no room for a counter that is asked for, or for open calls, or
-    /// too many registers are fields.
+    /// If the session has no room for a counter that is asked for, or for open calls.
     pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
         let restartable = self.runtime.rseq_offset.is_some();
+        let tally = |w: &Work| matches!(w, Work::Tally(_));
         let impossible =
             |w: &Work| matches!(w, Work::Tally(straight) if !straight.is_possible(&self.runtime));
-        if request.work.iter().any(impossible) {
-            let possible = |w: &Work| w.possible(&self.runtime);
-            let work: Vec<Work> = request.work.iter().map(possible).collect();
-            return self.compile(&Request {
-                work: &work,
-                ..*request
-            });
-        }
         let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         assert!(
             !enters || self.runtime.frames.slots > 0,
             "no room for open calls"
         );
         let frame = Frame::new(request, restartable);
+        let crowded = frame.is_none() && request.work.iter().any(tally);
+        if crowded || request.work.iter().any(impossible) {
+            let possible = |w: &Work| w.possible(&self.runtime, crowded);
+            let work: Vec<Work> = request.work.iter().map(possible).collect();
+            return self.compile(&Request {
+                work: &work,
+                ..*request
+            });
+        }
+        let frame = frame.ok_or(CompileError::TooManyRegisters)?;
         for filter in request.work.iter().filter_map(Work::filter) {
             filter.check(&self.runtime)?;
         }

@@ -66,7 +66,8 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub fn new(request: &Request<'_>, restartable: bool) -> Frame {
+    /// Nothing if too many registers are looked at to have some left to work with.
+    pub fn new(request: &Request<'_>, restartable: bool) -> Option<Frame> {
         let mut fields = RegSet::EMPTY;
         let late = || request.work.iter().filter(|w| !w.is_early());
         for register in late().flat_map(Work::fields) {
@@ -92,6 +93,7 @@ impl Frame {
         // Recording the locked way changes no flag.
         let keep_flags = request.live.flags && (counts || filters || records && restartable);
         let mut taken = fields;
+        let mut all = true;
         if shifts {
             taken.0 |= RegSet::of(Register::RCX).0;
         }
@@ -101,7 +103,7 @@ impl Frame {
             let dead = candidates.clone().find(|r| !live.contains(**r));
             let found = dead.or(candidates.next()).copied();
             let found = found.unwrap_or(Register::None);
-            assert_ne!(found, Register::None, "too many registers are fields");
+            all &= found != Register::None;
             taken.0 |= RegSet::of(found).0;
             found
         };
@@ -133,7 +135,7 @@ impl Frame {
                 *slot = register;
             }
         }
-        Frame {
+        all.then_some(Frame {
             control,
             place,
             key,
@@ -142,7 +144,7 @@ impl Frame {
             keep_flags,
             flags_live: request.live.flags,
             red_zone: request.red_zone && request.work.iter().any(|w| *w != Work::Unregister),
-        }
+        })
     }
 
     /// All that distinguishes frames, as bytes.

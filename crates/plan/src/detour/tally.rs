@@ -21,7 +21,8 @@
 //! either done or not when the kernel looks, so nothing is added twice.
 //!
 //! The row is looked up outside the restartable sequence: rows that were given away are
-//! never moved or taken back, and a row's tag is written behind its key.
+//! never moved or taken back. A row's tag is written behind its key, so a key is the row's
+//! if it is looked at after the tag (before that only to find the row).
 
 use super::assemble::{
     Labels, Links, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, SequenceLabels, bind, mark,
@@ -373,6 +374,8 @@ fn find(
     if row.width.bytes == 8 || row.width.signed {
         a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, h, key)?)?;
         a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, h, 32)?)?;
+        let rotate = directory::HASH_ROTATE;
+        a.add_instruction(Instruction::with2(Code::Rol_rm32_imm8, h32, rotate)?)?;
         a.add_instruction(Instruction::with2(Code::Xor_r32_rm32, h32, key32)?)?;
     } else {
         a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, h32, key32)?)?;
@@ -406,6 +409,11 @@ fn find(
     let there = at(h, directory::TAG as i64);
     a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, there, tag)?)?;
     tags.push((mark(a)?, Patch::Tag));
+    a.jne(before.out)?;
+    // A row that was free when its key was looked at may have been given away since: keys
+    // of free rows are 0. Now that it has its tag, its key stays.
+    let there = at(h, directory::KEY as i64);
+    a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
     a.jne(before.out)?;
     a.sub(gpr(h), qword_ptr(before.directory))?;
     let cells = row.cells * 8;

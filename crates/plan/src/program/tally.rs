@@ -5,7 +5,9 @@
 //! key and numbers into the spare part of a packet, where nothing is committed, and adds
 //! them up from there.
 
-use super::{Builder, FAULTS, Fetch, FetchError, Field, SIGNED, Source, Step, TALLIES, step};
+use super::{
+    Builder, FAULTS, Fetch, FetchError, Field, SIGNED, STRING_LIMIT, Source, Step, TALLIES, step,
+};
 use crate::condition::{Condition, Width};
 use crate::detour::{Filter, Operand, Straight, StraightAmount, StraightRow, Value, Work};
 use crate::program::{Content, Program};
@@ -138,7 +140,7 @@ impl Tally {
     /// Bytes that these fields take as a key, at most; 0: there is none.
     pub fn key_size(keys: &[Field]) -> u32 {
         let size = |field: &Field| match field.content {
-            _ if matches!(field.source, Source::Comm) => field.size(),
+            _ if matches!(field.source, Source::Comm | Source::Text(_)) => field.size(),
             Content::Text => (4 + u64::from(KEY_TEXT_LIMIT)).next_multiple_of(8),
             _ => field.size(),
         };
@@ -285,7 +287,8 @@ impl Fetch {
                 builder.steps.push(plain(step::KEY));
             }
             let is_key = index < tally.keys;
-            builder.field(index, KEY_TEXT_LIMIT)?;
+            let limit = if is_key { KEY_TEXT_LIMIT } else { STRING_LIMIT };
+            builder.field(index, limit)?;
             // The key is the number, whatever stands above it in the register.
             if is_key && let Some(width) = self.width(index) {
                 builder.steps.push(made(step::NARROW, 0, width));

@@ -1,6 +1,6 @@
 //! Snapshots for tests.
 
-use super::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Value};
+use super::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Total, Value};
 use std::time::Duration;
 
 /// The names of the events of all snapshots here.
@@ -55,10 +55,19 @@ pub fn row<const K: usize, const M: usize>(
 ) -> Row {
     Row {
         event,
+        key: format!("{keys:?}").into_bytes(),
         keys: keys.into(),
         calls,
         unreadable: 0,
         measures: measures.into(),
+    }
+}
+
+/// A sum.
+pub fn total(sum: i128) -> Total {
+    Total {
+        word: sum as u64,
+        signed: true,
     }
 }
 
@@ -107,11 +116,11 @@ pub fn bounds(value: i128) -> (i128, i128) {
 pub fn reads() -> Group {
     let measures = |values: &[i128]| {
         [
-            Measure::Sum(values.iter().sum()),
+            Measure::Sum(total(values.iter().sum())),
             Measure::Minimum(values.iter().min().copied()),
             Measure::Maximum(values.iter().max().copied()),
             Measure::Average {
-                sum: values.iter().sum(),
+                sum: total(values.iter().sum()),
                 count: values.len() as u64,
             },
             Measure::Histogram(histogram(values.iter().copied())),

@@ -71,7 +71,7 @@ fn measure(name: &str, measure: &Measure, extent: Extent) -> Value {
         "field": field.strip_suffix(')').unwrap_or(field),
     });
     match measure {
-        Measure::Sum(sum) => value["value"] = number(*sum),
+        Measure::Sum(sum) => value["value"] = number(sum.value()),
         Measure::Minimum(least_or_largest) | Measure::Maximum(least_or_largest) => {
             value["value"] = json!(least_or_largest.map(number));
             if extent == Extent::SinceStart {
@@ -80,7 +80,7 @@ fn measure(name: &str, measure: &Measure, extent: Extent) -> Value {
         }
         Measure::Average { sum, count } => {
             value["value"] = json!(measure.mean());
-            value["sum"] = number(*sum);
+            value["sum"] = number(sum.value());
             value["count"] = json!(count);
         }
         Measure::Histogram(histogram) => put_histogram(&mut value, histogram),

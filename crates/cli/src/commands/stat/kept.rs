@@ -1,6 +1,6 @@
 //! What the program keeps of a definition's events: which table, and what its cells are.
 
-use super::model::{Bucket, Group, Histogram, Measure, Row, Value};
+use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
 use crate::fields::Fields;
 use crate::selection::Selected;
 use anyhow::anyhow;
@@ -44,11 +44,10 @@ enum Cells {
         value: usize,
         cell: u32,
     },
-    /// The largest value, or that of the opposite; `flip` is what bits are turned over.
+    /// The largest value, or the least.
     Extreme {
         value: usize,
         cell: u32,
-        flip: u64,
         least: bool,
         readable: Option<u32>,
     },
@@ -167,7 +166,9 @@ impl Kept {
                 value,
                 first,
                 buckets,
-            } if !common.values[value].1 => Some(Calls::Sum { first, buckets }),
+            } if common.values.get(value).is_some_and(|(_, faults)| !faults) => {
+                Some(Calls::Sum { first, buckets })
+            }
             _ => None,
         });
         let calls = whole.unwrap_or_else(|| Calls::Cell(row.cells(1)));
@@ -221,11 +222,11 @@ impl Kept {
                 Cells::Extreme {
                     value,
                     cell,
-                    flip,
+                    least,
                     readable,
-                    ..
                 } => {
                     let field = keys + value;
+                    let flip = flip(&infos[field].field_type, least);
                     add(cell, Amount::Maximum { field, flip });
                     readable.map(|cell| (cell, field))
                 }
@@ -299,22 +300,23 @@ impl Kept {
         let cell = |cell: u32| row.cells[cell as usize];
         let calls = self.calls(row);
         let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
-        let number = |value: usize, word: u64| match signed(value) {
-            true => i128::from(word as i64),
-            false => i128::from(word),
+        let total = |value: usize, word: u64| Total {
+            word,
+            signed: signed(value),
         };
+        let number = |value: usize, word: u64| total(value, word).value();
         let count = |readable: Option<u32>| readable.map_or(calls, cell);
         let shown = self.measures.iter().filter(|(_, cells)| cells.is_shown());
         let measures = shown.map(|(_, cells)| match *cells {
             Cells::Calls => unreachable!("it is not shown"),
-            Cells::Sum { value, cell: at } => Measure::Sum(number(value, cell(at))),
+            Cells::Sum { value, cell: at } => Measure::Sum(total(value, cell(at))),
             Cells::Extreme {
                 value,
                 cell: at,
-                flip,
                 least,
                 readable,
             } => {
+                let flip = flip(&fields.infos[fields.keys + value].field_type, least);
                 let known = count(readable) > 0;
                 let extreme = known.then(|| number(value, cell(at) ^ flip));
                 match least {
@@ -327,7 +329,7 @@ impl Kept {
                 sum,
                 readable,
             } => Measure::Average {
-                sum: number(value, cell(sum)),
+                sum: total(value, cell(sum)),
                 count: count(readable),
             },
             Cells::Histogram { first, buckets, .. } => {
@@ -338,6 +340,7 @@ impl Kept {
         Row {
             event: row.event as usize,
             keys: key_values(fields, &row.key),
+            key: row.key.clone(),
             calls,
             unreadable: self.unreadable.map_or(0, cell),
             measures: measures.collect(),
@@ -348,7 +351,6 @@ impl Kept {
 impl Cells {
     fn new(function: Function, value: usize, kind: (bool, bool), row: &mut Row0) -> Cells {
         let (signed, faults) = kind;
-        let flip = if signed { SIGN } else { 0 };
         match function {
             Function::Count => Cells::Calls,
             Function::Sum => Cells::Sum {
@@ -358,14 +360,12 @@ impl Cells {
             Function::Minimum => Cells::Extreme {
                 value,
                 cell: row.extreme(),
-                flip: !flip,
                 least: true,
                 readable: row.readable(value, faults),
             },
             Function::Maximum => Cells::Extreme {
                 value,
                 cell: row.extreme(),
-                flip,
                 least: false,
                 readable: row.readable(value, faults),
             },
@@ -384,6 +384,13 @@ impl Cells {
             }
         }
     }
+}
+
+/// What bits of a number are turned over, so that the largest of the results, as unsigned
+/// numbers, is what is asked for.
+fn flip(field_type: &FieldType, least: bool) -> u64 {
+    let sign = if is_signed(field_type) { SIGN } else { 0 };
+    if least { !sign } else { sign }
 }
 
 fn is_signed(field_type: &FieldType) -> bool {

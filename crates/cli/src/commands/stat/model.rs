@@ -17,11 +17,37 @@ pub enum Value {
     Unreadable,
 }
 
+/// A sum as the program has it: modulo 2^64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Total {
+    /// Its bits.
+    pub word: u64,
+    /// Whether they are a signed number.
+    pub signed: bool,
+}
+
+impl Total {
+    /// The number.
+    pub fn value(self) -> i128 {
+        match self.signed {
+            true => i128::from(self.word as i64),
+            false => i128::from(self.word),
+        }
+    }
+
+    fn since(self, before: Total) -> Total {
+        Total {
+            word: self.word.wrapping_sub(before.word),
+            ..self
+        }
+    }
+}
+
 /// What was found out about a field in all hits whose value could be read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measure {
     /// All values added up.
-    Sum(i128),
+    Sum(Total),
     /// The least value; `None` without any.
     Minimum(Option<i128>),
     /// The largest value; `None` without any.
@@ -29,7 +55,7 @@ pub enum Measure {
     /// What the average is made of: an average itself could not be subtracted.
     Average {
         /// All values added up.
-        sum: i128,
+        sum: Total,
         /// How many there were.
         count: u64,
     },
@@ -41,7 +67,7 @@ impl Measure {
     /// An average's value; `None` for what is none, and without any value.
     pub fn mean(&self) -> Option<f64> {
         match *self {
-            Measure::Average { sum, count } if count > 0 => Some(sum as f64 / count as f64),
+            Measure::Average { sum, count } if count > 0 => Some(sum.value() as f64 / count as f64),
             _ => None,
         }
     }
@@ -49,7 +75,7 @@ impl Measure {
     /// Whether it tells of no value. The least and the largest tell nothing of an interval.
     fn is_empty(&self) -> bool {
         match self {
-            Measure::Sum(sum) => *sum == 0,
+            Measure::Sum(sum) => sum.word == 0,
             Measure::Minimum(_) | Measure::Maximum(_) => true,
             Measure::Average { count, .. } => *count == 0,
             Measure::Histogram(histogram) => histogram.buckets.is_empty(),
@@ -59,7 +85,7 @@ impl Measure {
     /// What came since `before`. The least and the largest value stay those since the start.
     fn since(&self, before: &Measure) -> Measure {
         match (self, before) {
-            (Measure::Sum(now), Measure::Sum(then)) => Measure::Sum(now.wrapping_sub(*then)),
+            (Measure::Sum(now), Measure::Sum(then)) => Measure::Sum(now.since(*then)),
             (
                 Measure::Average { sum, count },
                 Measure::Average {
@@ -67,7 +93,7 @@ impl Measure {
                     count: count_before,
                 },
             ) => Measure::Average {
-                sum: sum.wrapping_sub(*sum_before),
+                sum: sum.since(*sum_before),
                 count: count.wrapping_sub(*count_before),
             },
             (Measure::Histogram(now), Measure::Histogram(then)) => {
@@ -131,6 +157,10 @@ pub struct Bucket {
     pub count: u64,
 }
 
+/// What names a row among all rows: its event, its keys as they are shown, and as the program
+/// has them.
+pub type RowName<'a> = (usize, &'a [Value], &'a [u8]);
+
 /// What was found out about one event with one set of keys' values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -138,6 +168,8 @@ pub struct Row {
     pub event: usize,
     /// One for each of [`Group::key_names`].
     pub keys: Vec<Value>,
+    /// The keys as the program has them: what is shown alike need not be the same.
+    pub key: Vec<u8>,
     /// All hits.
     pub calls: u64,
     /// Those of them with a value that could not be read.
@@ -152,6 +184,7 @@ impl Row {
         Row {
             event: self.event,
             keys: self.keys.clone(),
+            key: self.key.clone(),
             calls: self.calls.wrapping_sub(before.calls),
             unreadable: self.unreadable.wrapping_sub(before.unreadable),
             measures: both.map(|(now, then)| now.since(then)).collect(),
@@ -165,9 +198,9 @@ impl Row {
         self.calls > 0 || self.unreadable > 0 || measured()
     }
 
-    /// What names a row among all rows.
-    pub fn name(&self) -> (usize, &[Value]) {
-        (self.event, &self.keys)
+    /// Its name.
+    pub fn name(&self) -> RowName<'_> {
+        (self.event, &self.keys, &self.key)
     }
 }
 

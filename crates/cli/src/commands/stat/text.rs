@@ -1,6 +1,6 @@
 //! A snapshot or an interval as lines of text: tables, and below each its histograms.
 
-use super::model::{self, Group, Interval, Measure, Row, Snapshot, Value};
+use super::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
 use super::plot;
 use super::table::{self, Column};
 use crate::units;
@@ -47,7 +47,7 @@ struct Table<'a> {
 struct Rates<'a> {
     time: Duration,
     /// The calls in that time, if it is not that of the rows.
-    calls: Option<HashMap<(usize, &'a [Value]), u64>>,
+    calls: Option<HashMap<RowName<'a>, u64>>,
 }
 
 impl Rates<'_> {
@@ -235,7 +235,7 @@ fn title_event(group: &Group) -> Option<usize> {
 
 fn measure_cell(measure: &Option<Measure>) -> String {
     let shown = match measure {
-        Some(Measure::Sum(sum)) => Some(sum.to_string()),
+        Some(Measure::Sum(sum)) => Some(sum.value().to_string()),
         Some(Measure::Minimum(value) | Measure::Maximum(value)) => value.map(|v| v.to_string()),
         Some(average @ Measure::Average { .. }) => average.mean().map(|mean| format!("{mean:.1}")),
         Some(Measure::Histogram(_)) | None => None,

@@ -190,7 +190,7 @@ fn detours_are_what_the_assembler_makes() {
         for round in 0..2000 {
             let mut work = random_work(&mut random);
             work.truncate(random.below(3) as usize);
-            let work: Vec<Work> = work.iter().map(|w| w.possible(&runtime)).collect();
+            let work: Vec<Work> = work.iter().map(|w| w.possible(&runtime, false)).collect();
             // Few forms, so that most detours come from a template that was there.
             let request = Request {
                 work: &work,
@@ -207,7 +207,7 @@ fn detours_are_what_the_assembler_makes() {
             let bytes = &compiler.image[from..from + detour.size].to_vec();
             assert_eq!(compiler.image.len(), from + detour.size);
 
-            let frame = Frame::new(&request, rseq.is_some());
+            let frame = Frame::new(&request, rseq.is_some()).expect("few registers");
             let programs: Vec<u64> = work.iter().map(|w| compiler.program(w)).collect();
             let template = compiler.template(&frame, &work, &programs);
             let template = template.expect("it is known");
@@ -305,6 +305,47 @@ fn what_is_out_of_reach_is_an_error_and_disturbs_no_other_detour() {
     let detour = compiler.compile(&request).expect("all is near");
     assert_eq!(detour.address, ADDRESS + before as u64);
     assert_eq!(compiler.descriptors, compiler.free.len() + 1);
+}
+
+/// A site of many events: those that are added up go to the resident rather than that there
+/// are no registers left; records have no other way.
+#[test]
+fn a_crowded_site_is_compiled_or_refused() {
+    let width = Width {
+        bytes: 8,
+        ..Width::WORD
+    };
+    let general = |number: u32| Register::RAX + number;
+    let all: Vec<Register> = (0..16)
+        .map(general)
+        .filter(|r| *r != Register::RSP)
+        .collect();
+    let tally = |register: &Register| {
+        let program = Program {
+            bytes: vec![0; 8],
+            size: 24,
+            faults: false,
+        };
+        let amount = StraightAmount::Bucket(Value::Register(*register), width);
+        Work::Tally(Straight::new(1, 1, None, amount, Arc::new(program), None))
+    };
+    let tallies: Vec<Work> = all.iter().map(tally).collect();
+    let records = [Work::from(Record::new(1, all.clone()))];
+    let mut compiler = Compiler::new(runtime(Some(-160)), ADDRESS, Vec::new());
+    let displaced = displaced();
+    let request = |work| Request {
+        work,
+        displaced: &displaced,
+        resume: SITE + 11,
+        red_zone: true,
+        live: Live::ALL,
+    };
+    let detour = compiler.compile(&request(&tallies)).expect("it can run");
+    assert!(detour.saved.is_empty(), "the resident saves");
+    assert_eq!(
+        compiler.compile(&request(&records)),
+        Err(CompileError::TooManyRegisters)
+    );
 }
 
 /// Without work there are the copies only, for an instruction that has to run

@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::stat::fixtures::{group, names, plain, reads, row, snapshot, text};
+use crate::commands::stat::fixtures::{group, names, plain, reads, row, snapshot, text, total};
 
 fn shown(shown: &[Group], extent: Extent) -> String {
     let value = groups(shown, &names(), Duration::from_secs(2), extent);
@@ -148,7 +148,7 @@ fn extremes_of_an_interval_say_that_they_are_not() {
     let extremes = [
         Measure::Maximum(Some(-4)),
         Measure::Minimum(None),
-        Measure::Sum(4),
+        Measure::Sum(total(4)),
     ];
     let rows = [row(1, [], 2, extremes)];
     let group = group([1], [], ["max(n)", "min(n)", "sum(n)"], rows);

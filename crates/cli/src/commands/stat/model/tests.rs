@@ -1,6 +1,6 @@
 use super::*;
 use crate::commands::stat::fixtures::{
-    bounds, group, histogram, names, plain, reads, row, snapshot, text,
+    bounds, group, histogram, names, plain, reads, row, snapshot, text, total,
 };
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ fn number(value: i128) -> Value {
 #[test]
 fn intervals_match_rows_by_event_and_keys() {
     let keyed = |rows: Vec<Row>| group([0, 1], ["fd"], ["sum(n)"], rows);
-    let one = |event, fd, calls, sum| row(event, [number(fd)], calls, [Measure::Sum(sum)]);
+    let one = |event, fd, calls, sum| row(event, [number(fd)], calls, [Measure::Sum(total(sum))]);
     let mut before = snapshot(
         2,
         [
@@ -50,7 +50,7 @@ fn everything_but_the_extremes_is_subtracted() {
             Measure::Minimum(values.iter().min().copied()),
             Measure::Maximum(values.iter().max().copied()),
             Measure::Average {
-                sum: values.iter().sum(),
+                sum: total(values.iter().sum()),
                 count: values.len() as u64,
             },
             Measure::Histogram(histogram(values.iter().copied())),
@@ -89,7 +89,7 @@ fn counts_wrap_as_the_program_adds_them_up() {
 #[test]
 fn of_a_hit_that_comes_while_it_is_read_nothing_is_lost() {
     let one = |time, calls, sum| {
-        let row = row(0, [], calls, [Measure::Sum(sum)]);
+        let row = row(0, [], calls, [Measure::Sum(total(sum))]);
         snapshot(time, [group([0], [], ["sum(n)"], [row])])
     };
     let (first, second, third) = (one(1, 4, 40), one(2, 4, 50), one(3, 5, 50));
@@ -97,8 +97,8 @@ fn of_a_hit_that_comes_while_it_is_read_nothing_is_lost() {
         let row = &sorted(interval.groups[0].rows.iter())[0];
         (row.calls, row.measures[0].clone())
     };
-    assert_eq!(came(&second.since(&first)), (0, Measure::Sum(10)));
-    assert_eq!(came(&third.since(&second)), (1, Measure::Sum(0)));
+    assert_eq!(came(&second.since(&first)), (0, Measure::Sum(total(10))));
+    assert_eq!(came(&third.since(&second)), (1, Measure::Sum(total(0))));
     assert!(third.since(&third).groups[0].rows.is_empty());
 }
 
@@ -129,7 +129,14 @@ fn calls_of_events_are_those_of_all_their_keys() {
 #[test]
 fn no_value_has_no_quantile() {
     assert_eq!(Histogram::default().quantile(500), None);
-    assert_eq!(Measure::Average { sum: 0, count: 0 }.mean(), None);
+    assert_eq!(
+        Measure::Average {
+            sum: total(0),
+            count: 0
+        }
+        .mean(),
+        None
+    );
 }
 
 proptest! {

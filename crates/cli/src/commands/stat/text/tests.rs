@@ -1,5 +1,7 @@
 use super::*;
-use crate::commands::stat::fixtures::{group, histogram, names, plain, reads, row, snapshot, text};
+use crate::commands::stat::fixtures::{
+    group, histogram, names, plain, reads, row, snapshot, text, total,
+};
 
 const ALL: Style = Style {
     rows: usize::MAX,
@@ -79,7 +81,13 @@ fn several_tables_follow_each_other() {
             1,
             [],
             4,
-            [Measure::Sum(-9), Measure::Average { sum: -9, count: 4 }],
+            [
+                Measure::Sum(total(-9)),
+                Measure::Average {
+                    sum: total(-9),
+                    count: 4,
+                },
+            ],
         )],
     );
     let all = snapshot(10, [full, bare, plain(0, &[0])]);
@@ -200,8 +208,11 @@ fn an_interval_tells_which_values_are_since_the_start() {
     let mut now = snapshot(5, [reads(), plain(1, &[5, 4])]);
     let hit = &mut now.groups[0].rows[0];
     hit.calls += 2;
-    hit.measures[0] = Measure::Sum(750);
-    hit.measures[3] = Measure::Average { sum: 750, count: 8 };
+    hit.measures[0] = Measure::Sum(total(750));
+    hit.measures[3] = Measure::Average {
+        sum: total(750),
+        count: 8,
+    };
     hit.measures[4] = Measure::Histogram(histogram([0, 1, 1, 3, 17, 700, 20, 8]));
     let interval = now.since(&before);
     let shown = Page::interval(&interval, &names()).lines(ALL);
