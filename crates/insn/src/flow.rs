@@ -172,6 +172,18 @@ impl FunctionFlow {
         }
     }
 
+    /// All instructions, and whether each is reached.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (&Record, bool)> {
+        self.records.iter().zip(self.reached.iter().copied())
+    }
+
+    /// The instructions that are reached.
+    pub(crate) fn reached_records(&self) -> impl Iterator<Item = &Record> {
+        self.records()
+            .filter(|(_, reached)| *reached)
+            .map(|(r, _)| r)
+    }
+
     fn skips_lock(&self, index: usize, address: u64) -> bool {
         let record = &self.records[index];
         record.lock && record.address + 1 == address

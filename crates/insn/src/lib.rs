@@ -4,6 +4,7 @@
 //!
 //! * [`FunctionFlow`]: where the instructions of one function begin, where its
 //!   jumps go, and what could not be understood;
+//! * [`Exits`]: where control leaves a function;
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
 //! * [`live_at`]: which registers and whether the flags still matter at a site;
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod decode;
+pub mod exits;
 pub mod flow;
 pub mod jump_table;
 pub mod landing_pads;
@@ -26,6 +28,7 @@ mod sweep;
 pub mod targets;
 
 pub use decode::{Code, Extent};
+pub use exits::{Exit, ExitKind, Exits, Surroundings, Undecided};
 pub use flow::{FlowError, FunctionFlow, Hints, ReadMemory};
 pub use jump_table::{IndirectJump, Resolution};
 pub use landing_pads::{LandingPadError, landing_pads};

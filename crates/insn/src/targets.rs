@@ -37,6 +37,8 @@ pub struct Targets {
     /// Addresses to which pieces of code lead whose own indirect jumps are not
     /// understood, so that these jumps may go to the same function.
     suspects: Vec<u64>,
+    /// Direct jumps that lead out of their function: target and source.
+    crossing: Vec<(u64, u64)>,
     pointers_known: bool,
     incomplete: Option<&'static str>,
 }
@@ -53,6 +55,7 @@ impl Targets {
             jumps: vec![0; words],
             pointers: vec![0; words],
             suspects: Vec::new(),
+            crossing: Vec::new(),
             pointers_known: false,
             incomplete: None,
         }
@@ -146,6 +149,7 @@ impl Targets {
             );
             at = next;
         }
+        self.crossing.sort_unstable();
     }
 
     /// One function (`known`) or the space behind it.
@@ -176,7 +180,12 @@ impl Targets {
         }
         for record in records.iter() {
             match record.kind {
-                Kind::Jump | Kind::Conditional => self.insert(record.target),
+                Kind::Jump | Kind::Conditional => {
+                    self.insert(record.target);
+                    if sure && self.text.contains(record.target) && !run.contains(record.target) {
+                        self.crossing.push((record.target, record.address));
+                    }
+                }
                 Kind::Constant => self.insert_pointer(record.target),
                 Kind::Call => set(&mut self.calls, self.text, record.target),
                 _ => {}
@@ -325,6 +334,8 @@ impl Targets {
         self.suspects.extend_from_slice(&other.suspects);
         self.suspects.sort_unstable();
         self.suspects.dedup();
+        self.crossing.extend_from_slice(&other.crossing);
+        self.crossing.sort_unstable();
         self.pointers_known |= other.pointers_known;
         self.incomplete = self.incomplete.or(other.incomplete);
     }
@@ -371,6 +382,35 @@ impl Targets {
             .get(index)
             .copied()
             .filter(|&address| range.contains(address))
+    }
+
+    /// The direct jumps of functions that lead out of these, into `range`: the target of
+    /// each, and where the jump stands; by target. Where functions overlap, a jump from
+    /// one to the other is among them.
+    #[must_use]
+    pub fn crossing_into(&self, range: Extent) -> &[(u64, u64)] {
+        let start = self.crossing.partition_point(|jump| jump.0 < range.start);
+        let tail = &self.crossing[start..];
+        &tail[..tail.partition_point(|jump| jump.0 < range.end)]
+    }
+
+    /// The first address in `range` that some instruction makes, or that is stored in
+    /// data, as far as pointers were inserted.
+    #[must_use]
+    pub fn pointed_in(&self, range: Extent) -> Option<u64> {
+        let start = range.start.max(self.text.start);
+        let mut at = start;
+        while at < range.end.min(self.text.end) {
+            let (word, _) = position(self.text, at)?;
+            let offset = (at - self.text.start) % 64;
+            let left = self.pointers[word] >> offset;
+            if left != 0 {
+                let found = at + u64::from(left.trailing_zeros());
+                return (found < range.end).then_some(found);
+            }
+            at += 64 - offset;
+        }
+        None
     }
 
     /// How many addresses are in the set.

@@ -1,0 +1,392 @@
+//! Where control leaves a function.
+//!
+//! # What counts
+//!
+//! * A near `ret` of any form (`ret`, `ret imm16`, `rep ret`, `bnd ret`) is an
+//!   [`ExitKind::Return`].
+//! * A direct jump, conditional or not, to code that is no part of the function,
+//!   and an indirect one that cannot lead into the function, is an
+//!   [`ExitKind::TailCall`].
+//! * Calls are no exits, also if they never come back; nor are `ud2`, `hlt`,
+//!   `int3` and the like, behind which nothing follows.
+//!
+//! A function may consist of several parts: its own code, and what the compiler
+//! put elsewhere because it is rarely used (`name.cold`). Jumps between the parts
+//! stay inside; an exit in any of them is one of the function.
+//!
+//! # What is not known is said
+//!
+//! A missing exit would be a call that never ends, and a jump that is no exit a
+//! call that ends too early. So what cannot be decided is an [`Undecided`], with
+//! its address: the caller can refuse the function, or live with it.
+//!
+//! `ret`s that nothing leads to are in [`Exits::unreached`]. If some indirect jump
+//! of the function is not understood, it may lead there, and they count as exits.
+
+use iced_x86::{FlowControl, Instruction, Mnemonic};
+use thiserror::Error;
+
+use crate::decode::{Code, Extent, is_nop};
+use crate::flow::{FlowError, FunctionFlow, Hints, ReadMemory};
+use crate::jump_table::Resolution;
+use crate::sweep::{Kind, Record};
+use crate::targets::Targets;
+
+/// How control leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ExitKind {
+    /// Back to the caller, with a result.
+    Return,
+    /// To another function, which will return in this one's stead.
+    TailCall,
+}
+
+/// An instruction by which control leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Exit {
+    /// Its run-time address.
+    pub address: u64,
+    /// How.
+    pub kind: ExitKind,
+    /// It is a conditional jump: control may as well go on behind it.
+    pub conditional: bool,
+}
+
+/// An instruction of which it is not known whether, or how, control leaves by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum Undecided {
+    /// It may lead anywhere: to another function, or to somewhere in this one.
+    #[error("it is not known where the jump at {at:#x} leads")]
+    IndirectJump {
+        /// The jump.
+        at: u64,
+    },
+    /// No instruction, though control leads there.
+    #[error("there is no instruction at {at:#x}, where control leads")]
+    NoInstruction {
+        /// The address.
+        at: u64,
+    },
+    /// Behind this instruction, which is the function's last one, control goes on
+    /// in what follows.
+    #[error("control runs past the function's end behind {at:#x}")]
+    RunsOn {
+        /// The last instruction.
+        at: u64,
+    },
+    /// A far return, or one from an interrupt.
+    #[error("the return at {at:#x} is not an ordinary one")]
+    FarReturn {
+        /// The instruction.
+        at: u64,
+    },
+}
+
+impl Undecided {
+    /// The address that it is about.
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        match *self {
+            Self::IndirectJump { at }
+            | Self::NoInstruction { at }
+            | Self::RunsOn { at }
+            | Self::FarReturn { at } => at,
+        }
+    }
+}
+
+/// What is known of a function besides its bytes.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Where exceptions continue in an extent.
+    pub landing_pads: &'a dyn Fn(Extent) -> Vec<u64>,
+    /// How to read jump tables.
+    pub read: ReadMemory<'a>,
+    /// What leads into the code of the whole object. Without it every indirect
+    /// jump through a pointer is undecided.
+    pub targets: Option<&'a Targets>,
+}
+
+impl Surroundings<'static> {
+    /// Nothing else is known.
+    pub const NONE: Self = Self {
+        landing_pads: &|_| Vec::new(),
+        read: &|_, _| None,
+        targets: None,
+    };
+}
+
+/// All exits of a function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exits {
+    /// By address.
+    pub exits: Vec<Exit>,
+    /// What could not be decided, by address.
+    pub undecided: Vec<Undecided>,
+    /// `ret`s that nothing leads to, by address. They are none of `exits`.
+    pub unreached: Vec<u64>,
+}
+
+/// Rounds in which the parts of a function find out where they jump into each
+/// other. Each makes at least one more instruction reached.
+const ROUNDS: usize = 64;
+
+impl Exits {
+    /// Finds the exits of the function that consists of `parts`: first the code
+    /// where it is entered, then what was split off, all inside `code`.
+    ///
+    /// # Errors
+    ///
+    /// [`FlowError`] if a part is empty or not inside `code`.
+    pub fn find(
+        code: &Code<'_>,
+        parts: &[Extent],
+        around: &Surroundings<'_>,
+    ) -> Result<Self, FlowError> {
+        let function = Function {
+            code,
+            parts,
+            around,
+        };
+        let flows = function.flows()?;
+        let mut found = Self::default();
+        let unknown = function.indirect(&flows, &mut found);
+        for flow in &flows {
+            function.direct(flow, unknown, &mut found);
+        }
+        found.exits.sort_unstable();
+        found.exits.dedup();
+        found.undecided.sort_unstable_by_key(Undecided::address);
+        found.undecided.dedup();
+        found.unreached.sort_unstable();
+        found.unreached.dedup();
+        Ok(found)
+    }
+
+    /// Control never leaves: the function loops for ever, or ends the program.
+    #[must_use]
+    pub const fn never_returns(&self) -> bool {
+        self.exits.is_empty() && self.undecided.is_empty()
+    }
+}
+
+struct Function<'a> {
+    code: &'a Code<'a>,
+    parts: &'a [Extent],
+    around: &'a Surroundings<'a>,
+}
+
+impl Function<'_> {
+    fn holds(&self, address: u64) -> bool {
+        self.parts.iter().any(|part| part.contains(address))
+    }
+
+    /// The flow of each part, with the jumps from the others.
+    fn flows(&self) -> Result<Vec<FunctionFlow>, FlowError> {
+        let pads: Vec<Vec<u64>> = self
+            .parts
+            .iter()
+            .map(|part| (self.around.landing_pads)(*part))
+            .collect();
+        let analyse = |part: &Extent, pads: &[u64]| {
+            let hints = Hints {
+                landing_pads: pads,
+                read: self.around.read,
+            };
+            FunctionFlow::analyse_with(self.code, part, &hints)
+        };
+        let both = || self.parts.iter().zip(&pads);
+        let mut flows: Vec<FunctionFlow> = both()
+            .map(|(part, pads)| analyse(part, pads))
+            .collect::<Result<_, _>>()?;
+        if self.parts.len() < 2 {
+            return Ok(flows);
+        }
+        for _ in 0..ROUNDS {
+            let across: Vec<u64> = flows
+                .iter()
+                .flat_map(|flow| {
+                    let jumps = flow.reached_records();
+                    let jumps = jumps.filter(|r| r.kind.jumps_to_target());
+                    let jumps = jumps.map(|record| record.target);
+                    let tables = flow.indirect_jumps().iter();
+                    let tables = tables.flat_map(|jump| match &jump.resolution {
+                        Resolution::Table { targets, .. } => targets.as_slice(),
+                        _ => &[],
+                    });
+                    let own = flow.extent();
+                    jumps
+                        .chain(tables.copied())
+                        .filter(move |target| !own.contains(*target) && self.holds(*target))
+                })
+                .collect();
+            let mut changed = false;
+            for ((part, pads), flow) in both().zip(&mut flows) {
+                let new = |target: &&u64| part.contains(**target) && !flow.is_reached(**target);
+                let mut entries: Vec<u64> = across.iter().filter(new).copied().collect();
+                if entries.is_empty() {
+                    continue;
+                }
+                // Those that were found before are found again.
+                let inside = across.iter().filter(|target| part.contains(**target));
+                entries = pads.iter().chain(inside).copied().collect();
+                let again = analyse(part, &entries)?;
+                changed |= again.reached_records().count() != flow.reached_records().count();
+                *flow = again;
+            }
+            if !changed {
+                break;
+            }
+        }
+        Ok(flows)
+    }
+
+    /// Indirect jumps. Returns whether one of them may lead anywhere in the function.
+    fn indirect(&self, flows: &[FunctionFlow], found: &mut Exits) -> bool {
+        let mut unreached = Vec::new();
+        for flow in flows {
+            for jump in flow.indirect_jumps() {
+                let at = jump.address;
+                let leaves = match &jump.resolution {
+                    Resolution::Table { targets, certain } => {
+                        let mut certain = targets[..*certain].iter();
+                        if certain.all(|target| self.holds(*target)) {
+                            continue;
+                        }
+                        false
+                    }
+                    Resolution::Pointer => self.no_pointer_leads_inside(),
+                    Resolution::Unknown => false,
+                };
+                match (leaves, flow.is_reached(at)) {
+                    (true, true) => found.exits.push(Exit {
+                        address: at,
+                        kind: ExitKind::TailCall,
+                        conditional: false,
+                    }),
+                    (false, true) => found.undecided.push(Undecided::IndirectJump { at }),
+                    (leaves, false) => unreached.push((at, leaves)),
+                }
+            }
+        }
+        let unknown = !found.undecided.is_empty();
+        if unknown {
+            // It may lead to these.
+            for (at, leaves) in unreached {
+                match leaves {
+                    true => found.exits.push(Exit {
+                        address: at,
+                        kind: ExitKind::TailCall,
+                        conditional: false,
+                    }),
+                    false => found.undecided.push(Undecided::IndirectJump { at }),
+                }
+            }
+        }
+        unknown
+    }
+
+    /// All pointers into the text are known, and none leads behind the start of a part.
+    fn no_pointer_leads_inside(&self) -> bool {
+        let Some(targets) = self.around.targets else {
+            return false;
+        };
+        targets.pointers_known()
+            && targets.incomplete().is_none()
+            && self.parts.iter().all(|part| {
+                let inside = Extent::new(part.start.saturating_add(1), part.end);
+                targets.pointed_in(inside).is_none()
+            })
+    }
+
+    /// Returns, direct jumps, and the ends. `unknown` says that everything may be reached.
+    fn direct(&self, flow: &FunctionFlow, unknown: bool, found: &mut Exits) {
+        let mut runs_on = None;
+        let mut last_end = flow.extent().start;
+        for (record, reached) in flow.records() {
+            last_end = record.end();
+            let counts = reached || unknown;
+            let Some(instruction) = self.code.instruction_at(record.address, record.end()) else {
+                continue;
+            };
+            let at = record.address;
+            match record.kind {
+                Kind::Stop => match stop(&instruction) {
+                    Stop::Return if counts => found.exits.push(Exit {
+                        address: at,
+                        kind: ExitKind::Return,
+                        conditional: false,
+                    }),
+                    Stop::Return => found.unreached.push(at),
+                    Stop::FarReturn if counts => found.undecided.push(Undecided::FarReturn { at }),
+                    Stop::FarReturn | Stop::Never => {}
+                },
+                Kind::Jump | Kind::Conditional if counts && !self.holds(record.target) => {
+                    found.exits.push(Exit {
+                        address: at,
+                        kind: ExitKind::TailCall,
+                        conditional: record.kind == Kind::Conditional,
+                    });
+                }
+                _ => {}
+            }
+            runs_on = match (runs_on, goes_on(record, &instruction)) {
+                // Nops are passed, but not by what never comes that far.
+                (before, GoesOn::Nop) => before,
+                (_, GoesOn::Yes) if reached => Some(at),
+                _ => None,
+            };
+        }
+        if let Some(at) = flow.undecodable() {
+            // It is data unless something leads there.
+            if last_end == at && runs_on.is_some() || unknown {
+                found.undecided.push(Undecided::NoInstruction { at });
+            }
+        } else if let Some(at) = runs_on
+            && !self.holds(flow.extent().end)
+        {
+            found.undecided.push(Undecided::RunsOn { at });
+        }
+        if let Some(at) = flow.overlap() {
+            found.undecided.push(Undecided::NoInstruction { at });
+        }
+    }
+}
+
+enum Stop {
+    Return,
+    FarReturn,
+    Never,
+}
+
+/// What an instruction does behind which control never goes on.
+fn stop(instruction: &Instruction) -> Stop {
+    match (instruction.mnemonic(), instruction.flow_control()) {
+        (Mnemonic::Ret, _) => Stop::Return,
+        (_, FlowControl::Return) => Stop::FarReturn,
+        _ => Stop::Never,
+    }
+}
+
+enum GoesOn {
+    Yes,
+    Nop,
+    No,
+}
+
+/// Whether control comes behind an instruction that is a function's last one. A call
+/// that stands there never returns.
+fn goes_on(record: &Record, instruction: &Instruction) -> GoesOn {
+    if is_nop(instruction) {
+        return GoesOn::Nop;
+    }
+    let never = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Hlt | Mnemonic::Int3 | Mnemonic::Int1 | Mnemonic::Ud2
+    );
+    let call = matches!(record.kind, Kind::Call | Kind::IndirectCall);
+    match record.kind.falls_through() && !call && !never {
+        true => GoesOn::Yes,
+        false => GoesOn::No,
+    }
+}
