@@ -5,9 +5,10 @@ use capriole_event::{
     At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
     KeyKind, Operand, Shown,
 };
+use capriole_insn::ExitKind;
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::program::{Content, Fetch, Field, Source};
-use capriole_target::debug::{Debug, Described, Site as DebugSite, TypedFetch};
+use capriole_target::debug::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
 use capriole_target::resolve::{Body, Site};
 use capriole_trace::FieldInfo;
 use iced_x86::Register;
@@ -85,7 +86,12 @@ impl<'a> Reader<'a> {
 
     fn read(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         if spec.at == At::Return {
-            bail!("returns cannot be recorded yet; entries can: `p:` or without a letter");
+            known_at_return(spec)?;
+        }
+        if let Some(argument) = needed_result(spec)
+            && is_tail_jump(site)
+        {
+            bail!("a jump to another function has no result yet, which `{argument}` asks for");
         }
         if spec.reference_counter.is_some() {
             bail!("reference counters cannot be counted yet");
@@ -98,7 +104,9 @@ impl<'a> Reader<'a> {
 
     fn recorded(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         let mut fields = Fields::default();
-        for argument in &spec.arguments {
+        let tail = is_tail_jump(site);
+        let there = |argument: &&FetchArg| !tail || argument.fetch.base != Base::Retval;
+        for argument in spec.arguments.iter().filter(there) {
             self.push(argument, site, &mut fields)?;
         }
         fields.fetch.recorded = fields.fetch.fields.len();
@@ -190,9 +198,33 @@ impl<'a> Reader<'a> {
                 .map_err(|error| anyhow!("{error}"))?;
             return typed(&found, site);
         }
-        let field_type = argument.known_type().unwrap_or(FieldType::X64);
+        let field_type = match is_untyped_result(argument) {
+            true => self.result_type(site)?,
+            false => argument.known_type().unwrap_or(FieldType::X64),
+        };
         let field = known(&argument.fetch, field_type, site, 0)?;
         Ok((field, field_type))
+    }
+
+    /// The type of what the function of an exit returns: that of the source, if debug
+    /// information tells.
+    fn result_type(&mut self, site: &'a Site) -> anyhow::Result<FieldType> {
+        let Some(leaving) = &site.leaving else {
+            return Ok(FieldType::X64);
+        };
+        let entry = site.object.link(leaving.function);
+        let returned = self.debug_of(site).and_then(|debug| {
+            let place = debug.site(entry, None)?;
+            Ok(debug.returned(&place)?)
+        });
+        match returned {
+            Ok(Returned::Number(field_type)) => Ok(field_type),
+            Ok(Returned::Floating(c_type)) => bail!(
+                "the function returns `{c_type}`, and floating point results cannot be read \
+                 yet; $retval:x64 is whatever rax holds"
+            ),
+            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok(FieldType::X64),
+        }
     }
 
     /// `$arg*`: the parameters, as debug information names them.
@@ -213,6 +245,18 @@ impl<'a> Reader<'a> {
 
     /// What debug information says of a site.
     fn debug(&mut self, site: &'a Site) -> anyhow::Result<(&Debug<'a>, DebugSite)> {
+        let debug = self.debug_of(site)?;
+        let place = match &site.scope {
+            Some(place) => place.clone(),
+            None => debug
+                .site(site.link_address, site.symbol.as_deref())
+                .map_err(|error| anyhow!("{error}"))?,
+        };
+        Ok((debug, place))
+    }
+
+    /// The debug information of a site's object.
+    fn debug_of(&mut self, site: &'a Site) -> anyhow::Result<&Debug<'a>> {
         let path = site.object.path().to_owned();
         if !self.debug.contains_key(&path) {
             let debug = site
@@ -222,14 +266,7 @@ impl<'a> Reader<'a> {
                 .map_err(|error| anyhow!("{error}"))?;
             self.debug.insert(path.clone(), debug);
         }
-        let debug = self.debug.get(&path).context("it was opened")?;
-        let place = match &site.scope {
-            Some(place) => place.clone(),
-            None => debug
-                .site(site.link_address, site.symbol.as_deref())
-                .map_err(|error| anyhow!("{error}"))?,
-        };
-        Ok((debug, place))
+        self.debug.get(&path).context("it was opened")
     }
 
     /// The parameters and variables at a site.
@@ -352,6 +389,55 @@ impl Fields {
     }
 }
 
+/// Whether a site is a jump by which a function is left for another one.
+fn is_tail_jump(site: &Site) -> bool {
+    let leaving = site.leaving.as_ref();
+    leaving.is_some_and(|leaving| leaving.way == Ok(ExitKind::TailCall))
+}
+
+/// `$retval`, whose type is to be that of the source.
+pub fn is_untyped_result(argument: &FetchArg) -> bool {
+    argument.fetch.base == Base::Retval
+        && argument.fetch.derefs.is_empty()
+        && argument.field_type.is_none()
+}
+
+/// Refuses what is known at a function's entry only.
+fn known_at_return(spec: &EventSpec) -> anyhow::Result<()> {
+    for argument in &spec.arguments {
+        match &argument.fetch.base {
+            Base::Argument(_) | Base::AllArguments => bail!(
+                "field `{argument}`: the arguments of a function are not known at its return; \
+                 record its entry as well: `p:` or without a letter"
+            ),
+            Base::Variable(_) => bail!(
+                "field `{argument}`: variables are not known at a return, only $retval, \
+                 registers, the stack and memory"
+            ),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// An argument with the function's result without which the event means nothing: its filter,
+/// a key or an aggregate asks for it.
+fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
+    let filtered = spec.filter.as_ref().map(|filter| filter.names());
+    let filtered = filtered.unwrap_or_default();
+    let aggregation = &spec.aggregation;
+    let keys = aggregation.keys.iter().filter_map(|key| match &key.kind {
+        KeyKind::Field(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let aggregated = aggregation.aggregates.iter();
+    let aggregated = aggregated.filter_map(|aggregate| aggregate.field.as_deref());
+    let asked: Vec<&str> = filtered.into_iter().chain(keys).chain(aggregated).collect();
+    spec.arguments
+        .iter()
+        .find(|a| a.fetch.base == Base::Retval && asked.contains(&a.name.as_str()))
+}
+
 /// The 64-bit register that the machine encodes so.
 fn register(gpr: Gpr) -> Register {
     Register::RAX + u32::from(gpr.encoding())
@@ -413,7 +499,7 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
             })?;
             Source::Immediate(site.object.run_time(link))
         }
-        Base::Retval => bail!("$retval is known at a return only"),
+        Base::Retval => Source::Register(Register::RAX),
         Base::AllArguments | Base::Variable(_) => bail!("it has no place of its own"),
     };
     pointers.extend(asked.derefs.iter().map(|deref| deref.offset));

@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
@@ -193,7 +194,11 @@ pub struct Probed {
 impl Probed {
     /// `capriole: DOING 3 functions of process 17 (name)`, and until when.
     pub fn say_begin(&self, doing: &str, limit: Option<Duration>) {
-        let probed = self.dropped.iter().filter(|d| d.is_none()).count();
+        let probed = self.selected.iter().zip(&self.dropped);
+        let probed = probed
+            .filter(|(_, d)| d.is_none())
+            .map(|(event, _)| (event.definition, event.place_of_call()));
+        let probed = probed.collect::<HashSet<_>>().len();
         eprintln!(
             "capriole: {doing} {} of process {} ({}){}",
             units::counted(probed as u64, "function", "functions"),
@@ -209,19 +214,26 @@ impl Probed {
 
     /// How many functions are left out, and why, most frequent reason first.
     pub fn say_dropped(&self) {
+        let mut told = HashSet::new();
         let left_out: Vec<(&Selected, &String)> = self
             .selected
             .iter()
             .zip(&self.dropped)
             .filter_map(|(e, d)| Some((e, d.as_ref()?)))
+            .filter(|(e, _)| told.insert((e.definition, e.place_of_call())))
             .collect();
         if left_out.is_empty() {
             return;
         }
+        let all: HashSet<(usize, u64)> = self
+            .selected
+            .iter()
+            .map(|event| (event.definition, event.place_of_call()))
+            .collect();
         eprintln!(
             "capriole: left out: {} of {}; `capriole list` tells why. For example:",
             units::count(left_out.len() as u64),
-            units::counted(self.selected.len() as u64, "function", "functions")
+            units::counted(all.len() as u64, "function", "functions")
         );
         for (event, reason) in left_out.iter().take(3) {
             eprintln!("  {}: {reason}", event.name());

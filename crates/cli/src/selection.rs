@@ -1,30 +1,38 @@
 //! From what the user wrote to sites with plans.
 
-use crate::fields::{Fields, Purpose, Reader};
+use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
     definitions,
 };
+use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::{Body, Site, resolve};
-use capriole_trace::{EventInfo, RefusalInfo};
+use capriole_target::resolve::{Body, Leaving, Site, resolve};
+use capriole_trace::{EventInfo, RefusalInfo, Role};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An event at one site: what will be recorded there, and how it is reached.
+/// An event at one site: what will be recorded there, and how it is reached. That of a
+/// function's returns has several, one after the other.
 #[derive(Debug)]
 pub struct Selected {
-    /// The event's number in the trace.
+    /// The event's number in the trace: the place in the list of the first of its sites.
     pub id: u32,
+    /// What it is for a call of its function.
+    pub role: Role,
+    /// What it has in common with the events of the same function's entry and other exits:
+    /// the number of the first of them.
+    pub call: Option<u32>,
     /// Which of the events that the user wrote it is of, from 0 on.
     pub definition: usize,
     /// Where.
@@ -36,25 +44,46 @@ pub struct Selected {
     /// How, or why not.
     pub plan: Result<Plan, Refused>,
     /// Why it has no probe although it could have one: what the event asks for is not there
-    /// in this copy of the function.
+    /// in this copy of the function, or not all of its exits can have one.
     pub left_out: Option<String>,
     /// Whether the user named this very function, rather than a pattern.
     pub named: bool,
 }
 
 impl Selected {
-    /// The event's name: that which was given, or [`Selected::place`].
+    /// The event's name: that which was given, or the function's; at exits with what they are.
     pub fn name(&self) -> String {
-        self.given_name.clone().unwrap_or_else(|| self.place())
+        match (&self.given_name, self.role) {
+            (Some(name), Role::TailCall) => format!("{name}__tail"),
+            (Some(name), _) => name.clone(),
+            (None, Role::Return) => format!("{}__return", self.function()),
+            (None, Role::TailCall) => format!("{}__tail", self.function()),
+            (None, _) => self.place(),
+        }
+    }
+
+    /// The function, or the place in the file where it begins.
+    pub fn function(&self) -> String {
+        let Some(leaving) = &self.site.leaving else {
+            return self.place();
+        };
+        self.site.symbol.clone().unwrap_or_else(|| {
+            let object = &self.site.object;
+            let entry = object.link(leaving.function);
+            let offset = object.file().file_offset(entry).unwrap_or(entry);
+            format!("{}:{offset:#x}", object.name())
+        })
     }
 
     /// The function, with the offset if there is one, or the place in the file; of a copy
     /// that was inlined, which function, and there.
     pub fn place(&self) -> String {
-        let place = match (&self.site.symbol, self.site.offset) {
-            (Some(symbol), 0) => symbol.clone(),
-            (Some(symbol), offset) => format!("{symbol}+{offset:#x}"),
-            (None, _) => format!("{}:{:#x}", self.site.object.name(), self.site.file_offset),
+        let place = match (&self.site.symbol, self.offset()) {
+            (Some(symbol), Some(0)) => symbol.clone(),
+            (Some(symbol), Some(offset)) => format!("{symbol}+{offset:#x}"),
+            (None, _) | (_, None) => {
+                format!("{}:{:#x}", self.site.object.name(), self.site.file_offset)
+            }
         };
         match &self.site.body {
             Body::Inlined { function } => format!("{function} (inlined in {place})"),
@@ -62,10 +91,37 @@ impl Selected {
         }
     }
 
+    /// Bytes from the start of the function; `None` in a part of it that stands apart.
+    fn offset(&self) -> Option<u64> {
+        match &self.site.leaving {
+            Some(leaving) if leaving.function != self.site.extent.start => None,
+            _ => Some(self.site.offset),
+        }
+    }
+
+    /// Whether the site is where control leaves the function.
+    pub fn is_exit(&self) -> bool {
+        matches!(self.role, Role::Return | Role::TailCall)
+    }
+
+    /// What tells several sites of an event apart, for people: ` at main+0x12`.
+    pub fn at_exit(&self) -> String {
+        match self.is_exit() && self.site.leaving.as_ref().is_some_and(|l| l.way.is_ok()) {
+            true => format!(" at {}", self.place()),
+            false => String::new(),
+        }
+    }
+
+    /// What it is about, to be counted: the function that is left there, or else the place.
+    pub fn place_of_call(&self) -> u64 {
+        let leaving = self.site.leaving.as_ref();
+        leaving.map_or(self.site.address, |leaving| leaving.function)
+    }
+
     /// Why it has no probe.
     pub fn refused(&self) -> Option<String> {
         let refused = self.plan.as_ref().err().map(ToString::to_string);
-        refused.or_else(|| self.left_out.clone())
+        self.left_out.clone().or(refused)
     }
 
     /// `reserved`, `jump`, `region`, `int3`, or `none`.
@@ -102,6 +158,11 @@ impl Selected {
         if let Body::Inlined { function } = &self.site.body {
             site["inlined"] = json!(function);
         }
+        match self.role {
+            Role::Point | Role::Entry => {}
+            Role::Return => site["exit"] = json!("return"),
+            Role::TailCall => site["exit"] = json!("tail call"),
+        }
         if let Some(reason) = &self.left_out {
             site["left_out"] = json!(reason);
         }
@@ -122,7 +183,7 @@ impl Selected {
             id: self.id,
             name: self.name(),
             symbol: self.site.symbol.clone(),
-            symbol_offset: self.site.offset,
+            symbol_offset: self.offset().unwrap_or(0),
             object: self.site.object.path().to_string_lossy().into_owned(),
             build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
             offset: self.site.link_address,
@@ -138,8 +199,40 @@ impl Selected {
                     reason: r.to_string(),
                 })
                 .collect(),
+            role: self.role,
+            call: self.call,
         }
     }
+}
+
+/// The events of `sites`, each once, for the trace.
+pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
+    let mut infos: Vec<EventInfo> = Vec::new();
+    let mut known: HashMap<u32, usize> = HashMap::new();
+    for site in sites {
+        match known.entry(site.id) {
+            Entry::Vacant(new) => {
+                new.insert(infos.len());
+                infos.push(site.info());
+            }
+            Entry::Occupied(first) => {
+                let tactics = &mut infos[*first.get()].tactic;
+                if !tactics.split(", ").any(|tactic| tactic == site.tactic()) {
+                    *tactics = format!("{tactics}, {}", site.tactic());
+                }
+            }
+        }
+    }
+    // The one that a call was called after may not be recorded after all.
+    let mut calls: HashMap<u32, u32> = HashMap::new();
+    for info in &mut infos {
+        if let Some(call) = &mut info.call {
+            let there = known.contains_key(call);
+            let first = *calls.entry(*call).or_insert(info.id);
+            *call = if there { *call } else { first };
+        }
+    }
+    infos
 }
 
 /// Reads events: those of the command line, then those of files of definitions.
@@ -225,6 +318,7 @@ pub fn select(
         let same = last.is_some_and(|(other, before)| {
             std::ptr::eq(other, spec)
                 && Arc::ptr_eq(&before.object, &site.object)
+                && leaves(before) == leaves(site)
                 && before.body == Body::Own
                 && site.body == Body::Own
                 && is_alike(spec)
@@ -234,19 +328,21 @@ pub fn select(
             _ => reader.fields(spec, site).map(Arc::new),
         };
         // The function was named, not what the compiler made of it.
+        let tail = leaves(site) == Some(ExitKind::TailCall);
         fields.push(match site.body {
-            Body::Own => Ok(read?),
-            Body::Clone | Body::Inlined { .. } => read,
+            Body::Own if !tail => Ok(read?),
+            Body::Own | Body::Clone | Body::Inlined { .. } => read,
         });
         last = Some((spec, site));
     }
     drop(reader);
     // Two events may mean the same; one record of it will do.
-    let mut seen: HashSet<(u64, Body, Arc<Fields>)> = HashSet::new();
+    let mut seen: HashSet<(u64, Body, Option<Leaving>, Arc<Fields>)> = HashSet::new();
     // What is counted has a table for each definition.
     let several = events.len() > 1 && purpose == Purpose::Record;
     let mut is_new = |site: &Site, fields: &Arc<Fields>| {
-        !several || seen.insert((site.address, site.body.clone(), fields.clone()))
+        let (body, leaving) = (site.body.clone(), site.leaving.clone());
+        !several || seen.insert((site.address, body, leaving, fields.clone()))
     };
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
@@ -259,21 +355,43 @@ pub fn select(
     let plans = planner.plan_all(&sites);
     // Whether an event is recorded at all.
     let mut works = vec![false; events.len()];
-    for (((_, definition), fields), plan) in distinct.iter().zip(&plans) {
-        works[*definition] |= fields.is_ok() && plan.is_ok();
+    for (((site, definition), fields), plan) in distinct.iter().zip(&plans) {
+        let there = site.leaving.as_ref().is_none_or(|l| l.way.is_ok());
+        works[*definition] |= there && fields.is_ok() && plan.is_ok();
     }
-    let mut selected = Vec::with_capacity(plans.len());
+    let mut selected: Vec<Selected> = Vec::with_capacity(plans.len());
+    let mut ids: HashMap<(usize, u64, ExitKind), u32> = HashMap::new();
     for (((site, definition), fields), plan) in distinct.into_iter().zip(plans) {
         let spec = &events[definition];
-        let (fields, left_out) = match fields {
-            Ok(fields) => (fields, None),
-            Err(error) if !works[definition] => return Err(error),
-            Err(error) => (Arc::default(), Some(without_event(&error))),
+        let role = match &site.leaving {
+            None => Role::Point,
+            Some(leaving) => match leaving.way {
+                Ok(ExitKind::Return) | Err(_) => Role::Return,
+                Ok(ExitKind::TailCall) => Role::TailCall,
+            },
         };
-        // Of its copies one may be missing, but not all.
+        let missing = site.leaving.as_ref().and_then(|l| l.way.as_ref().err());
+        let (fields, left_out) = match (fields, missing) {
+            (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing.to_string())),
+            (Ok(fields), None) => (fields, None),
+            (Err(error), None) if !works[definition] => return Err(error),
+            (Err(error), None) => (Arc::default(), Some(without_event(&error))),
+        };
+        // Of its copies one may be missing, but not all; and jumps to other functions, from
+        // which there is nothing to record.
         let own = site.body == Body::Own || !works[definition];
+        let own = own && (role != Role::TailCall || left_out.is_none());
+        let next = selected.len() as u32;
+        let id = match (&site.leaving, leaves(&site)) {
+            (Some(leaving), Some(kind)) => *ids
+                .entry((definition, leaving.function, kind))
+                .or_insert(next),
+            _ => next,
+        };
         selected.push(Selected {
-            id: selected.len() as u32,
+            id,
+            role,
+            call: None,
             definition,
             site,
             fields,
@@ -283,7 +401,73 @@ pub fn select(
             named: own && (!spec.is_glob() || matches!(spec.place, Place::FileOffset(_))),
         });
     }
+    all_exits_or_none(&mut selected);
+    join_calls(&mut selected);
     Ok(selected)
+}
+
+/// How a site leaves its function, if it does.
+fn leaves(site: &Site) -> Option<ExitKind> {
+    site.leaving.as_ref()?.way.clone().ok()
+}
+
+/// With an exit that cannot be probed the others of its function are worth nothing: some
+/// calls would never end. (One that was named is an error, told later.)
+fn all_exits_or_none(selected: &mut [Selected]) {
+    let function =
+        |event: &Selected| Some((event.definition, event.site.leaving.as_ref()?.function));
+    let mut missing: HashMap<(usize, u64), String> = HashMap::new();
+    for event in selected.iter() {
+        if let (Some(function), Err(refused)) = (function(event), &event.plan)
+            && !event.named
+            && event.left_out.is_none()
+        {
+            let reason = || format!("its exit at {} cannot be probed: {refused}", event.place());
+            missing.entry(function).or_insert_with(reason);
+        }
+    }
+    for event in selected {
+        if let Some(reason) = function(event).and_then(|function| missing.get(&function)) {
+            event.left_out.get_or_insert_with(|| reason.clone());
+        }
+    }
+}
+
+/// Finds out which events are the entry and the exits of one function: of each the first
+/// that was written.
+fn join_calls(selected: &mut [Selected]) {
+    // Of each function that is left somewhere, the definition that says so.
+    let mut exits: HashMap<u64, (usize, u32)> = HashMap::new();
+    for event in selected.iter().filter(|event| event.left_out.is_none()) {
+        if let (Some(leaving), true) = (&event.site.leaving, event.is_exit()) {
+            let first = (event.definition, event.id);
+            exits.entry(leaving.function).or_insert(first);
+        }
+    }
+    let mut entries: HashMap<u64, u32> = HashMap::new();
+    for event in selected.iter_mut() {
+        let own = event.site.leaving.is_none() && event.site.body == Body::Own;
+        let address = event.site.address;
+        if own
+            && event.left_out.is_none()
+            && event.site.offset == 0
+            && exits.contains_key(&address)
+            && !entries.contains_key(&address)
+        {
+            entries.insert(address, event.id);
+            event.role = Role::Entry;
+            event.call = Some(event.id);
+        }
+    }
+    for event in selected.iter_mut().filter(|event| event.left_out.is_none()) {
+        if let Some(leaving) = &event.site.leaving
+            && let Some((definition, first)) = exits.get(&leaving.function)
+            && *definition == event.definition
+        {
+            let entry = entries.get(&leaving.function);
+            event.call = Some(*entry.unwrap_or(first));
+        }
+    }
 }
 
 /// What [`Reader::fields`] says, but for the event's text.
@@ -296,6 +480,7 @@ fn without_event(error: &anyhow::Error) -> String {
 fn is_alike(spec: &EventSpec) -> bool {
     let depends = |argument: &FetchArg| match argument.fetch.base {
         Base::Variable(_) | Base::AllArguments => true,
+        Base::Retval => is_untyped_result(argument), // its type
         // Which of them are on the stack depends on the place in the function.
         Base::Argument(number) => Gpr::of_argument(number).is_none(),
         _ => false,
@@ -372,19 +557,25 @@ pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects
 
 /// An error for events that the user named and that cannot be probed.
 pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
-    for event in selected.iter().filter(|e| e.named) {
+    for event in selected.iter().filter(|e| e.named && e.left_out.is_none()) {
         if let Err(refused) = &event.plan {
             bail!("{}", refusal(event, refused));
         }
     }
     if let Some(event) = selected.first()
-        && let Err(refused) = &event.plan
         && selected.iter().all(|e| e.refused().is_some())
     {
+        let example = match (&event.left_out, &event.plan) {
+            (None, Err(refused)) => refusal(event, refused),
+            (reason, _) => {
+                let reason = reason.as_deref().unwrap_or_default();
+                format!("{}: {reason}", event.function())
+            }
+        };
+        let functions: HashSet<u32> = selected.iter().map(|event| event.id).collect();
         bail!(
-            "none of {} can be probed; for example: {}",
-            units::counted(selected.len() as u64, "function", "functions"),
-            refusal(event, refused)
+            "none of {} can be probed; for example: {example}",
+            units::counted(functions.len() as u64, "function", "functions"),
         );
     }
     Ok(())
@@ -393,6 +584,14 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
 /// Why an event cannot be probed, for a person. An offset that was miscounted is
 /// answered with those that are right, in the way it was given.
 fn refusal(event: &Selected, refused: &Refused) -> String {
+    if event.is_exit() {
+        return format!(
+            "the returns of `{}` cannot be probed: its exit at {} has no probe: {refused}; its \
+             entry can be recorded: leave out `r` and `%return`",
+            event.function(),
+            event.place()
+        );
+    }
     let Some((_, Refusal::NotABoundary { site, instruction })) = refused.refusals.first() else {
         return format!(
             "{} cannot be probed: {refused}; `capriole check` shows the site",

@@ -136,6 +136,7 @@ impl Site {
             extent,
             body: Body::Own,
             scope: None,
+            leaving: None,
         })
     }
 
@@ -151,6 +152,7 @@ impl Site {
             address,
             body: Body::Own,
             scope: None,
+            leaving: None,
             ..self.clone()
         })
     }
@@ -408,6 +410,23 @@ fn analyse(site: &Site) -> Result<FunctionFlow, Refused> {
     let hints = Hints {
         landing_pads: object.landing_pads_in(site.extent),
         read: &read,
+    };
+    let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
+    let flow = flow.map_err(|_| outside(site))?;
+    // The other part of a function, which was split off, may jump to what nothing else does.
+    let jumps = object.targets_at(site.address).into_iter();
+    let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
+    let mut entries: Vec<u64> = jumps
+        .map(|jump| jump.0)
+        .filter(|target| flow.is_boundary(*target) && !flow.is_reached(*target))
+        .collect();
+    if entries.is_empty() {
+        return Ok(flow);
+    }
+    entries.extend(hints.landing_pads);
+    let hints = Hints {
+        landing_pads: &entries,
+        ..hints
     };
     FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
 }

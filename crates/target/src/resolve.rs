@@ -3,14 +3,16 @@
 mod choose;
 mod copies;
 mod error;
+mod exits;
 mod indirect;
 
 use std::sync::Arc;
 
-use capriole_event::{EventSpec, Place};
+use capriole_event::{At, EventSpec, Place};
 use capriole_insn::{Code, Extent};
 
 pub use error::{Candidate, ResolveError};
+pub use exits::{Leaving, NoExits};
 
 use crate::debug;
 use crate::object::{Object, ObjectError, Objects};
@@ -47,6 +49,8 @@ pub struct Site {
     pub body: Body,
     /// What names mean here, where that was found out already.
     pub scope: Option<debug::Site>,
+    /// If this is where control leaves the function ([`At::Return`]): how.
+    pub leaving: Option<Leaving>,
 }
 
 /// One of the places that a compiler puts a function's code at.
@@ -96,6 +100,9 @@ impl Site {
 /// make of it (inlined into other functions, or as clones), by address, as far as there is
 /// debug information about them; with an offset the function's own code only.
 ///
+/// An event at the return of a function gives its exits instead of its entry ([`Leaving`]). A
+/// function of a pattern whose exits cannot all be probed is there with the reason.
+///
 /// A name that contains `*`, `?` or `[` is first taken as it stands, so that
 /// `operator*` is found.
 ///
@@ -106,6 +113,8 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
     let mut sites = Vec::new();
     let chosen = choose::choose(objects, &spec.object)?;
     for object in chosen {
+        // What was found before this object.
+        let before = sites.len();
         match &spec.place {
             Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
             Place::Line { file, line } => sites.extend(at_line(object, file, *line)?),
@@ -120,6 +129,19 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
                 };
                 sites.extend(finder.sites()?);
             }
+        }
+        if spec.at == At::Return {
+            let entries = sites.split_off(before);
+            if let (Some(entry), Place::FileOffset(offset)) = (entries.first(), &spec.place)
+                && entry.offset != 0
+            {
+                return Err(ResolveError::NotAnEntry {
+                    offset: *offset,
+                    object: object.path().to_owned(),
+                });
+            }
+            let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
+            sites.extend(exits::of_functions(entries, named)?);
         }
     }
     Ok(sites)
@@ -174,6 +196,7 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
         extent: object.run_time_extent(extent),
         body: Body::Own,
         scope: None,
+        leaving: None,
     })
 }
 
@@ -285,6 +308,7 @@ impl Finder<'_> {
             extent: self.object.run_time_extent(extent),
             body: Body::Own,
             scope: None,
+            leaving: None,
         })
     }
 

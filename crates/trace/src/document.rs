@@ -108,7 +108,30 @@ pub struct TimeSpan {
     pub end_monotonic_ns: u64,
 }
 
-/// One event: a probe site and what is recorded there.
+/// What an event is for a call of its function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Nothing: some place is reached.
+    #[default]
+    Point,
+    /// It begins.
+    Entry,
+    /// It ends, and the function returns to its caller.
+    Return,
+    /// It ends by a jump to another function, which will return to the caller: there is no
+    /// return value.
+    TailCall,
+}
+
+impl Role {
+    fn is_point(&self) -> bool {
+        *self == Role::Point
+    }
+}
+
+/// One event: a probe site and what is recorded there. That of a function's returns, or of its
+/// tail jumps, may have several sites; then the first of them stands here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "stored::EventInfo")]
 pub struct EventInfo {
@@ -138,10 +161,18 @@ pub struct EventInfo {
     /// Whether a field may be unreadable when the event happens, so that each record says which
     /// of the first 64 were.
     pub faults: bool,
-    /// The tactic in use: `reserved`, `jump`, `region`, `int3`.
+    /// The tactic in use: `reserved`, `jump`, `region`, `int3`; with several sites, all that
+    /// are in use, parted by commas.
     pub tactic: String,
     /// Why better tactics were not used.
     pub refusals: Vec<RefusalInfo>,
+    /// What it is for a call of its function; absent if it is nothing.
+    #[serde(skip_serializing_if = "Role::is_point")]
+    pub role: Role,
+    /// What the events of one function's entry and exits have in common: the id of the entry
+    /// event, or, if there is none, of the first exit event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<u32>,
 }
 
 impl EventInfo {
@@ -214,7 +245,7 @@ mod stored {
     use capriole_event::FieldType;
     use serde::Deserialize;
 
-    use super::{FieldInfo, RefusalInfo, hex};
+    use super::{FieldInfo, RefusalInfo, Role, hex};
 
     #[derive(Deserialize)]
     pub(super) struct EventInfo {
@@ -235,6 +266,9 @@ mod stored {
         arguments: Option<Vec<String>>,
         tactic: String,
         refusals: Vec<RefusalInfo>,
+        #[serde(default)]
+        role: Role,
+        call: Option<u32>,
     }
 
     impl TryFrom<EventInfo> for super::EventInfo {
@@ -266,6 +300,8 @@ mod stored {
                 faults,
                 tactic: stored.tactic,
                 refusals: stored.refusals,
+                role: stored.role,
+                call: stored.call,
             })
         }
     }

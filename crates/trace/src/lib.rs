@@ -60,8 +60,8 @@ mod writer;
 pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use directory::DirectoryError;
 pub use document::{
-    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, RefusalInfo, Stop, Target,
-    TimeSpan, TraceInfo, Tracer,
+    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, RefusalInfo, Role, Stop,
+    Target, TimeSpan, TraceInfo, Tracer,
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use reader::{Event, Events, Trace};

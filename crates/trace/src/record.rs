@@ -273,6 +273,8 @@ pub(crate) mod tests {
             faults,
             tactic: String::new(),
             refusals: Vec::new(),
+            role: crate::Role::Point,
+            call: None,
         }
     }
 

@@ -111,10 +111,11 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
         let size = event.site.extent.end - event.site.extent.start;
         write!(
             out,
-            "{:>#18x}  {size:>7}  {:<8}  {}",
+            "{:>#18x}  {size:>7}  {:<8}  {}{}",
             event.site.address,
             event.tactic(),
-            event.name()
+            event.name(),
+            event.at_exit()
         )?;
         let remark = match &event.plan {
             Ok(plan) if event.left_out.is_none() && event.tactic() == "int3" => {

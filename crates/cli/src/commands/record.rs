@@ -4,7 +4,7 @@ mod recorder;
 
 use crate::fields::Purpose;
 use crate::probing::{Ended, Planned, Probed, Program, wait_for};
-use crate::selection::{self, Selected};
+use crate::selection;
 use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, signals};
 use anyhow::Context;
@@ -93,7 +93,7 @@ fn prepare(
     })?;
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.
-    let events = planned.kept().map(Selected::info).collect();
+    let events = selection::infos(planned.kept());
     let recorder = Recorder::create(&arguments.output, process, events, clock)?;
     let geometry =
         |journal| Geometry::for_buffer(arguments.buffer_size, machine::possible_cpus(), journal);

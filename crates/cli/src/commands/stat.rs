@@ -133,12 +133,9 @@ fn attach(
     let planned = Planned::new(process, events, breakpoints, Purpose::Count, |selected| {
         for (definition, spec) in events.iter().enumerate() {
             let sites = selected.iter().filter(|e| e.definition == definition);
-            let ids: Vec<u32> = sites.clone().map(|e| e.id).collect();
-            let ids = match ids[..] {
-                [] => 0..0,
-                [first, .., last] => first..last + 1,
-                [only] => only..only + 1,
-            };
+            let first = sites.clone().map(|e| e.id).min();
+            let last = sites.clone().map(|e| e.id).max();
+            let ids = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
             let usable = sites.filter(|e| e.left_out.is_none());
             let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
             let made = Kept::new(spec, &fields, ids, arguments.keys, &mut tables)?;
@@ -367,6 +364,13 @@ fn json(
     let mut events: Vec<Value> = Vec::new();
     for (event, calls) in by_event(&whole.groups) {
         let mut site = sites[event].take();
+        let same =
+            |(index, other): &(usize, &Selected)| *index != event && other.id as usize == event;
+        let others = probed.selected.iter().enumerate().filter(same);
+        let others: Vec<Value> = others.map(|(index, _)| sites[index].take()).collect();
+        if !others.is_empty() {
+            site["other_sites"] = json!(others);
+        }
         site["calls"] = json!(calls);
         site["calls_per_second"] = json!(per_second(calls, whole.time));
         events.push(site);

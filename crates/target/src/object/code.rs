@@ -217,7 +217,7 @@ impl ObjectCode {
         }
     }
 
-    /// Addresses in the object's data. An entry of a function there is called,
+    /// Addresses in the object's data. An entry of a named function there is called,
     /// and in the set already.
     fn insert_pointers(&mut self) -> Result<(), ObjectError> {
         let file = Arc::clone(&self.file);
@@ -232,7 +232,9 @@ impl ObjectCode {
         let mut insert = |link: u64| {
             if (lowest..highest).contains(&link)
                 && file.is_text(link)
-                && symbols.function_starting_at(link).is_none()
+                && symbols
+                    .function_starting_at(link)
+                    .is_none_or(|function| !function.is_named())
             {
                 self.insert(link.wrapping_add(self.bias));
             }

@@ -135,6 +135,24 @@ pub enum ResolveError {
         /// A loaded object that defines it.
         defined_in: Option<String>,
     },
+    /// A function was named whose returns cannot be probed.
+    #[error(
+        "the returns of `{function}` cannot be probed: {reason}; its entry can: leave out `r` and `%return`"
+    )]
+    NoExits {
+        /// The function.
+        function: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A return was asked for at a place that is not where a function begins.
+    #[error("no function begins at file offset {offset:#x} of {}: returns are those of a function", object.display())]
+    NotAnEntry {
+        /// The offset asked for.
+        offset: u64,
+        /// The file.
+        object: PathBuf,
+    },
     /// The offset is not one inside the function.
     #[error("`{symbol}` has {size} bytes: offset {offset:#x} is outside of it")]
     OffsetOutside {

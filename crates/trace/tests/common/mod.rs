@@ -52,6 +52,8 @@ pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
             tactic: "reserved".to_string(),
             reason: "there are no reserved bytes".to_string(),
         }],
+        role: capriole_trace::Role::Point,
+        call: None,
     }
 }
 

@@ -23,6 +23,7 @@ use capriole_target::planner::Planner;
 use capriole_target::process::Process;
 use capriole_target::recover::is_session;
 use capriole_target::resolve::resolve;
+use capriole_trace::Role;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -113,6 +114,8 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .zip(0..)
         .map(|((site, plan), id)| Selected {
             id,
+            role: Role::Point,
+            call: None,
             definition: 0,
             site,
             fields: Arc::default(),

@@ -13,8 +13,9 @@ pub(super) fn describe(event: &Selected) -> String {
     let site = &event.site;
     let _ = writeln!(
         text,
-        "{} in {}, file offset {:#x}, address {:#x}",
+        "{}{} in {}, file offset {:#x}, address {:#x}",
         event.name(),
+        event.at_exit(),
         site.object.path().display(),
         site.file_offset,
         site.address

@@ -21,11 +21,15 @@ impl Source {
         let memory = &probed.attached.memory;
         let mut groups: Vec<(Kept, Vec<usize>)> =
             kept.into_iter().map(|kept| (kept, Vec::new())).collect();
-        let events = probed.selected.iter().zip(&probed.dropped).enumerate();
-        for (number, (event, dropped)) in events {
+        // An event may have several sites.
+        for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
             if dropped.is_none() {
-                groups[event.definition].1.push(number);
+                groups[event.definition].1.push(event.id as usize);
             }
+        }
+        for (_, events) in &mut groups {
+            events.sort_unstable();
+            events.dedup();
         }
         Source {
             reader: TableReader::new(memory.memory.clone(), memory.geometry),

@@ -1,0 +1,73 @@
+//! What a function returns.
+
+use capriole_event::{Element, FieldType, Shown};
+use gimli::constants as dw;
+
+use super::error::DebugError;
+use super::scope::Site;
+use super::types::{Shape, is_signed};
+use super::units::Debug;
+
+/// What the function around a site returns, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Returned {
+    /// Nothing (`void`).
+    Nothing,
+    /// A number or an address in `rax`: numbers by sign and size, `bool` as `u8`, `char` as a
+    /// character, enumerations as numbers, pointers and references as `x64`.
+    Number(FieldType),
+    /// A floating point number, in a vector register or that of the coprocessor; with its
+    /// type in the source.
+    Floating(String),
+    /// A structure or something else of a kind that does not tell what `rax` is: if the
+    /// structure is large it is its address.
+    Other(String),
+}
+
+impl Debug<'_> {
+    /// What the function whose code is at a site returns; not that of a copy inlined there.
+    ///
+    /// # Errors
+    ///
+    /// The debug information is damaged.
+    pub fn returned(&self, site: &Site) -> Result<Returned, DebugError> {
+        self.begin();
+        let function = self.die(site.frames[0].key)?;
+        let Some(kind) = self.type_of(&function)? else {
+            return Ok(Returned::Nothing);
+        };
+        let c_type = || self.c_type(Some(kind));
+        let number = |shown, size| {
+            let bytes = matches!(size, 1 | 2 | 4 | 8).then_some(size as u8);
+            match bytes {
+                Some(bytes) => Returned::Number(FieldType {
+                    element: Element::Number {
+                        shown,
+                        bytes,
+                        bits: None,
+                    },
+                    count: None,
+                }),
+                None => Returned::Other(c_type()),
+            }
+        };
+        let of_sign = |signed| match signed {
+            true => Shown::Signed,
+            false => Shown::Unsigned,
+        };
+        Ok(match self.shape(Some(kind))? {
+            Shape::Void => Returned::Nothing,
+            Shape::Base {
+                encoding: dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_imaginary_float,
+                ..
+            } => Returned::Floating(c_type()),
+            Shape::Base { size: 1, name, .. } if name == "char" => number(Shown::Character, 1),
+            Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
+            Shape::Enumeration { size, signed } => number(of_sign(signed), size),
+            Shape::Pointer { .. } | Shape::Reference { .. } => number(Shown::Hexadecimal, 8),
+            Shape::Record { .. } | Shape::Array { .. } | Shape::Function | Shape::Other => {
+                Returned::Other(c_type())
+            }
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! Where control leaves a function: its exits as sites.
+
+use std::sync::Arc;
+
+use capriole_insn::{Code, Exit, ExitKind, Exits, Extent, Surroundings, Undecided};
+
+use super::{ResolveError, Site};
+use crate::object::{Object, ObjectCode};
+use crate::symbols::SymbolTable;
+
+/// Parts of a function that are looked for, each of which may lead to more.
+const MOST_PARTS: usize = 64;
+/// Places that a message names.
+const NAMED: usize = 4;
+
+/// What a site is to the function that it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Leaving {
+    /// Run-time address at which the function is entered.
+    pub function: u64,
+    /// How control leaves there. Else the site is the function's entry, and this is why its
+    /// exits cannot all be probed.
+    pub way: Result<ExitKind, NoExits>,
+}
+
+/// Why the exits of a function cannot be probed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum NoExits {
+    /// It has none.
+    #[error("it never returns: it ends the program or the thread, throws, or loops for ever")]
+    Never,
+    /// Some of them could not be found out.
+    #[error("not all of its exits are known: {}", told(.0))]
+    Undecided(Vec<Undecided>),
+    /// Conditional jumps to other functions.
+    #[error(
+        "it is left by {}, of which a probe cannot tell whether it is taken",
+        jumps(.0)
+    )]
+    Conditional(Vec<u64>),
+    /// Its code is not there.
+    #[error("its code is not known: a table of the file is damaged")]
+    Damaged,
+}
+
+fn told(undecided: &[Undecided]) -> String {
+    let mut told: Vec<String> = undecided
+        .iter()
+        .take(NAMED)
+        .map(ToString::to_string)
+        .collect();
+    if undecided.len() > NAMED {
+        told.push(format!("and {} more", undecided.len() - NAMED));
+    }
+    told.join("; ")
+}
+
+fn jumps(at: &[u64]) -> String {
+    let named: Vec<String> = at.iter().take(NAMED).map(|at| format!("{at:#x}")).collect();
+    let what = match at.len() {
+        1 => "a conditional jump at",
+        _ => "conditional jumps at",
+    };
+    let more = match at.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{what} {}{more}", named.join(", "))
+}
+
+impl NoExits {
+    /// The same with offsets from the function's name instead of addresses.
+    fn within(&self, function: &Site) -> String {
+        let mut text = self.to_string();
+        let addresses: Vec<u64> = match self {
+            NoExits::Undecided(undecided) => undecided.iter().map(Undecided::address).collect(),
+            NoExits::Conditional(at) => at.clone(),
+            NoExits::Never | NoExits::Damaged => Vec::new(),
+        };
+        let Some(name) = &function.symbol else {
+            return text;
+        };
+        for at in addresses.iter().filter(|at| function.extent.contains(**at)) {
+            let offset = at - function.extent.start;
+            text = text.replace(&format!("{at:#x}"), &format!("{name}+{offset:#x}"));
+        }
+        text
+    }
+}
+
+/// The exits of functions that were found by their entries: of each all of them, by address.
+/// A function whose exits cannot all be probed is an error if it was `named`, else it is its
+/// entry with the reason.
+pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>, ResolveError> {
+    let found = each(&entries);
+    let mut sites = Vec::new();
+    for (entry, found) in entries.into_iter().zip(found) {
+        match found {
+            Ok(exits) => sites.extend(exits),
+            Err(reason) if named => {
+                return Err(ResolveError::NoExits {
+                    reason: reason.within(&entry),
+                    function: entry.symbol.clone().unwrap_or_else(|| {
+                        format!("{}:{:#x}", entry.object.name(), entry.file_offset)
+                    }),
+                });
+            }
+            Err(reason) => sites.push(Site {
+                leaving: Some(Leaving {
+                    function: entry.address,
+                    way: Err(reason),
+                }),
+                ..entry
+            }),
+        }
+    }
+    Ok(sites)
+}
+
+/// The exits of each, found on all processors.
+fn each(entries: &[Site]) -> Vec<Result<Vec<Site>, NoExits>> {
+    for entry in entries {
+        // Once for each object, on all processors by itself.
+        let _ = entry.object.code();
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = entries.len().div_ceil(threads).max(64);
+    std::thread::scope(|scope| {
+        let shares = entries.chunks(share);
+        let find = |share: &[Site]| share.iter().map(of_function).collect::<Vec<_>>();
+        let work: Vec<_> = shares
+            .map(|share| scope.spawn(move || find(share)))
+            .collect();
+        work.into_iter()
+            .flat_map(|work| match work.join() {
+                Ok(found) => found,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+            .collect()
+    })
+}
+
+/// The exits of one function.
+fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
+    let looked = Looked::at(&entry.object, entry.extent).ok_or(NoExits::Damaged)?;
+    let (parts, found) = looked.function(entry.extent).ok_or(NoExits::Damaged)?;
+    if found.never_returns() {
+        return Err(NoExits::Never);
+    }
+    if !found.undecided.is_empty() {
+        return Err(NoExits::Undecided(found.undecided));
+    }
+    let conditional: Vec<u64> = found
+        .exits
+        .iter()
+        .filter(|exit| exit.conditional)
+        .map(|exit| exit.address)
+        .collect();
+    if !conditional.is_empty() {
+        return Err(NoExits::Conditional(conditional));
+    }
+    let site = |exit: &Exit| {
+        let part = parts.iter().find(|part| part.contains(exit.address))?;
+        let in_part = Site {
+            extent: *part,
+            ..entry.clone()
+        };
+        Some(Site {
+            leaving: Some(Leaving {
+                function: entry.address,
+                way: Ok(exit.kind),
+            }),
+            body: entry.body.clone(),
+            ..in_part.at(exit.address)?
+        })
+    };
+    found
+        .exits
+        .iter()
+        .map(|exit| site(exit).ok_or(NoExits::Damaged))
+        .collect()
+}
+
+/// An object, as far as exits depend on it.
+struct Looked<'a> {
+    object: &'a Object,
+    symbols: &'a SymbolTable,
+    all: &'a ObjectCode,
+    code: Code<'a>,
+}
+
+impl<'a> Looked<'a> {
+    fn at(object: &'a Arc<Object>, extent: Extent) -> Option<Looked<'a>> {
+        let all = object.code().ok()?;
+        Some(Looked {
+            object,
+            symbols: object.symbols().ok()?,
+            all,
+            code: all.code_at(extent.start)?,
+        })
+    }
+
+    /// The parts of a function, its own code first, and its exits.
+    fn function(&self, extent: Extent) -> Option<(Vec<Extent>, Exits)> {
+        let mut parts = vec![extent];
+        parts.extend(self.cold_by_name(extent));
+        loop {
+            let found = self.exits(&parts)?;
+            let before = parts.len();
+            for exit in &found.exits {
+                let target = (exit.kind == ExitKind::TailCall)
+                    .then(|| self.target(exit.address))
+                    .flatten();
+                if let Some(part) = target.and_then(|target| self.part(target, &parts))
+                    && !parts.contains(&part)
+                {
+                    parts.push(part);
+                }
+            }
+            if parts.len() == before || parts.len() > MOST_PARTS {
+                return Some((parts, found));
+            }
+        }
+    }
+
+    fn exits(&self, parts: &[Extent]) -> Option<Exits> {
+        let pads = |extent| self.all.landing_pads_in(extent).to_vec();
+        let read = |address, size| self.all.read(address, size);
+        let around = Surroundings {
+            landing_pads: &pads,
+            read: &read,
+            targets: self.all.targets_at(self.code.address),
+        };
+        Exits::find(&self.code, parts, &around).ok()
+    }
+
+    /// Where a direct jump leads.
+    fn target(&self, jump: u64) -> Option<u64> {
+        let instruction = self.code.instruction_at(jump, self.code.extent().end)?;
+        let target = instruction.near_branch_target();
+        (target != 0).then_some(target)
+    }
+
+    /// What is called like the function, but for `.cold`: only exceptions may lead there. If
+    /// there are several, of functions of one name, a jump has to tell.
+    fn cold_by_name(&self, extent: Extent) -> Option<Extent> {
+        let function = self
+            .symbols
+            .function_starting_at(self.object.link(extent.start))?;
+        let mut colds = self.symbols.names(function).filter_map(|name| {
+            let whole = self.symbols.exact(name.linkage);
+            let cold = self.symbols.exact(&format!("{}.cold", name.linkage));
+            match (whole.as_slice(), cold.as_slice()) {
+                ([_], [cold]) => Some(cold.function.extent),
+                _ => None,
+            }
+        });
+        let cold = self.object.run_time_extent(colds.next()?);
+        self.code.get(cold).map(|_| cold)
+    }
+
+    /// The part of the function around an address to which it jumps: code that was split
+    /// off, by its name, or else that has no name and that nothing but the function leads to.
+    fn part(&self, target: u64, parts: &[Extent]) -> Option<Extent> {
+        let function = self.symbols.function_at(self.object.link(target))?;
+        let extent = self.object.run_time_extent(function.extent);
+        self.code.get(extent)?;
+        if self.symbols.is_split_off(function) {
+            return Some(extent);
+        }
+        if function.is_named() || self.all.is_go() {
+            return None;
+        }
+        let targets = self.all.targets_at(extent.start)?;
+        let start = Extent::new(extent.start, extent.start + 1);
+        let own =
+            |source: u64| extent.contains(source) || parts.iter().any(|part| part.contains(source));
+        let alone = !targets.called(extent.start)
+            && targets.pointers_known()
+            && targets.pointed_in(start).is_none()
+            && targets.crossing_into(extent).iter().all(|jump| own(jump.1));
+        alone.then_some(extent)
+    }
+}
