@@ -221,7 +221,7 @@ impl Planner {
     pub fn plan(&self, site: &Site) -> Planned {
         let flow = analyse(site)?;
         let mut placer = self.placer(site);
-        self.plan_in(site, &flow, Some(&mut placer))
+        self.plan_in(site, &flow, Some(&mut placer), &[])
     }
 
     /// Plans every instruction of a function from an address on, each as if it was the only
@@ -233,9 +233,9 @@ impl Planner {
         let flow = analyse(function)?;
         let placer = self.placer(function);
         let plan = |site: Site| {
-            let plan = self.plan_in(&site, &flow, None);
+            let plan = self.plan_in(&site, &flow, None, &[]);
             match wants_placing(&plan) {
-                true => self.plan_in(&site, &flow, Some(&mut placer.clone())),
+                true => self.plan_in(&site, &flow, Some(&mut placer.clone()), &[]),
                 false => plan,
             }
         };
@@ -245,8 +245,14 @@ impl Planner {
     }
 
     /// Plans a site of a function that has been analysed; without a placer, only by
-    /// the tactics that need none.
-    fn plan_in(&self, site: &Site, flow: &FunctionFlow, placer: Option<&mut Placer>) -> Planned {
+    /// the tactics that need none. The instructions at `others` have to stay where they are.
+    fn plan_in(
+        &self,
+        site: &Site,
+        flow: &FunctionFlow,
+        placer: Option<&mut Placer>,
+        others: &[u64],
+    ) -> Planned {
         let object = site.object.code().map_err(|_| damaged())?;
         let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
         let targets = object
@@ -256,21 +262,44 @@ impl Planner {
             let function = symbols.function_at(site.link_address);
             function.is_none_or(|f| symbols.is_split_off(f))
         });
+        let others = others.iter().filter(|other| **other != site.address);
+        let others = others.map(|other| Extent::new(*other, other + 1));
+        let kept: Vec<Extent> = object.forbidden().iter().copied().chain(others).collect();
         let input = SiteInput {
             code: &code,
             flow,
             site: site.address,
             targets,
             padding_end: object.padding_end(site.extent),
-            forbidden: object.forbidden(),
+            forbidden: &kept,
             shadow_stack: self.shadow_stack,
             int3: self.breakpoints_in(site),
             go: object.is_go(),
             split_part,
         };
+        let own = object.forbidden().len();
+        let explain = |refusals: &mut Vec<(Tactic, Refusal)>| {
+            for (_, refusal) in refusals {
+                if let Refusal::Forbidden { range } = refusal
+                    && kept[own..].contains(range)
+                {
+                    *refusal = Refusal::BytesInUse { at: range.start };
+                }
+            }
+        };
         let shape = match placer {
-            None => choose(&input)?,
-            Some(placer) => choose_placed(&input, placer)?,
+            None => choose(&input),
+            Some(placer) => choose_placed(&input, placer),
+        };
+        let shape = match shape {
+            Ok(mut shape) => {
+                explain(&mut shape.refusals);
+                shape
+            }
+            Err(mut refused) => {
+                explain(&mut refused.refusals);
+                return Err(refused);
+            }
         };
         // A breakpoint's shape covers one byte; more never hurts.
         let end = shape.covered.end.max(shape.covered.start + 1);
@@ -307,7 +336,7 @@ impl Planner {
                 for function in &functions[from..functions.len().min(from + PORTION)] {
                     let flow = analyse(sites[function[0]]);
                     for &index in function {
-                        let planned = |flow| self.plan_in(sites[index], flow, None);
+                        let planned = |flow| self.plan_in(sites[index], flow, None, &[]);
                         let plan = flow.as_ref().map_err(Clone::clone).and_then(planned);
                         let _ = plans[index].set(plan);
                     }
@@ -328,25 +357,34 @@ impl Planner {
             .into_iter()
             .map(|plan| plan.into_inner().unwrap_or_else(|| Err(never())))
             .collect();
-        self.place_rest(sites, &functions, &mut plans, self.placer(first));
+        let mut wanted: Vec<u64> = sites.iter().map(|site| site.address).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        self.place_rest(sites, &functions, &mut plans, self.placer(first), &wanted);
         plans
     }
 
-    /// The second pass: sites that no free jump reaches.
+    /// The second pass: sites that no free jump reaches, and those whose jump would cover
+    /// another of the sites, all of which are `wanted`.
     fn place_rest(
         &self,
         sites: &[&Site],
         functions: &[Vec<usize>],
         plans: &mut [Planned],
         mut placer: Placer,
+        wanted: &[u64],
     ) {
+        let covers: Vec<bool> = plans.iter().map(|plan| covers_any(plan, wanted)).collect();
+        let is_left = |index: usize, plan: &Planned| covers[index] || wants_placing(plan);
         // What the others change; and the instructions of those that are to come,
         // so that none of them is made to give way.
-        for plan in plans.iter().filter(|plan| !wants_placing(plan)).flatten() {
+        let settled = plans.iter().enumerate();
+        let settled = settled.filter(|(index, plan)| !is_left(*index, plan));
+        for plan in settled.filter_map(|(_, plan)| plan.as_ref().ok()) {
             let covered = plan.shape.covered;
             placer.take(covered.start..covered.end);
         }
-        let left = |index: &usize| wants_placing(&plans[*index]);
+        let left = |index: &usize| is_left(*index, &plans[*index]);
         let rest: Vec<&Vec<usize>> = functions.iter().filter(|f| f.iter().any(left)).collect();
         for &index in rest.iter().copied().flatten().filter(|index| left(index)) {
             placer.want(own_bytes(sites[index], &plans[index]));
@@ -357,16 +395,25 @@ impl Planner {
                 continue;
             };
             for &index in function {
-                if !wants_placing(&plans[index]) {
+                if !is_left(index, &plans[index]) {
                     continue;
                 }
                 let site = sites[index];
+                let function = Extent::new(site.extent.start, site.extent.end + 1);
+                let others = match covers[index] {
+                    true => within(wanted, function),
+                    false => &[],
+                };
                 if let Some(same) = placed.get(&site.address) {
                     plans[index] = plans[*same].clone();
                     continue;
                 }
                 placer.give_back(own_bytes(site, &plans[index]));
-                plans[index] = self.plan_in(site, &flow, Some(&mut placer));
+                let planned = self.plan_in(site, &flow, Some(&mut placer), others);
+                // Rather this one alone than the others alone.
+                if planned.is_ok() || !covers[index] {
+                    plans[index] = planned;
+                }
                 if let Ok(plan) = &plans[index] {
                     let covered = plan.shape.covered;
                     placer.take(covered.start..covered.end);
@@ -375,6 +422,21 @@ impl Planner {
             }
         }
     }
+}
+
+/// Those of some ascending addresses that lie in `extent`.
+fn within(addresses: &[u64], extent: Extent) -> &[u64] {
+    let start = addresses.partition_point(|address| *address < extent.start);
+    let tail = &addresses[start..];
+    &tail[..tail.partition_point(|address| *address < extent.end)]
+}
+
+/// Whether a plan changes, or moves, an instruction at one of `wanted` behind its own.
+fn covers_any(plan: &Planned, wanted: &[u64]) -> bool {
+    plan.as_ref().is_ok_and(|plan| {
+        let covered = plan.shape.covered;
+        !within(wanted, Extent::new(plan.shape.site + 1, covered.end)).is_empty()
+    })
 }
 
 /// Whether a site was not reached by a tactic of the first pass, and could be.
