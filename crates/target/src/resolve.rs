@@ -11,7 +11,7 @@ use std::sync::Arc;
 use capriole_event::{At, EventSpec, Place};
 use capriole_insn::{Code, Extent};
 
-pub use error::{Candidate, ResolveError};
+pub use error::{Candidate, Namesake, ResolveError};
 pub use exits::{Leaving, NoExits};
 
 use crate::debug;
@@ -224,15 +224,15 @@ impl Finder<'_> {
                 self.one(&found).map(|site| vec![site])
             }
             [] => {
-                let copies = self.copies(None);
+                let copies = self.only_copies()?;
                 if copies.is_empty() {
                     return Err(self.not_a_function());
                 }
                 Ok(copies)
             }
-            found => {
+            found @ [own, ..] => {
                 let mut sites = vec![self.one(found)?];
-                sites.extend(self.copies(found.first()));
+                sites.extend(self.copies(own));
                 Ok(sites)
             }
         }

@@ -226,6 +226,40 @@ fn parts_are_no_calls_and_clones_are() {
     }
 }
 
+/// Of a function with code of its own, GCC makes two clones.
+const CLONES: &str = r#"
+volatile int sink;
+__attribute__((noinline)) static int same(int n, int always)
+{
+	sink = always;
+	for (int i = 0; i < always; i++) sink += n ^ sink;
+	return sink;
+}
+int (*volatile pointer)(int, int) = same;
+__attribute__((noinline)) int a(int x) { return same(x, 8) + same(x + 1, 8); }
+__attribute__((noinline)) int b(int x) { return same(x, 9) + same(x + 3, 9); }
+int main(int argc, char **argv) { return a(argc) + b(argc) + pointer(argc, argc); }
+"#;
+
+#[test]
+fn the_name_of_a_clone_means_only_that() {
+    let shop = Workshop::new();
+    let Some(program) = shop.compile("gcc", &["-g", "-O3"], CLONES, "clones") else {
+        return;
+    };
+    let objects = Objects::offline(&program).unwrap();
+    let main = objects.main().unwrap();
+    if main.symbols().unwrap().exact("same.constprop.0").is_empty() {
+        println!("skipped: this gcc does not clone the function");
+        return;
+    }
+    let sites = find(&objects, ":same").unwrap();
+    assert_eq!(sites[0].body, Body::Own);
+    assert!(sites.len() > 1);
+    let site = find_one(&objects, ":same.constprop.0");
+    assert_eq!((site.body, site.offset), (Body::Own, 0));
+}
+
 #[test]
 fn qualified_names_mean_that_function_only() {
     let shop = Workshop::new();
@@ -252,8 +286,17 @@ int main(int argc, char **) { shop::Order order; return order.add(argc) + order.
             };
             sites.iter().map(name).collect()
         };
+        // Overloads are functions of their own, as they are with symbols.
+        let said = complaint(&objects, ":shop::Order::add");
+        let (first, rest) = said.split_once('\n').unwrap();
+        assert_eq!(first, "`shop::Order::add` names 2 functions; choose one:");
+        let names: Vec<_> = rest
+            .lines()
+            .map(|line| line.split_once("  declared at ").unwrap())
+            .map(|(name, _)| name.trim())
+            .collect();
         assert_eq!(
-            functions(":shop::Order::add"),
+            names,
             ["shop::Order::add(long)", "shop::Order::add(long, long)"]
         );
         assert_eq!(

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use gimli::constants as dw;
 
 use super::error::DebugError;
+use super::origin::{Declarations, Origin};
 use super::scope::Site;
 use super::units::{Debug, DieKey};
 use crate::symbols::demangle::{demangle, is_mangled, last_identifier, without_blanks};
@@ -18,6 +19,8 @@ pub struct FunctionPlace {
     pub inlined_into: Option<String>,
     /// What names mean there.
     pub site: Site,
+    /// Which of the functions of that name it is.
+    pub origin: Origin,
 }
 
 /// `wanted` is a name of the function: as in the source, the linker's, or the latter
@@ -40,7 +43,8 @@ impl Debug<'_> {
     /// The places at which a function is entered, by address: its own code and each copy
     /// that was inlined. The name is one that [`SymbolTable::exact`] would take: mangled, or
     /// demangled with or without parameters. Functions that have no mangled name (those of C,
-    /// and what GCC knows to be local in C++) are called as in the source.
+    /// and what GCC knows to be local in C++) are called as in the source. Several functions may
+    /// have the name: see [`FunctionPlace::origin`].
     ///
     /// [`SymbolTable::exact`]: crate::symbols::SymbolTable::exact
     ///
@@ -69,6 +73,7 @@ impl Debug<'_> {
             });
         }
         let mut called: HashMap<DieKey, String> = HashMap::new();
+        let mut declared = Declarations::new();
         let mut places = Vec::new();
         for index in indices {
             let body = &names.bodies[index as usize];
@@ -84,6 +89,10 @@ impl Debug<'_> {
             if !is_called(name, plain, linkage) || self.is_part(&site) {
                 continue;
             }
+            let Ok(die) = self.die(body.key) else {
+                continue;
+            };
+            let origin = self.origin(&die, &mut declared);
             let inlined_into = body.within.map(|key| {
                 let entry = called.entry(key);
                 entry.or_insert_with(|| self.title(key)).clone()
@@ -92,10 +101,14 @@ impl Debug<'_> {
                 address: body.address,
                 inlined_into,
                 site,
+                origin,
             });
         }
         places.sort_by_key(|place| (place.address, place.site.chosen));
-        places.dedup_by_key(|place| place.address);
+        // Several units may describe one body.
+        places.dedup_by(|later, earlier| {
+            later.address == earlier.address && later.origin.is_same(&earlier.origin)
+        });
         match places.is_empty() {
             true => Err(DebugError::UnknownFunction(name.to_owned())),
             false => Ok(places),

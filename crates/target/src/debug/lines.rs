@@ -246,8 +246,14 @@ fn components(path: &str) -> Vec<&str> {
     parts
 }
 
+/// A path without `.` and with `..` carried out.
+pub(super) fn normal(path: &str) -> String {
+    let root = if path.starts_with('/') { "/" } else { "" };
+    format!("{root}{}", components(path).join("/"))
+}
+
 /// Compilation directory, directory and name of a file.
-fn file_path(unit: &Loaded<'_>, header: &Header<'_>, index: u64) -> Option<String> {
+pub(super) fn file_path(unit: &Loaded<'_>, header: &Header<'_>, index: u64) -> Option<String> {
     let file = header.file(index)?;
     let text = |value| {
         let bytes = unit.dwarf.attr_string(&unit.unit, value).ok()?;

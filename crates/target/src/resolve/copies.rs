@@ -1,36 +1,84 @@
-//! What else a function's name means: the copies that compilers make of it.
+//! What else a function's name means: the copies that compilers make of it. Other functions
+//! that have the same name are told apart by where debug information says that they come from.
 //!
 //! They are known from debug information. Nobody reads that for a pattern: it takes a moment
 //! for large programs.
 
 use capriole_event::At;
 
-use super::{Body, Finder, Site, at_file_offset};
-use crate::debug::FunctionPlace;
-use crate::symbols::{Found, display};
+use super::{Body, Finder, Namesake, ResolveError, Site, at_file_offset};
+use crate::debug::{Debug, FunctionPlace, Origin};
+use crate::symbols::{Binding, Found, display};
+
+/// A function with all of its places that are known.
+struct Whole {
+    /// What its places say about where it comes from, each once.
+    origins: Vec<Origin>,
+    places: Vec<FunctionPlace>,
+}
 
 impl Finder<'_> {
-    /// The places of the function `own`, or else of one with the name asked for, but that of
-    /// its symbol. Nothing without debug information.
-    pub(super) fn copies(&self, own: Option<&Found<'_>>) -> Vec<Site> {
-        if self.offset != 0 || self.spec.at != At::Entry {
-            return Vec::new();
-        }
-        let Ok(debug) = self.object.file().debug() else {
+    /// The places of the function of a symbol, but that of the symbol itself. Not those of
+    /// others that have its name. Nothing without debug information.
+    pub(super) fn copies(&self, own: &Found<'_>) -> Vec<Site> {
+        let Some(debug) = self.debug() else {
             return Vec::new();
         };
-        let start = own.map(|own| own.function.extent.start);
-        let places = match own {
-            Some(own) => debug
-                .functions(own.name.linkage)
-                .or_else(|_| debug.functions_like(own.function.extent.start)),
-            None => debug.functions(self.pattern),
-        };
-        let places = places.unwrap_or_default().into_iter();
+        let start = own.function.extent.start;
+        let whole = of_symbol(&debug, own);
+        let places = whole.into_iter().flat_map(|whole| whole.places);
         places
-            .filter(|place| Some(place.address) != start)
+            .filter(|place| place.address != start)
             .filter_map(|place| self.copy(place))
             .collect()
+    }
+
+    /// The places of the function of the name asked for, which no symbol has. Nothing without
+    /// debug information.
+    ///
+    /// # Errors
+    ///
+    /// Several functions have the name.
+    pub(super) fn only_copies(&self) -> Result<Vec<Site>, ResolveError> {
+        let Some(debug) = self.debug() else {
+            return Ok(Vec::new());
+        };
+        let places = debug.functions(self.pattern).unwrap_or_default();
+        let mut found: Vec<(Namesake, Vec<Site>)> = Vec::new();
+        for whole in apart(places) {
+            let Some(first) = whole.places.first() else {
+                continue;
+            };
+            let frame = first.site.frame();
+            let name = frame.linkage_name.as_deref().unwrap_or(&frame.name);
+            let mut namesake = Namesake {
+                symbol: display(name).into_owned(),
+                declared: whole.origins.iter().find_map(|o| o.declared.clone()),
+                object: self.object.path().to_owned(),
+                file_offsets: Vec::new(),
+            };
+            let places = whole.places.into_iter();
+            let sites: Vec<Site> = places.filter_map(|place| self.copy(place)).collect();
+            if !sites.is_empty() {
+                namesake.file_offsets = sites.iter().map(|site| site.file_offset).collect();
+                found.push((namesake, sites));
+            }
+        }
+        if found.len() > 1 {
+            return Err(ResolveError::AmbiguousCopies {
+                symbol: self.pattern.to_owned(),
+                candidates: found.into_iter().map(|(namesake, _)| namesake).collect(),
+            });
+        }
+        Ok(found.pop().map(|(_, sites)| sites).unwrap_or_default())
+    }
+
+    /// What to ask for copies, if the event can mean them.
+    fn debug(&self) -> Option<Debug<'_>> {
+        if self.offset != 0 || self.spec.at != At::Entry {
+            return None;
+        }
+        self.object.file().debug().ok()
     }
 
     fn copy(&self, place: FunctionPlace) -> Option<Site> {
@@ -73,4 +121,73 @@ impl Finder<'_> {
             ..site
         })
     }
+}
+
+/// The function whose own code is that of a symbol.
+fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
+    let (start, linkage) = (own.function.extent.start, own.name.linkage);
+    let is_own = |place: &FunctionPlace| place.address == start && !place.site.frame().inlined;
+    let has_own = |whole: &Whole| whole.places.iter().any(is_own);
+    let named = debug.functions(linkage).unwrap_or_default();
+    let mut named = apart(named);
+    if let Some(at) = named.iter().position(has_own) {
+        return Some(named.swap_remove(at));
+    }
+    // It has another name in the debug information.
+    let like = debug.functions_like(start).unwrap_or_default();
+    if let Some(whole) = apart(like).into_iter().find(has_own) {
+        return (!is_clone(&whole, linkage)).then_some(whole);
+    }
+    // Its own code was compiled without debug information, and others inlined it.
+    let shared = own.name.binding != Binding::Local;
+    let is_it = |origin: &Origin| shared && origin.is_external(linkage);
+    named
+        .into_iter()
+        .find(|whole| whole.origins.iter().any(is_it))
+}
+
+/// The name is that of one copy (`name.constprop.0`), and means only that.
+fn is_clone(whole: &Whole, linkage: &str) -> bool {
+    whole.places.iter().any(|place| {
+        let frame = place.site.frame();
+        let name = frame.linkage_name.as_deref().unwrap_or(&frame.name);
+        let mark = linkage.strip_prefix(name);
+        mark.is_some_and(|mark| mark.starts_with('.'))
+    })
+}
+
+/// Puts the places of each function together. Within a function they stay in their order, and
+/// functions are in the order of their first places.
+fn apart(places: Vec<FunctionPlace>) -> Vec<Whole> {
+    let mut found: Vec<Whole> = Vec::new();
+    for place in places {
+        let is_same = |whole: &Whole| whole.origins.iter().any(|o| o.is_same(&place.origin));
+        let mut fitting = (0..found.len()).filter(|&index| is_same(&found[index]));
+        let Some(first) = fitting.next() else {
+            found.push(Whole {
+                origins: vec![place.origin.clone()],
+                places: vec![place],
+            });
+            continue;
+        };
+        // It shows that these are one.
+        let joined: Vec<usize> = fitting.collect();
+        for &index in joined.iter().rev() {
+            let other = found.remove(index);
+            found[first].origins.extend(other.origins);
+            found[first].places.extend(other.places);
+        }
+        let whole = &mut found[first];
+        if !whole.origins.contains(&place.origin) {
+            whole.origins.push(place.origin.clone());
+        }
+        whole.places.push(place);
+    }
+    for whole in &mut found {
+        whole
+            .places
+            .sort_by_key(|place| (place.address, place.site.chosen));
+        whole.places.dedup_by_key(|place| place.address);
+    }
+    found
 }

@@ -35,6 +35,40 @@ impl fmt::Display for Candidate {
     }
 }
 
+/// One of several functions that a name may mean and that have no symbol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namesake {
+    /// The name as a person reads it.
+    pub symbol: String,
+    /// Source file, as debug information calls it, and line of its declaration.
+    pub declared: Option<(String, u64)>,
+    /// The object's file.
+    pub object: PathBuf,
+    /// Where it is entered: its own code and its inlined copies, as offsets in that file.
+    pub file_offsets: Vec<u64>,
+}
+
+/// How many places a message names for each function.
+const PLACES: usize = 4;
+
+impl fmt::Display for Namesake {
+    /// Its name, where it is declared, and its places as they can be written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.symbol)?;
+        if let Some((file, line)) = &self.declared {
+            write!(f, "  declared at {file}:{line}")?;
+        }
+        for (index, offset) in self.file_offsets.iter().take(PLACES).enumerate() {
+            let before = if index == 0 { ", code at" } else { "," };
+            write!(f, "{before} {}:{offset:#x}", self.object.display())?;
+        }
+        match self.file_offsets.len().saturating_sub(PLACES) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
 /// Why an event's place was not found.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ResolveError {
@@ -171,6 +205,15 @@ pub enum ResolveError {
         /// The file.
         object: PathBuf,
     },
+    /// No symbol has the name, but several functions without a symbol: overloads, or local
+    /// functions of several source files, that were inlined wherever they are called.
+    #[error("`{symbol}` names {} functions; choose one{}:{}", candidates.len(), namesake_help(candidates), list(candidates))]
+    AmbiguousCopies {
+        /// What was asked for.
+        symbol: String,
+        /// The functions.
+        candidates: Vec<Namesake>,
+    },
 }
 
 fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
@@ -183,6 +226,16 @@ fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
 fn quoted(names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     names.join(", ")
+}
+
+/// Local functions of C have nothing but their code to tell them apart.
+fn namesake_help(candidates: &[Namesake]) -> &'static str {
+    let mut names: Vec<&str> = candidates.iter().map(|c| c.symbol.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).any(|pair| pair[0] == pair[1]) {
+        true => " by a line of its code (FILE:LINE) or by offset",
+        false => "",
+    }
 }
 
 fn loaded(nearest: &[String]) -> String {
