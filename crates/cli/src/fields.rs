@@ -1,5 +1,6 @@
 //! From the words of an event to what its probe fetches.
 
+use crate::calls;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
@@ -484,6 +485,10 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
             pointers.push(8 * i64::from(*word));
             stack
         }
+        Base::Latency => match &site.leaving {
+            Some(leaving) => Source::Latency(calls::number(leaving.function)),
+            None => bail!("how long a call took is known at its end only"),
+        },
         Base::Comm => Source::Comm,
         Base::Immediate(value) => Source::Immediate(value.wrapping_add(bias)),
         Base::Text(text) => Source::Text(text.clone().into_bytes()),

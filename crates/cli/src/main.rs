@@ -1,5 +1,6 @@
 //! The `capriole` command: sees every call of a running program, for nanoseconds.
 
+mod calls;
 mod commands;
 mod exit;
 mod fields;

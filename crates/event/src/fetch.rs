@@ -23,6 +23,9 @@ pub enum Base {
     StackPointer,
     /// `$stackN`: the word of 8 bytes at `8 * N` above the stack pointer.
     StackWord(u16),
+    /// How long the call has taken that ends here. It is not written: `latency(EVENT)` means
+    /// it. Never dereferenced.
+    Latency,
     /// `$comm`: the name of the thread. Never dereferenced.
     Comm,
     /// `\IMM`: a number, as two's complement.
@@ -117,6 +120,7 @@ impl fmt::Display for Base {
             Base::Retval => f.write_str("$retval"),
             Base::StackPointer => f.write_str("$stack"),
             Base::StackWord(number) => write!(f, "$stack{number}"),
+            Base::Latency => f.write_str("latency"),
             Base::Comm => f.write_str("$comm"),
             Base::Immediate(value) => write!(f, "\\{value}"),
             Base::Text(text) => {

@@ -121,6 +121,9 @@ pub enum FetchError {
     /// A comparison of a text with a number, or of an array.
     #[error("field {0} cannot be compared like this")]
     NotComparable(usize),
+    /// An entry is timed by straight code.
+    #[error("the filter of a call that is timed can ask for registers and tid only")]
+    NotStraight,
     /// A key or a value that no table takes.
     #[error("field {0} cannot be added up: only numbers can")]
     NotANumber(usize),
@@ -363,6 +366,17 @@ impl Fetch {
             program: Arc::new(self.program(rest.as_ref())?),
             filter: straight,
         })
+    }
+
+    /// What begins a call of function `call` (below 2^16) that is to be timed.
+    ///
+    /// # Errors
+    /// The condition asks for more than registers and the thread.
+    pub fn enter(&self, call: u32) -> Result<Work, FetchError> {
+        match self.split() {
+            (filter, None) => Ok(Work::Enter { call, filter }),
+            (_, Some(_)) => Err(FetchError::NotStraight),
+        }
     }
 
     /// Parts the condition into what straight code can ask, and the rest.

@@ -2,6 +2,7 @@
 
 mod recorder;
 
+use crate::calls;
 use crate::fields::Purpose;
 use crate::probing::{Ended, Planned, Probed, Program, wait_for};
 use crate::selection;
@@ -33,9 +34,13 @@ pub struct Arguments {
         short,
         long = "event",
         value_name = "EVENT",
-        required_unless_present = "files"
+        required_unless_present_any = ["files", "graph"]
     )]
     events: Vec<String>,
+    /// A function whose calls are recorded from entry to exit, with what it returns, for
+    /// graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
+    #[arg(long, value_name = "EVENT")]
+    graph: Vec<String>,
     /// A file of events, one a line, as uprobe_events takes them; `#` begins a comment
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -68,7 +73,10 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse_plain(&arguments.events, &arguments.files)?;
+    let mut events = selection::parse_plain(&arguments.events, &arguments.files)?;
+    for text in &arguments.graph {
+        events.extend(calls::graph(text)?);
+    }
     let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();

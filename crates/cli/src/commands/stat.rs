@@ -12,17 +12,19 @@ mod table;
 mod terminal;
 mod text;
 
+use crate::calls;
 use crate::fields::{Fields, Purpose};
 use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration};
 use crate::{exit, machine, signals};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
 use capriole_ring::layout::{Geometry, MIN_PACKET_SIZE};
 use capriole_ring::tables::Tables;
 use capriole_target::detach::Detached;
+use capriole_trace::clock::Clock;
 use json::Extent;
 use kept::Kept;
 use live::Screen;
@@ -41,8 +43,8 @@ use text::{Page, Style};
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)")]
 pub struct Arguments {
-    /// What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`,
-    /// patterns allowed; an empty LIB is the main program
+    /// What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
+    /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
     #[arg(
         short,
         long = "event",
@@ -106,7 +108,7 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse(&arguments.events, &arguments.files)?;
+    let events = definitions(&arguments)?;
     let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
@@ -119,19 +121,75 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// An event, and what its hits are for.
+struct Definition {
+    spec: EventSpec,
+    hits: Hits,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hits {
+    /// They are counted and added up.
+    Kept,
+    /// So are these, and how long the call took that ends there.
+    Exits,
+    /// Calls begin that are timed.
+    Entries,
+}
+
+/// What the command line and the files say.
+fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
+    let kept = |spec| Definition {
+        spec,
+        hits: Hits::Kept,
+    };
+    let mut definitions = Vec::new();
+    for text in &arguments.events {
+        match calls::latency(text)? {
+            Some([entry, exit]) => definitions.extend([
+                Definition {
+                    spec: entry,
+                    hits: Hits::Entries,
+                },
+                Definition {
+                    spec: exit,
+                    hits: Hits::Exits,
+                },
+            ]),
+            None => {
+                let specs = selection::parse(std::slice::from_ref(text), &[])?;
+                definitions.extend(specs.into_iter().map(kept));
+            }
+        }
+    }
+    let specs = selection::parse(&[], &arguments.files)?;
+    definitions.extend(specs.into_iter().map(kept));
+    Ok(definitions)
+}
+
 /// Probes that count, and what is kept of each definition's hits.
 fn attach(
     arguments: &Arguments,
-    events: &[EventSpec],
+    definitions: &[Definition],
     program: &Program,
-) -> anyhow::Result<(Probed, Vec<Kept>)> {
+) -> anyhow::Result<(Probed, Vec<Option<Kept>>)> {
+    let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
+    let timed = definitions.iter().any(|d| d.hits == Hits::Entries);
+    let clock = match timed {
+        true => Some(Clock::start().context("the time stamp counter cannot be used as a clock")?),
+        false => None,
+    };
     let process = program.process();
     let breakpoints = !arguments.no_breakpoints;
     let mut tables = Tables::default();
     let mut kept = Vec::new();
     let mut fetches = false;
-    let planned = Planned::new(process, events, breakpoints, Purpose::Count, |selected| {
-        for (definition, spec) in events.iter().enumerate() {
+    let planned = Planned::new(process, &events, breakpoints, Purpose::Count, |selected| {
+        for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
+            if *hits == Hits::Entries {
+                kept.push(None);
+                continue;
+            }
             let sites = selected.iter().filter(|e| e.definition == definition);
             let first = sites.clone().map(|e| e.id).min();
             let last = sites.clone().map(|e| e.id).max();
@@ -139,13 +197,19 @@ fn attach(
             let usable = sites.filter(|e| e.left_out.is_none());
             let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
             let made = Kept::new(spec, &fields, ids, arguments.keys, &mut tables)?;
-            kept.push(made);
+            kept.push(Some(match (hits, &clock) {
+                (Hits::Exits, Some(clock)) => made.timed(clock.clone()),
+                _ => made,
+            }));
         }
         let work = |e: &Selected| {
             if e.left_out.is_some() {
                 return Ok(Vec::new());
             }
-            let works = kept[e.definition].work(e.id, &e.fields);
+            let works = match &kept[e.definition] {
+                Some(kept) => kept.work(e.id, &e.fields),
+                None => enter(e),
+            };
             works.with_context(|| format!("event `{}`", events[e.definition].text))
         };
         let works: Vec<Vec<Work>> = selected.iter().map(work).collect::<anyhow::Result<_>>()?;
@@ -158,14 +222,25 @@ fn attach(
     let cpus = machine::possible_cpus();
     let probed = planned.attach(process, |journal| {
         let buffer = buffer as u64 * u64::from(cpus);
-        Geometry::for_buffer(buffer, cpus, journal).with_tables(&tables)
+        let geometry = Geometry::for_buffer(buffer, cpus, journal).with_tables(&tables);
+        if timed {
+            geometry.with_frames()
+        } else {
+            geometry
+        }
     })?;
     Ok((probed, kept))
 }
 
+/// What begins calls that are timed.
+fn enter(event: &Selected) -> anyhow::Result<Vec<Work>> {
+    let work = event.fields.fetch.enter(calls::number(event.site.address));
+    Ok(vec![work.map_err(|error| anyhow!("{error}"))?])
+}
+
 fn count(
     arguments: &Arguments,
-    kept: Vec<Kept>,
+    kept: Vec<Option<Kept>>,
     program: Program,
     probed: &mut Probed,
 ) -> anyhow::Result<ExitCode> {

@@ -6,8 +6,9 @@ use crate::selection::Selected;
 use anyhow::anyhow;
 use capriole_event::{Element, EventSpec, FieldType, Function, Shown};
 use capriole_plan::detour::Work;
-use capriole_plan::program::{Amount, Content, Tally, histogram};
+use capriole_plan::program::{Amount, Content, Field, Tally, histogram};
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
+use capriole_trace::clock::Clock;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -24,6 +25,8 @@ pub struct Kept {
     /// The cell of hits of which a number could not be read, if there may be any.
     unreadable: Option<u32>,
     capacity: u32,
+    /// If calls are timed: what tells how long a tick is.
+    clock: Option<Clock>,
 }
 
 /// How many hits there were.
@@ -88,7 +91,7 @@ impl Common {
             common.values.resize(values.len(), (false, false));
             for (value, (signed, faults)) in values.iter().zip(&mut common.values) {
                 *signed |= matches!(value.content, Content::Number(width) if width.signed);
-                *faults |= !value.pointers.is_empty();
+                *faults |= value.can_fault();
             }
         }
         common
@@ -194,7 +197,16 @@ impl Kept {
             calls,
             unreadable,
             capacity: keys,
+            clock: None,
         })
+    }
+
+    /// The same for values that are ticks of this clock, to be shown as nanoseconds.
+    pub fn timed(self, clock: Clock) -> Kept {
+        Kept {
+            clock: Some(clock),
+            ..self
+        }
     }
 
     /// What the probe of the event `id`, which has these fields, does.
@@ -261,6 +273,11 @@ impl Kept {
     /// What there is of events `events`, which have a probe; `selected` are all.
     pub fn read(&self, reader: &TableReader, selected: &[Selected], events: &[usize]) -> Group {
         let contents = reader.read(&self.table);
+        let ticks_per_second = self.clock.as_ref().and_then(|clock| {
+            let mut clock = clock.clone();
+            clock.sync().ok()?;
+            Some(clock.model().ok()?.freq_hz)
+        });
         let rows = contents.rows.iter();
         let rows = rows.filter(|row| events.binary_search(&(row.event as usize)).is_ok());
         Group {
@@ -272,7 +289,9 @@ impl Kept {
                 .map(|(name, _)| name.clone())
                 .collect(),
             events: events.to_vec(),
-            rows: rows.map(|row| self.row(row, selected)).collect(),
+            rows: rows
+                .map(|row| self.row(row, selected, ticks_per_second))
+                .collect(),
             dropped: contents.dropped,
             capacity: self.capacity,
         }
@@ -295,7 +314,7 @@ impl Kept {
         }
     }
 
-    fn row(&self, row: &tables::Row, selected: &[Selected]) -> Row {
+    fn row(&self, row: &tables::Row, selected: &[Selected], ticks_per_second: Option<u64>) -> Row {
         let fields = &selected[row.event as usize].fields;
         let cell = |cell: u32| row.cells[cell as usize];
         let calls = self.calls(row);
@@ -334,7 +353,10 @@ impl Kept {
             },
             Cells::Histogram { first, buckets, .. } => {
                 let all = &row.cells[first as usize..(first + buckets) as usize];
-                Measure::Histogram(histogram_of(all))
+                Measure::Histogram(match ticks_per_second {
+                    Some(hz) => histogram_of(&in_nanoseconds(all, hz)),
+                    None => histogram_of(all),
+                })
             }
         });
         Row {
@@ -404,6 +426,21 @@ fn is_signed(field_type: &FieldType) -> bool {
     )
 }
 
+/// The same histogram of times: each bucket goes to that of its middle, so that bounds are
+/// those of times within an eighth.
+fn in_nanoseconds(ticks: &[u64], per_second: u64) -> Vec<u64> {
+    let mut times = vec![0u64; ticks.len()];
+    for (bucket, count) in ticks.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let numbers = histogram::numbers(bucket as u32);
+        let middle = (numbers.start() + numbers.end()) / 2;
+        let time = middle * 1_000_000_000 / i128::from(per_second.max(1));
+        let time = time.min(i128::from(u64::MAX));
+        let into = &mut times[histogram::bucket(time) as usize];
+        *into = into.wrapping_add(*count);
+    }
+    times
+}
+
 /// The buckets that have something, from the least numbers on.
 fn histogram_of(cells: &[u64]) -> Histogram {
     let buckets = cells.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -438,7 +475,7 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
             .fold(0, |word, b| word << 8 | u64::from(*b))
     };
     let keys = &fields.fetch.fields[..fields.keys];
-    let can_fault = keys.iter().any(|field| !field.pointers.is_empty());
+    let can_fault = keys.iter().any(Field::can_fault);
     let faults = if can_fault { word(take(8)) } else { 0 };
     let mut values = Vec::new();
     for (index, info) in fields.infos[..fields.keys].iter().enumerate() {

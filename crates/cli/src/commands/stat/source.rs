@@ -17,9 +17,10 @@ pub struct Source {
 
 impl Source {
     /// Of the probes for these definitions.
-    pub fn new(probed: &Probed, kept: Vec<Kept>) -> Source {
+    pub fn new(probed: &Probed, kept: Vec<Option<Kept>>) -> Source {
         let memory = &probed.attached.memory;
-        let mut groups: Vec<(Kept, Vec<usize>)> =
+        // Of what only begins calls there is nothing to read.
+        let mut groups: Vec<(Option<Kept>, Vec<usize>)> =
             kept.into_iter().map(|kept| (kept, Vec::new())).collect();
         // An event may have several sites.
         for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
@@ -33,7 +34,10 @@ impl Source {
         }
         Source {
             reader: TableReader::new(memory.memory.clone(), memory.geometry),
-            groups,
+            groups: groups
+                .into_iter()
+                .filter_map(|(kept, events)| Some((kept?, events)))
+                .collect(),
         }
     }
 
