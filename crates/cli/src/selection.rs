@@ -328,9 +328,13 @@ pub fn select(
             _ => reader.fields(spec, site).map(Arc::new),
         };
         // The function was named, not what the compiler made of it.
-        let tail = leaves(site) == Some(ExitKind::TailCall);
+        // Nor by a pattern all that returns something else.
+        let other = match leaves(site) {
+            None => false,
+            Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
+        };
         fields.push(match site.body {
-            Body::Own if !tail => Ok(read?),
+            Body::Own if !other => Ok(read?),
             Body::Own | Body::Clone | Body::Inlined { .. } => read,
         });
         last = Some((spec, site));
