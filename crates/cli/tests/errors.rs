@@ -169,7 +169,7 @@ fn events_that_mean_nothing_here() {
     let place = |offset: &str| format!("{}:{offset}", text(&program));
     insta::assert_snapshot!(target.refuses(&["-e", &place("0x10")]), @"capriole: event `PROGRAM:0x10`: there is no code at file offset 0x10 of PROGRAM (this is an offset in the file, not an address)");
     insta::assert_snapshot!(target.refuses(&["-e", &place("0x7fffffff")]), @"capriole: event `PROGRAM:0x7fffffff`: there is no code at file offset 0x7fffffff of PROGRAM (this is an offset in the file, not an address)");
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_work", "-e", ":counted_work+4"]), @"capriole: counted_work+0x4 cannot be probed: its probe would overlap that of counted_work; take one of the two");
+    insta::assert_snapshot!(target.refuses(&["-e", ":counted_behind", "-e", ":counted_behind+2", "--no-breakpoints"]), @"capriole: counted_behind cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: another probe changes the byte at ADDRESS or relies on it; evict: no instruction or unused bytes nearby could make room for the jump; trapped: breakpoints were not allowed; int3: breakpoints were not allowed; `capriole check` shows the site");
     insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn", "--no-breakpoints"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints were not allowed; int3: breakpoints were not allowed; `capriole check` shows the site");
     target.finish();
 }
