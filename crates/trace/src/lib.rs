@@ -42,6 +42,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod calls;
 pub mod clock;
 mod damage;
 mod directory;

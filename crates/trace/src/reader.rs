@@ -151,6 +151,8 @@ pub struct Event<'a> {
     pub lane: u32,
     /// Events lost in the same stream since the one before.
     pub lost_before: u64,
+    /// `Events::gaps` when it was read.
+    pub(crate) gaps: u64,
     events: &'a [EventInfo],
     payload: &'a [u8],
 }
@@ -201,6 +203,7 @@ impl Events<'_> {
             cpu: stream.reader.cpu,
             lane: stream.reader.lane,
             lost_before: record.lost_before,
+            gaps: gaps(&self.health),
             events: &self.trace.document.events,
             payload: stream.reader.payload(record),
         }))
@@ -237,6 +240,18 @@ impl Events<'_> {
         Ok(self.current)
     }
 
+    /// Changes whenever something is found to be missing: a gap in front of the record that a
+    /// stream stands at.
+    #[inline]
+    pub(crate) fn gaps(&self) -> u64 {
+        gaps(&self.health)
+    }
+
+    /// Events that were lost, as the packets say that have been read.
+    pub(crate) fn lost(&self) -> u64 {
+        self.health.lost_events
+    }
+
     /// How whole the trace is, as far as it has been read; complete once `next` has given
     /// nothing. Losses that only the recorder counted are included.
     pub fn health(&self) -> Health {
@@ -244,6 +259,12 @@ impl Events<'_> {
         health.lost_events = health.lost_events.max(self.trace.document.lost_events);
         health
     }
+}
+
+#[inline]
+fn gaps(health: &Health) -> u64 {
+    let events = health.lost_events.wrapping_add(health.lost_packets);
+    events.wrapping_add(health.damages)
 }
 
 /// Reads the JSON file, its version first.

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::ReportError;
+use super::{ReportError, is_shown};
 use super::escape::put_json;
 use super::line::Lines;
 use super::symbols::Symbols;
@@ -34,7 +34,7 @@ use crate::value::Value;
 /// | arrays | an array of these |
 ///
 /// A field that could not be read is null, and `"faults":["path"]` behind the arguments has the
-/// names of all of those.
+/// names of all of those. Fields whose names begin with `_` are not shown.
 ///
 /// # Errors
 ///
@@ -74,11 +74,12 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
 }
 
 /// What is the same in each line of an event.
-struct Label {
+pub(super) struct Label {
     /// From `,"event":` to `"arguments":{`.
     site: Vec<u8>,
     /// `"arg1":` and so on, each but the first with a comma before it; `"arg1":"0x` if all are
-    /// hexadecimal, each but the first with what ends the one before.
+    /// hexadecimal, each but the first with what ends the one before. Nothing for a field that is
+    /// not shown.
     fields: Vec<Vec<u8>>,
     /// `"arg1"` and so on.
     names: Vec<String>,
@@ -87,7 +88,7 @@ struct Label {
 }
 
 impl Label {
-    fn new(event: &EventInfo) -> Label {
+    pub(super) fn new(event: &EventInfo) -> Label {
         let site = format!(
             ",\"event\":{},\"id\":{},\"object\":{},\"offset\":\"{:#x}\",\"arguments\":{{",
             quoted(&event.name),
@@ -95,21 +96,25 @@ impl Label {
             quoted(&event.object),
             event.offset
         );
-        let hexadecimal = event.is_hexadecimal();
+        let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
         let quote = |field: &FieldInfo| quoted(&field.name);
         let names: Vec<String> = event.fields.iter().map(quote).collect();
-        let field = |(n, name): (usize, &String)| {
-            match (n, hexadecimal) {
-                (0, true) => format!("{name}:\"0x"),
-                (_, true) => format!("\",{name}:\"0x"),
-                (0, false) => format!("{name}:"),
-                (_, false) => format!(",{name}:"),
+        let mut first = true;
+        let field = |(field, name): (&FieldInfo, &String)| {
+            if !is_shown(field) {
+                return Vec::new();
+            }
+            match (std::mem::replace(&mut first, false), hexadecimal) {
+                (true, true) => format!("{name}:\"0x"),
+                (false, true) => format!("\",{name}:\"0x"),
+                (true, false) => format!("{name}:"),
+                (false, false) => format!(",{name}:"),
             }
             .into_bytes()
         };
         Label {
             site: site.into_bytes(),
-            fields: names.iter().enumerate().map(field).collect(),
+            fields: event.fields.iter().zip(&names).map(field).collect(),
             names,
             hexadecimal,
         }
@@ -117,12 +122,12 @@ impl Label {
 }
 
 /// A JSON string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text))
 }
 
 /// What stands between the quotes of a JSON string.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut bytes = Vec::new();
     put_json(&mut bytes, text.as_bytes());
     String::from_utf8_lossy(&bytes).into_owned()
@@ -165,6 +170,9 @@ fn put_event(
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     let mut faults = false;
     for (name, value) in label.fields.iter().zip(event.fields()) {
+        if name.is_empty() {
+            continue;
+        }
         lines.put(name);
         put_value(lines, symbols, value);
         faults |= matches!(value, Value::Fault);
@@ -179,9 +187,10 @@ fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, e
 /// The names of the fields that could not be read.
 #[cold]
 fn put_faults(lines: &mut Lines<impl Write>, label: &Label, event: &Event<'_>) {
-    let fields = label.names.iter().zip(event.fields());
-    let faults = fields.filter(|(_, value)| matches!(value, Value::Fault));
-    for (n, (name, _)) in faults.enumerate() {
+    let shown = label.fields.iter().map(|field| !field.is_empty());
+    let fields = label.names.iter().zip(event.fields()).zip(shown);
+    let faults = fields.filter(|((_, value), shown)| *shown && matches!(value, Value::Fault));
+    for (n, ((name, _), _)) in faults.enumerate() {
         lines.put(if n == 0 { b",\"faults\":[" } else { b"," });
         lines.put(name.as_bytes());
     }

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! In strings and characters, all that cannot be seen is escaped, and bytes that are not UTF-8.
-//! A symbol is an address where the trace does not know it.
+//! A symbol is an address where the trace does not know it. Fields whose names begin with `_` are
+//! not shown.
 
 use std::io::Write;
 
@@ -22,7 +23,7 @@ use super::escape::put_escaped;
 use super::line::Lines;
 use super::symbols::Symbols;
 use super::tasks::{Tasks, UNKNOWN, printable};
-use super::{ReportError, file_name};
+use super::{ReportError, file_name, is_shown};
 use crate::damage::Health;
 use crate::document::{Document, EventInfo, FieldInfo};
 use crate::reader::{Event, Trace};
@@ -77,7 +78,8 @@ fn task(comm: &str, tid: u32) -> String {
 struct Label {
     /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
     site: Vec<u8>,
-    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal.
+    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal. Nothing for a field that is not
+    /// shown.
     fields: Vec<Vec<u8>>,
     /// Whether all fields are of the type `x64`, which is worth a way of its own.
     hexadecimal: bool,
@@ -87,10 +89,12 @@ impl Label {
     fn new(event: &EventInfo) -> Label {
         let object = printable(file_name(&event.object));
         let name = printable(&event.name);
-        let hexadecimal = event.is_hexadecimal();
+        let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
         let prefix = if hexadecimal { "0x" } else { "" };
-        let field =
-            |field: &FieldInfo| format!(" {}={prefix}", printable(&field.name)).into_bytes();
+        let field = |field: &FieldInfo| match is_shown(field) {
+            true => format!(" {}={prefix}", printable(&field.name)).into_bytes(),
+            false => Vec::new(),
+        };
         Label {
             site: format!(": {name}: ({object}+{:#x})", event.offset).into_bytes(),
             fields: event.fields.iter().map(field).collect(),
@@ -201,13 +205,16 @@ fn put_event(
 #[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     for (name, value) in label.fields.iter().zip(event.fields()) {
+        if name.is_empty() {
+            continue;
+        }
         lines.put(name);
         put_value(lines, symbols, value);
     }
 }
 
 #[inline]
-fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>) {
+pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>) {
     match value {
         Value::Hexadecimal(value) => lines.put_hex(value),
         Value::Unsigned(value) => lines.put_decimal(value, 1),

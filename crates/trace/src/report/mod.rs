@@ -16,6 +16,7 @@ pub use lines_text::write_text;
 pub use summary::{EventSummary, Summary};
 
 use crate::damage::TraceError;
+use crate::document::FieldInfo;
 
 /// Why a report stopped.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,11 @@ pub enum ReportError {
     /// The report cannot be written. A reader that went away (`BrokenPipe`) is no fault.
     #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
+}
+
+/// Whether a field is for people. Others are there for reading the trace, such as `_sp`.
+fn is_shown(field: &FieldInfo) -> bool {
+    !field.name.starts_with('_')
 }
 
 /// The last part of a path: the file's name.

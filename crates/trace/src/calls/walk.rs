@@ -1,0 +1,82 @@
+//! Going through a trace, call by call.
+
+use super::functions::{Functions, Part};
+use super::pairing::Pairing;
+use super::Visitor;
+use crate::damage::Health;
+use crate::reader::Trace;
+use crate::report::ReportError;
+
+/// What a walk has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Entries and exits of functions.
+    pub events: u64,
+    /// Events that have nothing to do with calls.
+    pub points: u64,
+    /// Entries and exits that were put together although the stack pointer had changed, because
+    /// Go moves stacks.
+    pub moved: u64,
+    /// The earliest event, in ticks; 0 if there is none.
+    pub first: u64,
+    /// The end of the trace, in ticks: its latest event, or the end of the recording.
+    pub last: u64,
+}
+
+/// Reads a whole trace and tells the visitor of its calls. `functions` are those of the trace.
+/// The second part of the answer says where the trace is damaged.
+///
+/// # Errors
+///
+/// If the trace cannot be read, or if the visitor fails.
+pub fn walk(
+    trace: &Trace,
+    functions: &Functions,
+    visitor: &mut impl Visitor,
+) -> Result<(Counts, Health), ReportError> {
+    let mut pairing = Pairing::new();
+    let mut counts = Counts::default();
+    let mut gaps = 0;
+    let mut events = trace.events()?;
+    while let Some(event) = events.next()? {
+        // A gap is found when the record in front of it has been read, and is told with the
+        // record behind it: what was open at either time is in doubt.
+        if event.gaps != gaps {
+            gaps = event.gaps;
+            pairing.lose();
+        }
+        if event.lost_before > 0 {
+            pairing.lose();
+            visitor.lost(event.cpu, event.lost_before)?;
+        }
+        if counts.events + counts.points == 0 {
+            counts.first = event.tsc;
+        }
+        counts.last = counts.last.max(event.tsc);
+        match functions.part(event.index) {
+            Part::Point => {
+                counts.points += 1;
+                let at = pairing.depth(event.tid);
+                visitor.point(&event, at.map(|at| at.0), at.map_or(0, |at| at.1))?;
+            }
+            Part::Entry(site) => {
+                counts.events += 1;
+                pairing.enter(&site, &event, visitor)?;
+            }
+            Part::Exit { site, tail } => {
+                counts.events += 1;
+                pairing.leave(&site, tail, &event, visitor)?;
+            }
+        }
+    }
+    let health = events.health();
+    if gaps != events.gaps() || trace.document().lost_events > events.lost() {
+        pairing.lose();
+    }
+    if let Some(point) = trace.document().clock.sync_points.last() {
+        counts.last = counts.last.max(point.tsc);
+    }
+    pairing.finish(counts.last, visitor)?;
+    counts.moved = pairing.moved;
+    Ok((counts, health))
+}
