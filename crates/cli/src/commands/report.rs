@@ -1,37 +1,105 @@
 //! `capriole report`: shows a trace.
 
-use capriole_trace::{Trace, report};
+use capriole_trace::calls::Functions;
+use capriole_trace::report::{CallSummary, Callers, Flame, FlameBy, GraphOptions, Order};
+use capriole_trace::{Health, Trace, report};
+use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::units;
 
 /// Show a recorded trace
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("form").args(["graph", "summary", "callers", "flame"]))]
 pub struct Arguments {
     /// The trace directory
     #[arg(default_value = "capriole.trace")]
     directory: PathBuf,
-    /// Calls, share and rate of each event, instead of every event
+    /// Calls, one within the other, with what each took, instead of every event
+    #[arg(long)]
+    graph: bool,
+    /// A table: how often each event was hit, or what the calls of each function took
     #[arg(long)]
     summary: bool,
-    /// Print JSON: one object, or without --summary one a line
+    /// Who called whom, how often and how long
+    #[arg(long)]
+    callers: bool,
+    /// Draw a flame graph into this file (SVG)
+    #[arg(long, value_name = "FILE")]
+    flame: Option<PathBuf>,
+    /// With --graph: show only so many levels of calls
+    #[arg(long, value_name = "N", requires = "graph", value_parser = clap::value_parser!(u64).range(1..))]
+    depth: Option<u64>,
+    /// With --graph: leave out calls that took less, such as 10us
+    #[arg(long, value_name = "TIME", requires = "graph", value_parser = units::parse_duration)]
+    min_duration: Option<Duration>,
+    /// With --summary of calls: which functions come first
+    #[arg(long, value_enum, requires = "summary", default_value_t = Sort::OwnTime)]
+    sort: Sort,
+    /// With --flame: what the width of a function shows
+    #[arg(long, value_enum, requires = "flame", default_value_t = By::Time)]
+    by: By,
+    /// Print JSON: one object, or with --graph and for every event one a line
     #[arg(long)]
     json: bool,
+}
+
+/// What `--sort` can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// Time in the function itself
+    #[value(name = "self")]
+    OwnTime,
+    /// Time from entry to exit
+    Total,
+    /// Calls
+    Calls,
+}
+
+/// What `--by` can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// Time
+    Time,
+    /// Calls
+    Calls,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let trace = Trace::open(&arguments.directory)?;
+    let has_calls = !Functions::of(&trace.document().events).is_empty();
+    if !has_calls && (arguments.graph || arguments.callers || arguments.flame.is_some()) {
+        anyhow::bail!(
+            "{} has no calls: no function's entry and exit were both recorded",
+            arguments.directory.display()
+        );
+    }
     let out = std::io::stdout().lock();
     let mut out = BufWriter::with_capacity(1 << 16, out);
-    let health = if arguments.summary {
+    let health = if arguments.graph {
+        graph(arguments, &trace, &mut out)?
+    } else if arguments.callers {
+        let (callers, health) = Callers::of(&trace)?;
+        put(arguments, &callers, &mut out)?;
+        health
+    } else if let Some(file) = &arguments.flame {
+        flame(arguments, &trace, file, &mut out)?
+    } else if arguments.summary && has_calls {
+        let order = match arguments.sort {
+            Sort::OwnTime => Order::Own,
+            Sort::Total => Order::Total,
+            Sort::Calls => Order::Calls,
+        };
+        let (summary, health) = CallSummary::of(&trace, order)?;
+        put(arguments, &summary, &mut out)?;
+        health
+    } else if arguments.summary {
         let (summary, health) = report::Summary::of(&trace)?;
-        if arguments.json {
-            serde_json::to_writer(&mut out, &summary)?;
-            writeln!(out)?;
-        } else {
-            write!(out, "{summary}")?;
-        }
+        put(arguments, &summary, &mut out)?;
         health
     } else if arguments.json {
         report::write_json_lines(&trace, &mut out)?
@@ -43,4 +111,63 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         eprintln!("capriole: {damage}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a report as text or as JSON.
+fn put<T>(arguments: &Arguments, report: &T, out: &mut impl Write) -> anyhow::Result<()>
+where
+    T: std::fmt::Display + serde::Serialize,
+{
+    if arguments.json {
+        serde_json::to_writer(&mut *out, report)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    Ok(())
+}
+
+fn graph(arguments: &Arguments, trace: &Trace, out: &mut impl Write) -> anyhow::Result<Health> {
+    let shortest = arguments.min_duration.unwrap_or_default().as_nanos();
+    let options = GraphOptions {
+        depth: arguments.depth.map(|depth| depth as usize),
+        min_duration_ns: u64::try_from(shortest).unwrap_or(u64::MAX),
+    };
+    Ok(match arguments.json {
+        true => report::write_graph_json(trace, out, &options)?,
+        false => report::write_graph(trace, out, &options)?,
+    })
+}
+
+/// Draws the picture; with `--json`, what it shows is printed as well.
+fn flame(
+    arguments: &Arguments,
+    trace: &Trace,
+    file: &Path,
+    out: &mut impl Write,
+) -> anyhow::Result<Health> {
+    let (flame, health) = Flame::of(trace)?;
+    let by = match arguments.by {
+        By::Time => FlameBy::Time,
+        By::Calls => FlameBy::Calls,
+    };
+    let title = trace.document().target.command_line.join(" ");
+    let mut picture = Vec::new();
+    flame.draw(by, &title, &mut picture).map_err(|error| {
+        anyhow::anyhow!("cannot draw {}: {error}", arguments.directory.display())
+    })?;
+    File::create(file)
+        .and_then(|mut to| to.write_all(&picture))
+        .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", file.display()))?;
+    if flame.lost_events > 0 {
+        eprintln!(
+            "capriole: {} were lost: the picture shows what was recorded",
+            units::counted(flame.lost_events, "event", "events")
+        );
+    }
+    if arguments.json {
+        serde_json::to_writer(&mut *out, &flame)?;
+        writeln!(out)?;
+    }
+    Ok(health)
 }

@@ -31,7 +31,7 @@
 //! * What is at most 256 KiB (Go: 1 KiB) away from the next open call is taken for the same
 //!   stack; what is farther is another stack, whose calls wait until the thread comes back.
 //! * If that was wrong, the proof comes: the exit of a call that was given up. From then on the
-//!   distance is less than what was between the two.
+//!   distance is half of what was between the two.
 //! * Go copies stacks to other places. An exit far from all open calls ends the newest one, if
 //!   that is of the same function, and all calls below it are moved by as much. A second entry of
 //!   the newest call's function is not a second call if only the stack was moved or looked at.
@@ -169,12 +169,7 @@ pub trait Visitor {
     /// # Errors
     ///
     /// End the walk.
-    fn point(
-        &mut self,
-        event: &Event<'_>,
-        stack: Option<u64>,
-        depth: usize,
-    ) -> io::Result<()> {
+    fn point(&mut self, event: &Event<'_>, stack: Option<u64>, depth: usize) -> io::Result<()> {
         let _ = (event, stack, depth);
         Ok(())
     }

@@ -101,9 +101,6 @@ impl Pairing {
             return Ok(());
         }
         let mut high = thread.above(stack_pointer, reach);
-        while let Some(dead) = thread.below(stack_pointer, reach) {
-            abandon(thread, dead, u64::MAX, stack_pointer, losses, place, visitor)?;
-        }
         if let Some(found) = high {
             abandon(
                 thread,
@@ -115,6 +112,19 @@ impl Pairing {
                 visitor,
             )?;
             high = high.filter(|high| thread.stacks.contains_key(high));
+        } else {
+            // The first call of a stack, or of what is left of one.
+            while let Some(dead) = thread.below(stack_pointer, reach) {
+                abandon(
+                    thread,
+                    dead,
+                    u64::MAX,
+                    stack_pointer,
+                    losses,
+                    place,
+                    visitor,
+                )?;
+            }
         }
         let key = high.unwrap_or(stack_pointer);
         let stack = thread.stacks.entry(key).or_insert_with(|| {
@@ -133,7 +143,9 @@ impl Pairing {
             cpu: place.cpu,
             function: site.function as usize,
             caller: parent.as_ref().map(|parent| parent.begin.function),
-            time: parent.as_ref().map_or(place.time, |parent| place.time.max(parent.last)),
+            time: parent
+                .as_ref()
+                .map_or(place.time, |parent| place.time.max(parent.last)),
             depth: stack.frames.len(),
             recursive: stack.has(site.function),
         };
@@ -228,7 +240,15 @@ impl Pairing {
             return close(thread, high, exit, losses, place, Some(event), visitor);
         }
         while let Some(dead) = thread.below(stack_pointer, reach) {
-            abandon(thread, dead, u64::MAX, stack_pointer, losses, place, visitor)?;
+            abandon(
+                thread,
+                dead,
+                u64::MAX,
+                stack_pointer,
+                losses,
+                place,
+                visitor,
+            )?;
         }
         thread.current = thread.above(stack_pointer, reach);
         visitor.unpaired(site.function as usize, event)
@@ -295,7 +315,7 @@ impl Pairing {
         if gone.losses != self.losses {
             return false;
         }
-        let most = gone.distance.saturating_sub(1).max(LEAST_REACH);
+        let most = (gone.distance / 2).max(LEAST_REACH);
         self.reach = self.reach.min(most);
         true
     }

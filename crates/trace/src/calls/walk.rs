@@ -1,8 +1,8 @@
 //! Going through a trace, call by call.
 
+use super::Visitor;
 use super::functions::{Functions, Part};
 use super::pairing::Pairing;
-use super::Visitor;
 use crate::damage::Health;
 use crate::reader::Trace;
 use crate::report::ReportError;

@@ -15,11 +15,13 @@
 
 mod convert;
 mod model;
+mod scale;
 mod source;
 mod sync;
 pub mod tsc;
 
 pub use convert::Converter;
 pub use model::{ClockError, ClockModel, SyncPoint};
+pub use scale::Scale;
 pub use source::unstable_warning;
 pub use sync::Clock;

@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
-use super::{ReportError, is_shown};
 use super::escape::put_json;
 use super::line::Lines;
 use super::symbols::Symbols;
 use super::tasks::Tasks;
+use super::{ReportError, is_shown};
 use crate::damage::Health;
 use crate::document::{EventInfo, FieldInfo};
 use crate::reader::{Event, Trace};
@@ -74,7 +74,7 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
 }
 
 /// What is the same in each line of an event.
-pub(super) struct Label {
+struct Label {
     /// From `,"event":` to `"arguments":{`.
     site: Vec<u8>,
     /// `"arg1":` and so on, each but the first with a comma before it; `"arg1":"0x` if all are
@@ -88,7 +88,7 @@ pub(super) struct Label {
 }
 
 impl Label {
-    pub(super) fn new(event: &EventInfo) -> Label {
+    fn new(event: &EventInfo) -> Label {
         let site = format!(
             ",\"event\":{},\"id\":{},\"object\":{},\"offset\":\"{:#x}\",\"arguments\":{{",
             quoted(&event.name),
@@ -168,6 +168,19 @@ fn put_event(
 /// The fields, what follows them, and the end of the line.
 #[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
+    if put_arguments(lines, label, symbols, event) {
+        put_faults(lines, label, event);
+    }
+    lines.put(b"}");
+}
+
+/// The fields of a label that has others than `x64`. Says whether one could not be read.
+fn put_arguments(
+    lines: &mut Lines<impl Write>,
+    label: &Label,
+    symbols: &Symbols,
+    event: &Event<'_>,
+) -> bool {
     let mut faults = false;
     for (name, value) in label.fields.iter().zip(event.fields()) {
         if name.is_empty() {
@@ -178,10 +191,32 @@ fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, e
         faults |= matches!(value, Value::Fault);
     }
     lines.put(b"}");
-    if faults {
-        put_faults(lines, label, event);
+    faults
+}
+
+/// An event's fields as an object: `{"fd":3}`.
+pub(super) struct Arguments {
+    label: Label,
+}
+
+impl Arguments {
+    pub(super) fn new(event: &EventInfo) -> Arguments {
+        let mut label = Label::new(event);
+        if label.hexadecimal {
+            label.hexadecimal = false;
+            for (n, (field, name)) in label.fields.iter_mut().zip(&label.names).enumerate() {
+                let comma = if n == 0 { "" } else { "," };
+                *field = format!("{comma}{name}:").into_bytes();
+            }
+        }
+        Arguments { label }
     }
-    lines.put(b"}");
+
+    /// Puts the object. Fields that could not be read are null.
+    pub(super) fn put(&self, lines: &mut Lines<impl Write>, symbols: &Symbols, event: &Event<'_>) {
+        lines.put(b"{");
+        put_arguments(lines, &self.label, symbols, event);
+    }
 }
 
 /// The names of the fields that could not be read.

@@ -1,16 +1,27 @@
 //! Traces as text: every event a line, or one table.
 
+mod call_summary;
+mod callers;
 mod escape;
+mod flame;
+mod graph;
+mod graph_json;
 mod line;
 mod lines_json;
 mod lines_text;
 mod summary;
 mod symbols;
+mod table;
 mod tasks;
 
 use std::io;
 
+pub use call_summary::{CallSummary, FunctionSummary, Order};
+pub use callers::{Callers, Edge, FunctionCallers};
 pub use escape::{put_escaped, put_json};
+pub use flame::{Flame, FlameBy, FoldedStack};
+pub use graph::{GraphOptions, write_graph};
+pub use graph_json::write_graph_json;
 pub use lines_json::write_json_lines;
 pub use lines_text::write_text;
 pub use summary::{EventSummary, Summary};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::table::put_table;
 use super::tasks::printable;
 use crate::damage::{Health, TraceError};
 use crate::reader::Trace;
@@ -161,9 +162,22 @@ impl Summary {
         };
         Ok((summary, health))
     }
+}
 
-    /// Everything that keeps the table from being the whole truth, one line each.
-    fn caveats(&self) -> Vec<String> {
+/// What keeps a table from being the whole truth.
+pub(super) struct Doubts<'a> {
+    /// Events that were recorded.
+    pub(super) events: u64,
+    pub(super) lost_events: u64,
+    pub(super) lost_packets: u64,
+    pub(super) damages: u64,
+    pub(super) complete: bool,
+    pub(super) warnings: &'a [String],
+}
+
+impl Doubts<'_> {
+    /// One line for each reason.
+    pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.lost_events > 0 {
             let share = self.lost_events as f64 / (self.lost_events + self.events) as f64;
@@ -209,7 +223,7 @@ fn per_second(calls: u64, duration_ns: u64) -> f64 {
 }
 
 /// `1 event`, `2 events`
-fn counted(number: u64, one: &str, many: &str) -> String {
+pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
@@ -232,7 +246,7 @@ fn rate(calls_per_second: f64) -> String {
 }
 
 /// Seconds with microseconds.
-fn seconds(ns: u64) -> String {
+pub(super) fn seconds(ns: u64) -> String {
     format!("{}.{:06}", ns / 1_000_000_000, ns / 1_000 % 1_000_000)
 }
 
@@ -247,7 +261,15 @@ impl fmt::Display for Summary {
             counted(self.threads, "thread", "threads"),
             counted(self.cpus, "CPU", "CPUs"),
         )?;
-        for caveat in self.caveats() {
+        let doubts = Doubts {
+            events: self.events,
+            lost_events: self.lost_events,
+            lost_packets: self.lost_packets,
+            damages: self.damages,
+            complete: self.complete,
+            warnings: &self.warnings,
+        };
+        for caveat in doubts.lines() {
             writeln!(f, "{caveat}")?;
         }
         if !self.by_event.is_empty() {
@@ -265,7 +287,6 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The table with columns as wide as they have to be; the name comes last and may be long.
 fn table(f: &mut fmt::Formatter<'_>, events: &[EventSummary]) -> fmt::Result {
     let head = [
         "calls",
@@ -274,28 +295,17 @@ fn table(f: &mut fmt::Formatter<'_>, events: &[EventSummary]) -> fmt::Result {
         "first [s]",
         "last [s]",
         "threads",
-    ]
-    .map(String::from);
-    let rows: Vec<([String; 6], String)> = std::iter::once((head, "event".to_string()))
-        .chain(events.iter().map(|event| {
-            let cells = [
-                event.calls.to_string(),
-                percent(event.share),
-                rate(event.calls_per_second),
-                seconds(event.first_ns),
-                seconds(event.last_ns),
-                event.threads.to_string(),
-            ];
-            (cells, printable(&event.event))
-        }))
-        .collect();
-    let width = |column: usize| rows.iter().map(|(cells, _)| cells[column].len()).max();
-    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
-    for (cells, name) in &rows {
-        for (cell, width) in cells.iter().zip(&widths) {
-            write!(f, "{cell:>width$}  ")?;
-        }
-        writeln!(f, "{name}")?;
-    }
-    Ok(())
+    ];
+    let rows = events.iter().map(|event| {
+        let cells = vec![
+            event.calls.to_string(),
+            percent(event.share),
+            rate(event.calls_per_second),
+            seconds(event.first_ns),
+            seconds(event.last_ns),
+            event.threads.to_string(),
+        ];
+        (cells, printable(&event.event))
+    });
+    put_table(f, &head, "event", rows)
 }

@@ -1,6 +1,7 @@
 //! A made-up trace, the same each time.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod calls;
 pub mod typed;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,405 @@
+//! One table for the calls of a trace: how often, how long, and how long by themselves.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::ReportError;
+use super::summary::{Doubts, counted, seconds};
+use super::table::{microseconds, put_table, unless_zero};
+use super::tasks::printable;
+use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
+use crate::clock::Scale;
+use crate::damage::Health;
+use crate::reader::{Event, Trace};
+
+/// In which order functions stand in a table; the first ones are those with the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// Time in the function itself.
+    #[default]
+    Own,
+    /// Time from entry to exit.
+    Total,
+    /// Calls.
+    Calls,
+}
+
+/// The functions of a trace and what their calls took. `Display` is a table for people,
+/// `Serialize` the same for programs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CallSummary {
+    /// The trace directory.
+    pub directory: PathBuf,
+    /// Calls.
+    pub calls: u64,
+    /// Time in outermost calls, which is the sum of all self times, in ns.
+    pub total_ns: u64,
+    /// Calls that ended without an exit.
+    pub abandoned: u64,
+    /// Calls that had not ended when the trace did.
+    pub open: u64,
+    /// Calls while which events were lost.
+    pub doubtful: u64,
+    /// Exits without a call.
+    pub unpaired: u64,
+    /// Entries and exits that were put together although Go had moved the stack.
+    pub moved: u64,
+    /// Recorded events that are no entries or exits.
+    pub other_events: u64,
+    /// Hits that are not in the trace.
+    pub lost_events: u64,
+    /// Packets missing between others.
+    pub lost_packets: u64,
+    /// Places of the trace that could not be read.
+    pub damages: u64,
+    /// From the beginning of the recording to its end, in ns.
+    pub duration_ns: u64,
+    /// Different threads that made calls.
+    pub threads: u64,
+    /// Whether the recording ended in the ordinary way.
+    pub complete: bool,
+    /// What the recorder wants to be known.
+    pub warnings: Vec<String>,
+    /// The functions that were called, or left without a call.
+    pub by_function: Vec<FunctionSummary>,
+    /// How many functions were never called.
+    pub silent: u64,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FunctionSummary {
+    /// Its name.
+    pub function: String,
+    /// How often it was called.
+    pub calls: u64,
+    /// Time from entry to exit, in ns. A call within a call of the same function counts once.
+    pub total_ns: u64,
+    /// Time in the function, and not in recorded calls made by it, in ns.
+    pub self_ns: u64,
+    /// Calls of which both ends were seen and no event was lost meanwhile; what follows is of
+    /// these.
+    pub measured: u64,
+    /// Their average time from entry to exit, in ns.
+    pub average_ns: Option<f64>,
+    /// The shortest one.
+    pub min_ns: Option<u64>,
+    /// The longest one.
+    pub max_ns: Option<u64>,
+    /// Half of them took at most so long; to 1 %.
+    pub p50_ns: Option<u64>,
+    /// 99 % of them took at most so long; to 1 %.
+    pub p99_ns: Option<u64>,
+    /// Calls that were left by a jump to another function.
+    pub tail_calls: u64,
+    /// Calls that ended without an exit.
+    pub abandoned: u64,
+    /// Calls that had not ended when the trace did.
+    pub open: u64,
+    /// Calls while which events were lost.
+    pub doubtful: u64,
+    /// Exits without a call.
+    pub unpaired: u64,
+}
+
+/// What is counted of one function while reading.
+#[derive(Debug, Default)]
+struct Count {
+    calls: u64,
+    total: u128,
+    own: u128,
+    measured: u64,
+    sum: u128,
+    min: u64,
+    max: u64,
+    /// Times in ticks.
+    times: Option<Histogram<u64>>,
+    tail_calls: u64,
+    abandoned: u64,
+    open: u64,
+    doubtful: u64,
+    unpaired: u64,
+}
+
+/// Digits that a histogram keeps of a time.
+const DIGITS: u8 = 2;
+
+impl Count {
+    fn add(&mut self, call: &Call) {
+        let duration = call.duration();
+        self.calls += 1;
+        self.own += u128::from(call.own);
+        if !call.begin.recursive {
+            self.total += u128::from(duration);
+        }
+        match call.exit {
+            Exit::Returned => {}
+            Exit::TailCall => self.tail_calls += 1,
+            Exit::Abandoned => self.abandoned += 1,
+            Exit::Open => self.open += 1,
+        }
+        self.doubtful += u64::from(call.doubtful);
+        if !call.is_certain() {
+            return;
+        }
+        if self.measured == 0 {
+            self.min = duration;
+        }
+        self.measured += 1;
+        self.sum += u128::from(duration);
+        self.min = self.min.min(duration);
+        self.max = self.max.max(duration);
+        if self.times.is_none() {
+            // It grows as it has to.
+            self.times = Histogram::new(DIGITS).ok();
+        }
+        if let Some(times) = &mut self.times {
+            times.saturating_record(duration);
+        }
+    }
+
+    fn summary(&self, name: &str, scale: &Scale) -> FunctionSummary {
+        let measured = |ticks: u64| (self.measured > 0).then(|| scale.ns(u128::from(ticks)));
+        let quantile = |part: f64| {
+            let times = self.times.as_ref()?;
+            // The histogram knows the upper end of a range of times.
+            measured(times.value_at_quantile(part).clamp(self.min, self.max))
+        };
+        let average = || scale.ns(self.sum) as f64 / self.measured as f64;
+        FunctionSummary {
+            function: name.to_string(),
+            calls: self.calls,
+            total_ns: scale.ns(self.total),
+            self_ns: scale.ns(self.own),
+            measured: self.measured,
+            average_ns: (self.measured > 0).then(average),
+            min_ns: measured(self.min),
+            max_ns: measured(self.max),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            tail_calls: self.tail_calls,
+            abandoned: self.abandoned,
+            open: self.open,
+            doubtful: self.doubtful,
+            unpaired: self.unpaired,
+        }
+    }
+}
+
+struct Counter {
+    counts: Vec<Count>,
+    threads: HashSet<u32>,
+    last: Option<u32>,
+    /// Ticks in outermost calls.
+    total: u128,
+}
+
+impl Visitor for Counter {
+    fn begin(&mut self, begin: &Begin, _: &Event<'_>) -> io::Result<()> {
+        if self.last != Some(begin.tid) {
+            self.last = Some(begin.tid);
+            self.threads.insert(begin.tid);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, call: &Call, _: Option<&Event<'_>>) -> io::Result<()> {
+        if call.begin.parent.is_none() {
+            self.total += u128::from(call.duration());
+        }
+        self.counts[call.begin.function].add(call);
+        Ok(())
+    }
+
+    fn unpaired(&mut self, function: usize, _: &Event<'_>) -> io::Result<()> {
+        self.counts[function].unpaired += 1;
+        Ok(())
+    }
+}
+
+impl CallSummary {
+    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    ///
+    /// # Errors
+    ///
+    /// If the trace cannot be read.
+    pub fn of(trace: &Trace, order: Order) -> Result<(CallSummary, Health), ReportError> {
+        let document = trace.document();
+        let functions = Functions::of(&document.events);
+        let mut counter = Counter {
+            counts: functions.names().iter().map(|_| Count::default()).collect(),
+            threads: HashSet::new(),
+            last: None,
+            total: 0,
+        };
+        let (counted, health) = walk(trace, &functions, &mut counter)?;
+        let scale = Scale::of(&document.clock);
+        let seen = |count: &&(&String, Count)| count.1.calls > 0 || count.1.unpaired > 0;
+        let mut counts: Vec<(&String, Count)> =
+            functions.names().iter().zip(counter.counts).collect();
+        let silent = counts.iter().filter(|count| !seen(count)).count() as u64;
+        counts.retain(|count| seen(&count));
+        counts.sort_by(|(a_name, a), (b_name, b)| {
+            let by = match order {
+                Order::Own => b.own.cmp(&a.own),
+                Order::Total => b.total.cmp(&a.total),
+                Order::Calls => b.calls.cmp(&a.calls),
+            };
+            by.then_with(|| a_name.cmp(b_name))
+        });
+        let by_function: Vec<FunctionSummary> = counts
+            .iter()
+            .map(|(name, count)| count.summary(name, &scale))
+            .collect();
+        let sum = |part: fn(&FunctionSummary) -> u64| by_function.iter().map(part).sum();
+        let time = &document.time;
+        let summary = CallSummary {
+            directory: trace.directory().to_path_buf(),
+            calls: sum(|function| function.calls),
+            total_ns: scale.ns(counter.total),
+            abandoned: sum(|function| function.abandoned),
+            open: sum(|function| function.open),
+            doubtful: sum(|function| function.doubtful),
+            unpaired: sum(|function| function.unpaired),
+            moved: counted.moved,
+            other_events: counted.points,
+            lost_events: health.lost_events,
+            lost_packets: health.lost_packets,
+            damages: health.damages,
+            duration_ns: time
+                .end_monotonic_ns
+                .saturating_sub(time.start_monotonic_ns),
+            threads: counter.threads.len() as u64,
+            complete: document.complete,
+            warnings: document.warnings.clone(),
+            silent,
+            by_function,
+        };
+        Ok((summary, health))
+    }
+
+    /// What a reader has to know of calls that are not like the others, one line each.
+    fn remarks(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut remark = |count: u64, one: &str, many: &str, text: &str| {
+            if count > 0 {
+                lines.push(format!("{} {text}", self::counted(count, one, many)));
+            }
+        };
+        remark(
+            self.abandoned,
+            "call",
+            "calls",
+            "ended without an exit: by an exception, by longjmp, or with their exits lost",
+        );
+        remark(
+            self.open,
+            "call",
+            "calls",
+            "had not ended when the trace did",
+        );
+        remark(
+            self.doubtful,
+            "call",
+            "calls",
+            "may be two, because events were lost meanwhile",
+        );
+        remark(
+            self.unpaired,
+            "exit",
+            "exits",
+            "without an entry: of calls from before the recording, or with their entries lost",
+        );
+        remark(
+            self.moved,
+            "entry or exit",
+            "entries or exits",
+            "of goroutines that were moved: who called whom is a guess there",
+        );
+        remark(
+            self.other_events,
+            "event",
+            "events",
+            "of other kinds not in the table",
+        );
+        lines
+    }
+}
+
+impl fmt::Display for CallSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {} in {} s, {}; {} s in outermost calls",
+            self.directory.display(),
+            counted(self.calls, "call", "calls"),
+            seconds(self.duration_ns),
+            counted(self.threads, "thread", "threads"),
+            seconds(self.total_ns),
+        )?;
+        let doubts = Doubts {
+            events: self.calls * 2 + self.other_events,
+            lost_events: self.lost_events,
+            lost_packets: self.lost_packets,
+            damages: self.damages,
+            complete: self.complete,
+            warnings: &self.warnings,
+        };
+        for line in doubts.lines().into_iter().chain(self.remarks()) {
+            writeln!(f, "{line}")?;
+        }
+        if !self.by_function.is_empty() {
+            writeln!(f, "\ntimes in us")?;
+            table(f, &self.by_function)?;
+        }
+        if self.silent > 0 {
+            writeln!(
+                f,
+                "\n{} never called",
+                counted(self.silent, "function was", "functions were")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary]) -> fmt::Result {
+    let head = [
+        "calls",
+        "total",
+        "self",
+        "average",
+        "min",
+        "max",
+        "p50",
+        "p99",
+        "abandoned",
+        "open",
+        "doubtful",
+        "unpaired",
+    ];
+    let time = |ns: Option<u64>| ns.map_or("-".to_string(), microseconds);
+    let rows = functions.iter().map(|function| {
+        let cells = vec![
+            function.calls.to_string(),
+            microseconds(function.total_ns),
+            microseconds(function.self_ns),
+            time(function.average_ns.map(|ns| ns as u64)),
+            time(function.min_ns),
+            time(function.max_ns),
+            time(function.p50_ns),
+            time(function.p99_ns),
+            unless_zero(function.abandoned),
+            unless_zero(function.open),
+            unless_zero(function.doubtful),
+            unless_zero(function.unpaired),
+        ];
+        (cells, printable(&function.function))
+    });
+    put_table(f, &head, "function", rows)
+}

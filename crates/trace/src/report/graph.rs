@@ -1,0 +1,402 @@
+//! Calls as function graph tracers show them.
+//!
+//! ```text
+//! # CPU  TASK-PID          DURATION          FUNCTION CALLS
+//! # |       |               |   |             |   |   |   |
+//!   1)   orders-5574   |                 |  main(argc=1) {
+//!   1)   orders-5574   |        0.123 us |    parse(n=3) = 12;
+//!   1)   orders-5574   | +     23.400 us |  } = 0 /* main */
+//! ```
+//!
+//! Marks as ftrace sets them: more than 10 us `+`, 100 us `!`, 1 ms `#`, 10 ms `*`, 100 ms `@`,
+//! 1 s `$`. The lines of one thread are in the order of time. Those of several threads stand
+//! where it is known what they say: a call that makes no other call stands where it ends.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use super::line::Lines;
+use super::lines_text::put_value;
+use super::symbols::Symbols;
+use super::tasks::{Tasks, UNKNOWN, printable};
+use super::{ReportError, is_shown};
+use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
+use crate::clock::Scale;
+use crate::damage::Health;
+use crate::document::{Document, EventInfo};
+use crate::reader::{Event, Trace};
+
+/// Which calls are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GraphOptions {
+    /// How many levels; all if there is no limit. 1 shows only the outermost calls.
+    pub depth: Option<usize>,
+    /// Calls that took less, in ns, are left out; with them events that are no calls.
+    pub min_duration_ns: u64,
+}
+
+impl GraphOptions {
+    pub(super) fn shows_depth(&self, depth: usize) -> bool {
+        self.depth.is_none_or(|most| depth < most)
+    }
+}
+
+/// Levels up to which lines are indented; the level's number stands there beyond that.
+const MOST_INDENTED: usize = 50;
+
+/// Writes the calls of a trace as indented text, below a header, and says what is missing.
+///
+/// # Errors
+///
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
+/// the answer, which is for the caller to tell.
+pub fn write_graph(
+    trace: &Trace,
+    out: impl Write,
+    options: &GraphOptions,
+) -> Result<Health, ReportError> {
+    let document = trace.document();
+    let functions = Functions::of(&document.events);
+    let names = functions.names().iter().map(|name| printable(name));
+    let mut printer = Printer {
+        lines: Lines::new(out),
+        scratch: Lines::new(io::sink()),
+        options: *options,
+        scale: Scale::of(&document.clock),
+        names: names.collect(),
+        labels: document.events.iter().map(Label::new).collect(),
+        symbols: Symbols::of(&document.events, printable),
+        tasks: Tasks::new(&document.threads, task),
+        width: task_width(document),
+        stacks: HashMap::new(),
+        unpaired: 0,
+    };
+    printer.header(document)?;
+    let (_, health) = walk(trace, &functions, &mut printer)?;
+    printer.footer(&health)?;
+    Ok(health)
+}
+
+/// `orders-5574`
+fn task(comm: &str, tid: u32) -> String {
+    format!("{}-{tid}", printable(comm))
+}
+
+fn task_width(document: &Document) -> usize {
+    let named = Tasks::new(&document.threads, task).width();
+    // The widest pid of the kernel's, 4194304, for a thread that has no name.
+    named.max(UNKNOWN.len() + 1 + 7)
+}
+
+/// What is the same for all events of one kind.
+struct Label {
+    /// The event's own name.
+    name: String,
+    /// `fd=` and so on; nothing for those that are not shown.
+    fields: Vec<Option<Vec<u8>>>,
+    /// How many of them are shown.
+    shown: usize,
+}
+
+impl Label {
+    fn new(event: &EventInfo) -> Label {
+        let fields: Vec<Option<Vec<u8>>> = event
+            .fields
+            .iter()
+            .map(|field| {
+                is_shown(field).then(|| format!("{}=", printable(&field.name)).into_bytes())
+            })
+            .collect();
+        Label {
+            name: printable(&event.name),
+            shown: fields.iter().flatten().count(),
+            fields,
+        }
+    }
+}
+
+/// An open call.
+struct Shown {
+    begin: Begin,
+    /// Whether its opening line has been printed.
+    opened: bool,
+    /// `fd=3, size=12`
+    arguments: Vec<u8>,
+}
+
+struct Printer<W> {
+    lines: Lines<W>,
+    /// Where fields are put together.
+    scratch: Lines<io::Sink>,
+    options: GraphOptions,
+    scale: Scale,
+    names: Vec<String>,
+    labels: Vec<Label>,
+    symbols: Symbols,
+    tasks: Tasks,
+    width: usize,
+    /// The open calls of each stack, those that are too deep left out.
+    stacks: HashMap<u64, Vec<Shown>>,
+    unpaired: u64,
+}
+
+impl<W: Write> Printer<W> {
+    fn header(&mut self, document: &Document) -> io::Result<()> {
+        let mut text = format!(
+            "# tracer: capriole\n#\n# program: {} (pid {})\n",
+            printable(&document.target.command_line.join(" ")),
+            document.target.pid
+        );
+        if document.lost_events > 0 {
+            text += &format!("# LOST EVENTS: {}\n", document.lost_events);
+        }
+        for warning in &document.warnings {
+            text += &format!("# warning: {}\n", printable(warning));
+        }
+        if !document.complete {
+            text +=
+                "# warning: the recorder did not end this trace; its last moments may be missing\n";
+        }
+        text += &format!(
+            "#\n# CPU  {:<width$}      DURATION          FUNCTION CALLS\n",
+            "TASK-PID",
+            width = self.width
+        );
+        text += &format!(
+            "# |    {:<width$}       |   |             |   |   |   |",
+            "   |",
+            width = self.width
+        );
+        self.lines.put(text.as_bytes());
+        self.lines.end()
+    }
+
+    fn footer(&mut self, health: &Health) -> io::Result<()> {
+        if self.unpaired > 0 {
+            let text = match self.unpaired {
+                1 => "# 1 exit without an entry is not shown".to_string(),
+                more => format!("# {more} exits without an entry are not shown"),
+            };
+            self.lines.put(text.as_bytes());
+            self.lines.end()?;
+        }
+        if health.lost_events > 0 {
+            let text = format!(
+                "# LOST {} EVENTS in all: there was no room for them in the buffers",
+                health.lost_events
+            );
+            self.lines.put(text.as_bytes());
+            self.lines.end()?;
+        }
+        self.lines.flush()
+    }
+
+    /// The columns in front of a call, and its indentation.
+    fn put_columns(&mut self, cpu: u32, tid: u32, ticks: Option<u64>, depth: usize) {
+        self.lines.put(format!("{cpu:>3})   ").as_bytes());
+        let task = self.tasks.get(tid);
+        let blanks = self
+            .width
+            .saturating_sub(String::from_utf8_lossy(task).chars().count());
+        self.lines.put(task);
+        self.lines.put(" ".repeat(blanks).as_bytes());
+        match ticks.map(|ticks| self.scale.ns(u128::from(ticks))) {
+            Some(ns) => {
+                let us = format!("{}.{:03}", ns / 1000, ns % 1000);
+                let text = format!(" | {} {us:>12} us |  ", mark(ns));
+                self.lines.put(text.as_bytes());
+            }
+            None => self.lines.put(b" |                   |  "),
+        }
+        let levels = depth.min(MOST_INDENTED);
+        self.lines.put("  ".repeat(levels).as_bytes());
+        if depth > MOST_INDENTED {
+            self.lines.put(format!("[{depth}] ").as_bytes());
+        }
+    }
+
+    /// `fd=3, size=12`
+    fn fields(&mut self, event: &Event<'_>) -> Vec<u8> {
+        let label = &self.labels[event.index];
+        if label.shown == 0 {
+            return Vec::new();
+        }
+        let shown = label.fields.iter().zip(event.fields());
+        let shown = shown.filter_map(|(name, value)| Some((name.as_ref()?, value)));
+        for (n, (name, value)) in shown.enumerate() {
+            self.scratch.put(if n == 0 { b"" } else { b", " });
+            self.scratch.put(name);
+            put_value(&mut self.scratch, &self.symbols, value);
+        }
+        std::mem::take(self.scratch.bytes())
+    }
+
+    /// What an exit recorded: ` = 12`, or ` = (ret=12, errno=0)` if that is more than one value.
+    fn returned(&mut self, event: Option<&Event<'_>>) -> Vec<u8> {
+        let Some(event) = event else {
+            return Vec::new();
+        };
+        let label = &self.labels[event.index];
+        if label.shown == 1 {
+            let mut values = label.fields.iter().zip(event.fields());
+            if let Some((_, value)) = values.find(|(name, _)| name.is_some()) {
+                self.scratch.put(b" = ");
+                put_value(&mut self.scratch, &self.symbols, value);
+            }
+            return std::mem::take(self.scratch.bytes());
+        }
+        let fields = self.fields(event);
+        match fields.is_empty() {
+            true => fields,
+            false => [b" = (", fields.as_slice(), b")"].concat(),
+        }
+    }
+
+    /// Prints the opening lines of the calls of a stack that are open.
+    fn open(&mut self, stack: u64) -> io::Result<()> {
+        let innermost = self.stacks.get(&stack).and_then(|open| open.last());
+        if innermost.is_none_or(|call| call.opened) {
+            return Ok(());
+        }
+        let Some(mut shown) = self.stacks.remove(&stack) else {
+            return Ok(());
+        };
+        let first = shown.partition_point(|call| call.opened);
+        for call in &mut shown[first..] {
+            call.opened = true;
+            let begin = call.begin;
+            self.put_columns(begin.cpu, begin.tid, None, begin.depth);
+            self.put_call(begin.function, &call.arguments);
+            self.lines.put(b" {");
+            self.lines.end()?;
+        }
+        self.stacks.insert(stack, shown);
+        Ok(())
+    }
+
+    /// `read(fd=3)`
+    fn put_call(&mut self, function: usize, arguments: &[u8]) {
+        self.lines.put(self.names[function].as_bytes());
+        self.lines.put(b"(");
+        self.lines.put(arguments);
+        self.lines.put(b")");
+    }
+}
+
+/// ftrace's mark for a duration in ns.
+fn mark(ns: u64) -> char {
+    match ns {
+        ..=10_000 => ' ',
+        ..=100_000 => '+',
+        ..=1_000_000 => '!',
+        ..=10_000_000 => '#',
+        ..=100_000_000 => '*',
+        ..=1_000_000_000 => '@',
+        _ => '$',
+    }
+}
+
+/// What has to be said of a call that did not end as usual.
+fn remark(call: &Call) -> Option<&'static str> {
+    Some(match (call.exit, call.doubtful) {
+        (Exit::Returned, false) => return None,
+        (Exit::Returned, true) => "doubtful: events were lost",
+        (Exit::TailCall, false) => "tail call",
+        (Exit::TailCall, true) => "tail call, doubtful: events were lost",
+        (Exit::Abandoned, false) => "abandoned",
+        (Exit::Abandoned, true) => "abandoned, or its exit was lost",
+        (Exit::Open, false) => "still open",
+        (Exit::Open, true) => "still open, or its exit was lost",
+    })
+}
+
+impl<W: Write> Visitor for Printer<W> {
+    fn begin(&mut self, begin: &Begin, event: &Event<'_>) -> io::Result<()> {
+        if !self.options.shows_depth(begin.depth) {
+            return Ok(());
+        }
+        if self.options.min_duration_ns == 0 {
+            self.open(begin.stack)?;
+        }
+        let arguments = self.fields(event);
+        self.stacks.entry(begin.stack).or_default().push(Shown {
+            begin: *begin,
+            opened: false,
+            arguments,
+        });
+        Ok(())
+    }
+
+    fn end(&mut self, call: &Call, event: Option<&Event<'_>>) -> io::Result<()> {
+        let stack = call.begin.stack;
+        if !self.options.shows_depth(call.begin.depth) {
+            return Ok(());
+        }
+        let open = self.stacks.get_mut(&stack);
+        let Some(shown) = open.and_then(|open| open.pop()) else {
+            return Ok(());
+        };
+        if self.stacks.get(&stack).is_some_and(Vec::is_empty) {
+            self.stacks.remove(&stack);
+        }
+        let duration = call.duration();
+        let long = self.scale.ns(u128::from(duration)) >= self.options.min_duration_ns;
+        if !long && !shown.opened {
+            return Ok(());
+        }
+        // Whoever called it took at least as long.
+        self.open(stack)?;
+        let begin = call.begin;
+        self.put_columns(call.cpu, call.tid, Some(duration), begin.depth);
+        let returned = self.returned(event);
+        if shown.opened {
+            self.lines.put(b"}");
+            self.lines.put(&returned);
+            self.lines.put(b" /* ");
+            self.lines.put(self.names[begin.function].as_bytes());
+            if let Some(remark) = remark(call) {
+                self.lines.put(b": ");
+                self.lines.put(remark.as_bytes());
+            }
+            self.lines.put(b" */");
+        } else {
+            self.put_call(begin.function, &shown.arguments);
+            self.lines.put(&returned);
+            self.lines.put(b";");
+            if let Some(remark) = remark(call) {
+                self.lines.put(format!(" /* {remark} */").as_bytes());
+            }
+        }
+        self.lines.end()
+    }
+
+    fn unpaired(&mut self, _: usize, _: &Event<'_>) -> io::Result<()> {
+        self.unpaired += 1;
+        Ok(())
+    }
+
+    fn point(&mut self, event: &Event<'_>, stack: Option<u64>, depth: usize) -> io::Result<()> {
+        if self.options.min_duration_ns > 0 || !self.options.shows_depth(depth) {
+            return Ok(());
+        }
+        if let Some(stack) = stack {
+            self.open(stack)?;
+        }
+        self.put_columns(event.cpu, event.tid, None, depth);
+        let fields = self.fields(event);
+        self.lines.put(b"/* ");
+        self.lines.put(self.labels[event.index].name.as_bytes());
+        if !fields.is_empty() {
+            self.lines.put(b": ");
+            self.lines.put(&fields);
+        }
+        self.lines.put(b" */");
+        self.lines.end()
+    }
+
+    fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
+        let text = format!("CPU:{cpu} [LOST {events} EVENTS]");
+        self.lines.put(text.as_bytes());
+        self.lines.end()
+    }
+}

@@ -1,0 +1,172 @@
+//! Calls as JSON, one object a line.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use super::ReportError;
+use super::graph::GraphOptions;
+use super::line::Lines;
+use super::lines_json::{Arguments, escaped, quoted};
+use super::symbols::Symbols;
+use super::tasks::Tasks;
+use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
+use crate::clock::{Converter, Scale};
+use crate::damage::Health;
+use crate::reader::{Event, Trace};
+
+/// Writes every call of a trace as a JSON object on a line of its own, in the order in which
+/// they end:
+///
+/// ```json
+/// {"id":7,"parent":6,"function":"read","time_ns":1234567890123,"duration_ns":812,"self_ns":812,"cpu":1,"tid":12345,"comm":"orders","depth":1,"exit":"returned","doubtful":false,"arguments":{"fd":3},"return":{"ret":12}}
+/// {"lost_events":12,"cpu":1}
+/// ```
+///
+/// `time_ns` is when it began, by `CLOCK_MONOTONIC`; `cpu` and `tid` are those at its beginning;
+/// `parent` is null for the outermost recorded call of a stack; `exit` is `returned`,
+/// `tail_call`, `abandoned` or `open`, as [`Exit`] has them. `arguments` and `return` are what
+/// was recorded at the entry and at the exit, in the form that
+/// [`write_json_lines`](super::write_json_lines) describes, `return` null if there was no exit.
+/// `"unpaired_exits":3` stands on the last line but that of lost events, if there are any.
+/// Events that are no calls are left out.
+///
+/// # Errors
+///
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
+/// the answer, which is for the caller to tell.
+pub fn write_graph_json(
+    trace: &Trace,
+    out: impl Write,
+    options: &GraphOptions,
+) -> Result<Health, ReportError> {
+    let document = trace.document();
+    let functions = Functions::of(&document.events);
+    // The clock was checked when the trace was opened.
+    let converter = Converter::new(&document.clock).map_err(io::Error::other)?;
+    let mut printer = Printer {
+        lines: Lines::new(out),
+        scratch: Lines::new(io::sink()),
+        options: *options,
+        scale: Scale::of(&document.clock),
+        converter,
+        names: functions.names().iter().map(|name| quoted(name)).collect(),
+        arguments: document.events.iter().map(Arguments::new).collect(),
+        symbols: Symbols::of(&document.events, escaped),
+        named: document.threads.keys().copied().collect(),
+        comms: Tasks::new(&document.threads, |comm, _| quoted(comm)),
+        stacks: HashMap::new(),
+        unpaired: 0,
+    };
+    let (_, health) = walk(trace, &functions, &mut printer)?;
+    if printer.unpaired > 0 {
+        let text = format!("{{\"unpaired_exits\":{}}}", printer.unpaired);
+        printer.lines.put(text.as_bytes());
+        printer.lines.end()?;
+    }
+    if health.lost_events > 0 {
+        let text = format!("{{\"lost_events_total\":{}}}", health.lost_events);
+        printer.lines.put(text.as_bytes());
+        printer.lines.end()?;
+    }
+    printer.lines.flush()?;
+    Ok(health)
+}
+
+struct Printer<W> {
+    lines: Lines<W>,
+    scratch: Lines<io::Sink>,
+    options: GraphOptions,
+    scale: Scale,
+    converter: Converter,
+    names: Vec<String>,
+    arguments: Vec<Arguments>,
+    symbols: Symbols,
+    named: std::collections::HashSet<u32>,
+    comms: Tasks,
+    /// What the entries of the open calls recorded, by stack.
+    stacks: HashMap<u64, Vec<Vec<u8>>>,
+    unpaired: u64,
+}
+
+impl<W: Write> Printer<W> {
+    fn object(&mut self, event: &Event<'_>) -> Vec<u8> {
+        self.arguments[event.index].put(&mut self.scratch, &self.symbols, event);
+        std::mem::take(self.scratch.bytes())
+    }
+}
+
+impl<W: Write> Visitor for Printer<W> {
+    fn begin(&mut self, begin: &Begin, event: &Event<'_>) -> io::Result<()> {
+        if self.options.shows_depth(begin.depth) {
+            let arguments = self.object(event);
+            self.stacks.entry(begin.stack).or_default().push(arguments);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, call: &Call, event: Option<&Event<'_>>) -> io::Result<()> {
+        let begin = &call.begin;
+        if !self.options.shows_depth(begin.depth) {
+            return Ok(());
+        }
+        let open = self.stacks.get_mut(&begin.stack);
+        let Some(arguments) = open.and_then(|open| open.pop()) else {
+            return Ok(());
+        };
+        if self.stacks.get(&begin.stack).is_some_and(Vec::is_empty) {
+            self.stacks.remove(&begin.stack);
+        }
+        let duration = self.scale.ns(u128::from(call.duration()));
+        if duration < self.options.min_duration_ns {
+            return Ok(());
+        }
+        let text = format!(
+            "{{\"id\":{},\"parent\":{},\"function\":{},\"time_ns\":{},\"duration_ns\":{duration},\"self_ns\":{},\"cpu\":{},\"tid\":{},\"comm\":",
+            begin.id,
+            begin.parent.map_or("null".to_string(), |id| id.to_string()),
+            self.names[begin.function],
+            self.converter.monotonic_ns(begin.time),
+            self.scale.ns(u128::from(call.own)),
+            begin.cpu,
+            begin.tid,
+        );
+        self.lines.put(text.as_bytes());
+        match self.named.contains(&begin.tid) {
+            true => self.lines.put(self.comms.get(begin.tid)),
+            false => self.lines.put(b"null"),
+        }
+        let exit = match call.exit {
+            Exit::Returned => "returned",
+            Exit::TailCall => "tail_call",
+            Exit::Abandoned => "abandoned",
+            Exit::Open => "open",
+        };
+        let text = format!(
+            ",\"depth\":{},\"exit\":\"{exit}\",\"doubtful\":{},\"arguments\":",
+            begin.depth, call.doubtful
+        );
+        self.lines.put(text.as_bytes());
+        self.lines.put(&arguments);
+        self.lines.put(b",\"return\":");
+        match event {
+            Some(event) => {
+                let returned = self.object(event);
+                self.lines.put(&returned);
+            }
+            None => self.lines.put(b"null"),
+        }
+        self.lines.put(b"}");
+        self.lines.end()
+    }
+
+    fn unpaired(&mut self, _: usize, _: &Event<'_>) -> io::Result<()> {
+        self.unpaired += 1;
+        Ok(())
+    }
+
+    fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
+        let text = format!("{{\"lost_events\":{events},\"cpu\":{cpu}}}");
+        self.lines.put(text.as_bytes());
+        self.lines.end()
+    }
+}

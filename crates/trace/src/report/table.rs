@@ -1,0 +1,40 @@
+//! Tables for people.
+
+use std::fmt;
+
+/// Writes a table with columns as wide as they have to be; the name comes last and may be long.
+pub(super) fn put_table(
+    f: &mut fmt::Formatter<'_>,
+    head: &[&str],
+    name: &str,
+    rows: impl Iterator<Item = (Vec<String>, String)>,
+) -> fmt::Result {
+    let head = head.iter().map(|text| text.to_string()).collect();
+    let rows: Vec<(Vec<String>, String)> = std::iter::once((head, name.to_string()))
+        .chain(rows)
+        .collect();
+    let width = |column: usize| rows.iter().map(|(cells, _)| cells[column].len()).max();
+    let widths: Vec<usize> = (0..rows[0].0.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    for (cells, name) in &rows {
+        for (cell, width) in cells.iter().zip(&widths) {
+            write!(f, "{cell:>width$}  ")?;
+        }
+        writeln!(f, "{name}")?;
+    }
+    Ok(())
+}
+
+/// ns in microseconds: `12.345`.
+pub(super) fn microseconds(ns: u64) -> String {
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
+/// A count that is mostly 0.
+pub(super) fn unless_zero(count: u64) -> String {
+    match count {
+        0 => "-".to_string(),
+        count => count.to_string(),
+    }
+}
