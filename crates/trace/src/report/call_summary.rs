@@ -159,7 +159,9 @@ impl Count {
             self.times = Histogram::new(DIGITS).ok();
         }
         if let Some(times) = &mut self.times {
-            times.saturating_record(duration);
+            if times.record(duration).is_err() {
+                times.saturating_record(duration);
+            }
         }
     }
 

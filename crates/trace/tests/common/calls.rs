@@ -9,13 +9,14 @@ use capriole_trace::{Event, EventInfo, FieldInfo, Health, PacketMeta, Role, Trac
 
 use super::{START, record};
 
-/// The id of function `n`'s entry is `10 * n`, of its return one more, of its tail call two more.
+/// The id of function `n`'s entry is `10 * n`, of its return one more, of its tail call two more,
+/// and of something that happens in it three more.
 pub fn function(n: u32, name: &str) -> Vec<EventInfo> {
     let event = |role, add: u32, suffix: &str, fields: &[(&str, FieldType)]| {
         let mut event = super::event(10 * n + add, &format!("{name}{suffix}"), &[]);
         event.symbol = Some(name.to_string());
         event.role = role;
-        event.call = Some(10 * n);
+        event.call = (role != Role::Point).then_some(10 * n);
         event.fields = fields
             .iter()
             .map(|(name, field_type)| FieldInfo {
@@ -31,6 +32,7 @@ pub fn function(n: u32, name: &str) -> Vec<EventInfo> {
         event(Role::Entry, 0, "", &[sp, ("n", number)]),
         event(Role::Return, 1, "__return", &[sp, ("ret", number)]),
         event(Role::TailCall, 2, "__tail", &[sp]),
+        event(Role::Point, 3, "__note", &[("n", number)]),
     ]
 }
 
@@ -92,6 +94,10 @@ impl Script {
         self.step(10 * function + 2, stack_pointer, 0)
     }
 
+    pub fn note(&mut self, function: u32) -> &mut Step {
+        self.step(10 * function + 3, 0, 7)
+    }
+
     /// Writes the trace of functions with these names.
     pub fn write(&self, directory: &Path, names: &[&str]) -> Trace {
         write(directory, names, &self.steps)
@@ -117,9 +123,13 @@ pub fn write(directory: &Path, names: &[&str], steps: &[Step]) -> Trace {
             }
             meta.discarded += step.lost;
         }
-        let words = [step.stack_pointer, step.value];
-        let words = &words[..if step.id % 10 == 2 { 1 } else { 2 }];
-        content.extend_from_slice(&record(START + step.time, step.id, step.tid, words));
+        let words: &[u64] = match step.id % 10 {
+            2 => &[step.stack_pointer],
+            3 => &[step.value],
+            _ => &[step.stack_pointer, step.value],
+        };
+        let bytes = record(START + step.time, step.id, step.tid, words);
+        content.extend_from_slice(&bytes);
     }
     for (meta, content) in streams.values() {
         writer.write_packet(meta, content).unwrap();
