@@ -1088,9 +1088,16 @@ fn help() {
       [DIRECTORY]  The trace directory [default: capriole.trace]
 
     Options:
-          --summary  Calls, share and rate of each event, instead of every event
-          --json     Print JSON: one object, or without --summary one a line
-      -h, --help     Print help
+          --graph                Calls, one within the other, with what each took, instead of every event
+          --summary              A table: how often each event was hit, or what the calls of each function took
+          --callers              Who called whom, how often and how long
+          --flame <FILE>         Draw a flame graph into this file (SVG)
+          --depth <N>            With --graph: show only so many levels of calls
+          --min-duration <TIME>  With --graph: leave out calls that took less, such as 10us
+          --sort <BY>            With --summary of calls: by what functions are sorted, self time unless given [possible values: self, total, calls]
+          --by <BY>              With --flame: what the width of a function shows [default: time] [possible values: time, calls]
+          --json                 Print JSON: one object, or with --graph and for every event one a line
+      -h, --help                 Print help
     ");
     insta::assert_snapshot!(help(&["list", "--help"]), @r"
     List functions, and the tactic by which each would be reached

@@ -21,7 +21,8 @@
 //!
 //! [`Trace`] gives all events in time order, keeping one packet of each stream in memory. It
 //! trusts nothing: damage is passed over, counted and told by file and byte ([`Health`]).
-//! [`report`] turns a trace into text, JSON lines or a summary.
+//! [`report`] turns a trace into text, JSON lines or a summary. [`calls`] puts the entries and
+//! exits of functions together.
 //!
 //! # Time
 //!

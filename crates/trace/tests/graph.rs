@@ -363,3 +363,15 @@ fn fields_for_reading_are_not_shown() {
         serde_json::from_str::<serde_json::Value>(line).unwrap();
     }
 }
+
+/// The field for pairing has a name that begins as names in CTF's metadata do.
+#[test]
+fn babeltrace_reads_entries_and_exits() {
+    let scratch = tempfile::tempdir().unwrap();
+    small(scratch.path());
+    let Some((lines, _)) = common::babeltrace(scratch.path()) else {
+        return;
+    };
+    let exit = "read__return: { cpu_id = 0, lane = 0 }, { tid = 4242 }, { _sp = 0x7FFC00007F40, ret = -12 }";
+    assert!(lines.iter().any(|line| line.ends_with(exit)), "{lines:#?}");
+}

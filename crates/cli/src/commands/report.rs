@@ -36,11 +36,11 @@ pub struct Arguments {
     /// With --graph: leave out calls that took less, such as 10us
     #[arg(long, value_name = "TIME", requires = "graph", value_parser = units::parse_duration)]
     min_duration: Option<Duration>,
-    /// With --summary of calls: which functions come first
-    #[arg(long, value_enum, requires = "summary", default_value_t = Sort::OwnTime)]
-    sort: Sort,
+    /// With --summary of calls: by what functions are sorted, self time unless given
+    #[arg(long, value_name = "BY", value_enum, requires = "summary")]
+    sort: Option<Sort>,
     /// With --flame: what the width of a function shows
-    #[arg(long, value_enum, requires = "flame", default_value_t = By::Time)]
+    #[arg(long, value_name = "BY", value_enum, requires = "flame", default_value_t = By::Time)]
     by: By,
     /// Print JSON: one object, or with --graph and for every event one a line
     #[arg(long)]
@@ -50,21 +50,21 @@ pub struct Arguments {
 /// What `--sort` can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sort {
-    /// Time in the function itself
+    // Time in the function itself
     #[value(name = "self")]
     OwnTime,
-    /// Time from entry to exit
+    // Time from entry to exit
     Total,
-    /// Calls
+    // Calls
     Calls,
 }
 
 /// What `--by` can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum By {
-    /// Time
+    // Time
     Time,
-    /// Calls
+    // Calls
     Calls,
 }
 
@@ -72,7 +72,11 @@ enum By {
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let trace = Trace::open(&arguments.directory)?;
     let has_calls = !Functions::of(&trace.document().events).is_empty();
-    if !has_calls && (arguments.graph || arguments.callers || arguments.flame.is_some()) {
+    let wants_calls = arguments.graph
+        || arguments.callers
+        || arguments.flame.is_some()
+        || arguments.sort.is_some();
+    if wants_calls && !has_calls {
         anyhow::bail!(
             "{} has no calls: no function's entry and exit were both recorded",
             arguments.directory.display()
@@ -90,9 +94,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         flame(arguments, &trace, file, &mut out)?
     } else if arguments.summary && has_calls {
         let order = match arguments.sort {
-            Sort::OwnTime => Order::Own,
-            Sort::Total => Order::Total,
-            Sort::Calls => Order::Calls,
+            None | Some(Sort::OwnTime) => Order::Own,
+            Some(Sort::Total) => Order::Total,
+            Some(Sort::Calls) => Order::Calls,
         };
         let (summary, health) = CallSummary::of(&trace, order)?;
         put(arguments, &summary, &mut out)?;
