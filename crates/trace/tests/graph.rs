@@ -188,9 +188,7 @@ fn the_summary_of_calls_is_a_table() {
         1     1483.555        2.222        -      -         -      -         -          -     -         1         -  main
         1     1334.222        0.444        -      -         -      -         -          1     -         -         1  throw
     ");
-    insta::assert_snapshot!(serde_json::to_string(&summary.by_function[2]).unwrap(), @r#"
-    {"function":"parse","calls":3,"total_ns":146666,"self_ns":12444,"measured":2,"average_ns":7111.0,"min_ns":2222,"max_ns":12000,"p50_ns":2232,"p99_ns":12000,"tail_calls":0,"abandoned":0,"open":0,"doubtful":1,"unpaired":0}
-    "#);
+    insta::assert_snapshot!(serde_json::to_string(&summary.by_function[2]).unwrap(), @r#"{"function":"parse","calls":3,"total_ns":146666,"self_ns":12444,"measured":2,"average_ns":7111.0,"min_ns":2222,"max_ns":12000,"p50_ns":2232,"p99_ns":12000,"tail_calls":0,"abandoned":0,"open":0,"doubtful":1,"unpaired":0}"#);
     let names = |order| -> Vec<String> {
         let (summary, _) = CallSummary::of(&trace, order).unwrap();
         let own: u64 = summary.by_function.iter().map(|f| f.self_ns).sum();
@@ -256,9 +254,7 @@ fn callers_and_callees_have_the_same_sums() {
         2      134.222      134.222    -> read
         1        0.000        1.777    -> parse
     ");
-    insta::assert_snapshot!(serde_json::to_string(&callers.functions[3]).unwrap(), @r#"
-    {"function":"throw","calls":1,"total_ns":1334222,"self_ns":444,"callers":[{"function":"main","calls":1,"total_ns":1334222,"self_ns":444}],"callees":[{"function":"read","calls":1,"total_ns":1333777,"self_ns":1333777}]}
-    "#);
+    insta::assert_snapshot!(serde_json::to_string(&callers.functions[3]).unwrap(), @r#"{"function":"throw","calls":1,"total_ns":1334222,"self_ns":444,"callers":[{"function":"main","calls":1,"total_ns":1334222,"self_ns":444}],"callees":[{"function":"read","calls":1,"total_ns":1333777,"self_ns":1333777}]}"#);
 }
 
 #[test]

@@ -158,10 +158,10 @@ impl Count {
             // It grows as it has to.
             self.times = Histogram::new(DIGITS).ok();
         }
-        if let Some(times) = &mut self.times {
-            if times.record(duration).is_err() {
-                times.saturating_record(duration);
-            }
+        if let Some(times) = &mut self.times
+            && times.record(duration).is_err()
+        {
+            times.saturating_record(duration);
         }
     }
 
