@@ -100,7 +100,7 @@ impl Pairing {
             self.moved += 1;
             return Ok(());
         }
-        let mut high = thread.above(stack_pointer, reach);
+        let high = thread.above(stack_pointer, reach);
         if let Some(found) = high {
             abandon(
                 thread,
@@ -111,7 +111,6 @@ impl Pairing {
                 place,
                 visitor,
             )?;
-            high = high.filter(|high| thread.stacks.contains_key(high));
         } else {
             // The first call of a stack, or of what is left of one.
             while let Some(dead) = thread.below(stack_pointer, reach) {
@@ -126,6 +125,7 @@ impl Pairing {
                 )?;
             }
         }
+        // If nothing is left of that stack, it began right here.
         let key = high.unwrap_or(stack_pointer);
         let stack = thread.stacks.entry(key).or_insert_with(|| {
             self.next_stack += 1;
