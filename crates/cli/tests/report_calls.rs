@@ -218,6 +218,22 @@ fn what_has_no_calls_says_so() {
     assert!(summary.contains("6 events in"), "{summary}");
 }
 
+/// Entries and exits that were recorded each for itself are events, unless calls are asked for.
+#[test]
+fn without_stack_pointers_a_summary_is_one_of_events() {
+    let directory = scratch();
+    let directory = directory.path();
+    let plain = calls().into_iter().map(|mut event| {
+        event.fields[0].name = "arg1".to_owned();
+        event
+    });
+    write(&directory.join("t"), plain.collect());
+    let summary = report(directory, &["--summary"]);
+    assert!(summary.contains("6 events in"), "{summary}");
+    let summary = report(directory, &["--summary", "--sort", "self"]);
+    assert!(summary.contains("3 calls in"), "{summary}");
+}
+
 #[test]
 fn a_picture_that_cannot_be_written_is_an_error() {
     let directory = scratch();

@@ -71,7 +71,8 @@ enum By {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let trace = Trace::open(&arguments.directory)?;
-    let has_calls = !Functions::of(&trace.document().events).is_empty();
+    let functions = Functions::of(&trace.document().events);
+    let has_calls = !functions.is_empty();
     let wants_calls = arguments.graph
         || arguments.callers
         || arguments.flame.is_some()
@@ -92,7 +93,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         health
     } else if let Some(file) = &arguments.flame {
         flame(arguments, &trace, file, &mut out)?
-    } else if arguments.summary && has_calls {
+    } else if arguments.summary && (functions.have_stack_pointers() || arguments.sort.is_some()) {
         let order = match arguments.sort {
             None | Some(Sort::OwnTime) => Order::Own,
             Some(Sort::Total) => Order::Total,

@@ -96,6 +96,16 @@ impl Functions {
         self.names.is_empty()
     }
 
+    /// Whether the stack pointer was recorded at an entry and at an exit, as it is where calls are
+    /// what is recorded.
+    pub fn have_stack_pointers(&self) -> bool {
+        let parts = || self.parts.iter();
+        let entry = |part: &Part| matches!(part, Part::Entry(s) if s.stack_pointer.is_some());
+        let exit =
+            |part: &Part| matches!(part, Part::Exit { site, .. } if site.stack_pointer.is_some());
+        parts().any(entry) && parts().any(exit)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -161,6 +171,7 @@ mod tests {
             event(9, "f__return", Role::Return, Some(8)),
         ]);
         assert_eq!(functions.names(), ["f"]);
+        assert!(functions.have_stack_pointers());
         let parts: Vec<_> = (0..9)
             .map(|event| match functions.part(event) {
                 Part::Point => "point".to_string(),
@@ -183,5 +194,6 @@ mod tests {
             ]
         );
         assert!(Functions::of(&[]).is_empty());
+        assert!(!Functions::of(&[]).have_stack_pointers());
     }
 }
