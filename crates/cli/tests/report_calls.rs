@@ -244,7 +244,5 @@ fn a_picture_that_cannot_be_written_is_an_error() {
     let output = capriole(&["report", text(&trace), "--flame", text(&file)]);
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     let said = String::from_utf8(output.stderr).expect("UTF-8");
-    insta::assert_snapshot!(said.replace(text(directory), "DIR"), @r"
-    capriole: cannot write DIR/nowhere/out.svg: No such file or directory (os error 2)
-    ");
+    insta::assert_snapshot!(said.replace(text(directory), "DIR"), @"capriole: cannot write DIR/nowhere/out.svg: No such file or directory (os error 2)");
 }
