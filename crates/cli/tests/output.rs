@@ -322,7 +322,7 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    172 bytes, for threads as glibc 2.36 has them
+      detour    173 bytes, for threads as glibc 2.36 has them
       save      0x4040ee: mov %rdx,-0x10(%rsp)
                 0x4040f3: mov %r11,-0x18(%rsp)
                 0x4040f8: mov %r10,-0x20(%rsp)
@@ -331,33 +331,33 @@ fn check_detours() {
                 0x404101: mov %rax,-0x28(%rsp)
       record    0x404106: lea descriptor,%rax
                 0x40410d: mov %rax,%fs:0x928               restartable from here
-                0x404116: movslq %fs:0x924,%rax            the CPU
-                0x40411f: movabs $heads,%r11
-                0x404129: mov (%r11,%rax,8),%r11
-                0x40412d: mov (%r11),%r10
-                0x404131: lea 0x20(%r10),%rax
-                0x404135: cmp 8(%r11),%rax
-                0x404139: ja cold                          no room
-                0x40413b: mov %rdi,0x10(%r10)              arg1
-                0x40413f: mov %rdx,0x18(%r10)              third
-                0x404143: movl $0,8(%r10)                  event 0
-                0x40414b: mov %fs:0x2d0,%eax               the thread's id
-                0x404153: mov %eax,0xc(%r10)
-                0x404157: rdtsc                            the time
-                0x404159: mov %eax,(%r10)
-                0x40415d: mov %edx,4(%r10)
-                0x404161: lea 0x20(%r10),%r10
-      commit    0x404165: mov %r10,(%r11)
-      restore   0x404169: mov -0x28(%rsp),%rax
-                0x40416e: add $0x7f,%al
-                0x404170: sahf
-                0x404171: mov -0x20(%rsp),%r10
-                0x404176: mov -0x18(%rsp),%r11
-                0x40417b: mov -0x10(%rsp),%rdx
-      copy      0x404180: push %rbp                        of 0x401070
-                0x404181: mov %rsp,%rbp                    of 0x401071
-                0x404184: mov %rdi,%rax                    of 0x401074
-      go on     0x404187: jmp 0x401077
+                0x404116: rdtsc                            the time
+                0x404118: movslq %fs:0x924,%r11            the CPU
+                0x404121: movabs $heads,%r10
+                0x40412b: mov (%r10,%r11,8),%r11
+                0x40412f: mov (%r11),%r10
+                0x404133: add $0x20,%r10
+                0x404137: cmp 8(%r11),%r10
+                0x40413b: ja cold                          no room
+                0x40413d: mov %eax,-0x20(%r10)
+                0x404141: mov %edx,-0x1c(%r10)
+                0x404145: mov %rdi,-0x10(%r10)             arg1
+                0x404149: mov -0x10(%rsp),%rax
+                0x40414e: mov %rax,-8(%r10)                third
+                0x404152: movl $0,-0x18(%r10)              event 0
+                0x40415a: mov %fs:0x2d0,%eax               the thread's id
+                0x404162: mov %eax,-0x14(%r10)
+      commit    0x404166: mov %r10,(%r11)
+      restore   0x40416a: mov -0x28(%rsp),%rax
+                0x40416f: add $0x7f,%al
+                0x404171: sahf
+                0x404172: mov -0x20(%rsp),%r10
+                0x404177: mov -0x18(%rsp),%r11
+                0x40417c: mov -0x10(%rsp),%rdx
+      copy      0x404181: push %rbp                        of 0x401070
+                0x404182: mov %rsp,%rbp                    of 0x401071
+                0x404185: mov %rdi,%rax                    of 0x401074
+      go on     0x404188: jmp 0x401077
       cold      14 bytes, and 96 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // Dead flags, an indirect jump that does not come back.
@@ -378,34 +378,33 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: dead, not saved
-      detour    155 bytes, for threads as glibc 2.36 has them
+      detour    151 bytes, for threads as glibc 2.36 has them
       save      0x4040ee: mov %rax,-0x10(%rsp)
                 0x4040f3: mov %rdx,-0x18(%rsp)
                 0x4040f8: mov %r11,-0x20(%rsp)
                 0x4040fd: mov %r10,-0x28(%rsp)
       record    0x404102: lea descriptor,%rax
                 0x404109: mov %rax,%fs:0x928               restartable from here
-                0x404112: movslq %fs:0x924,%rax            the CPU
-                0x40411b: movabs $heads,%r11
-                0x404125: mov (%r11,%rax,8),%r11
-                0x404129: mov (%r11),%r10
-                0x40412d: lea 0x10(%r10),%rax
-                0x404131: cmp 8(%r11),%rax
-                0x404135: ja cold                          no room
-                0x404137: movl $0,8(%r10)                  event 0
-                0x40413f: mov %fs:0x2d0,%eax               the thread's id
-                0x404147: mov %eax,0xc(%r10)
-                0x40414b: rdtsc                            the time
-                0x40414d: mov %eax,(%r10)
-                0x404151: mov %edx,4(%r10)
-                0x404155: lea 0x10(%r10),%r10
-      commit    0x404159: mov %r10,(%r11)
-      restore   0x40415d: mov -0x28(%rsp),%r10
-                0x404162: mov -0x20(%rsp),%r11
-                0x404167: mov -0x18(%rsp),%rdx
-                0x40416c: mov -0x10(%rsp),%rax
-      copy      0x404171: and $3,%edi                      of 0x4010b0
-                0x404174: jmpq *0x402000(,%rdi,8)          of 0x4010b3
+                0x404112: rdtsc                            the time
+                0x404114: movslq %fs:0x924,%r11            the CPU
+                0x40411d: movabs $heads,%r10
+                0x404127: mov (%r10,%r11,8),%r11
+                0x40412b: mov (%r11),%r10
+                0x40412f: add $0x10,%r10
+                0x404133: cmp 8(%r11),%r10
+                0x404137: ja cold                          no room
+                0x404139: mov %eax,-0x10(%r10)
+                0x40413d: mov %edx,-0xc(%r10)
+                0x404141: movl $0,-8(%r10)                 event 0
+                0x404149: mov %fs:0x2d0,%eax               the thread's id
+                0x404151: mov %eax,-4(%r10)
+      commit    0x404155: mov %r10,(%r11)
+      restore   0x404159: mov -0x28(%rsp),%r10
+                0x40415e: mov -0x20(%rsp),%r11
+                0x404163: mov -0x18(%rsp),%rdx
+                0x404168: mov -0x10(%rsp),%rax
+      copy      0x40416d: and $3,%edi                      of 0x4010b0
+                0x404170: jmpq *0x402000(,%rdi,8)          of 0x4010b3
       cold      14 bytes, and 85 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // In the middle of a function, where the red zone may be in use; a neighbour's copy.
@@ -430,7 +429,7 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    176 bytes, for threads as glibc 2.36 has them
+      detour    172 bytes, for threads as glibc 2.36 has them
       save      0x4040ee: lea -0x80(%rsp),%rsp
                 0x4040f3: mov %rax,-0x10(%rsp)
                 0x4040f8: mov %rdx,-0x18(%rsp)
@@ -441,32 +440,31 @@ fn check_detours() {
                 0x40410b: mov %rax,-0x30(%rsp)
       record    0x404110: lea descriptor,%rax
                 0x404117: mov %rax,%fs:0x928               restartable from here
-                0x404120: movslq %fs:0x924,%rax            the CPU
-                0x404129: movabs $heads,%r11
-                0x404133: mov (%r11,%rax,8),%r11
-                0x404137: mov (%r11),%r10
-                0x40413b: lea 0x10(%r10),%rax
-                0x40413f: cmp 8(%r11),%rax
-                0x404143: ja cold                          no room
-                0x404145: movl $0,8(%r10)                  event 0
-                0x40414d: mov %fs:0x2d0,%eax               the thread's id
-                0x404155: mov %eax,0xc(%r10)
-                0x404159: rdtsc                            the time
-                0x40415b: mov %eax,(%r10)
-                0x40415f: mov %edx,4(%r10)
-                0x404163: lea 0x10(%r10),%r10
-      commit    0x404167: mov %r10,(%r11)
-      restore   0x40416b: mov -0x30(%rsp),%rax
-                0x404170: add $0x7f,%al
-                0x404172: sahf
-                0x404173: mov -0x28(%rsp),%r10
-                0x404178: mov -0x20(%rsp),%r11
-                0x40417d: mov -0x18(%rsp),%rdx
-                0x404182: mov -0x10(%rsp),%rax
-                0x404187: lea 0x80(%rsp),%rsp
-      copy      0x40418f: ret                              of 0x4010bf
-      evicted   0x404190: mov $2,%eax                      of 0x4010c0
-      go on     0x404195: jmp 0x4010c5
+                0x404120: rdtsc                            the time
+                0x404122: movslq %fs:0x924,%r11            the CPU
+                0x40412b: movabs $heads,%r10
+                0x404135: mov (%r10,%r11,8),%r11
+                0x404139: mov (%r11),%r10
+                0x40413d: add $0x10,%r10
+                0x404141: cmp 8(%r11),%r10
+                0x404145: ja cold                          no room
+                0x404147: mov %eax,-0x10(%r10)
+                0x40414b: mov %edx,-0xc(%r10)
+                0x40414f: movl $0,-8(%r10)                 event 0
+                0x404157: mov %fs:0x2d0,%eax               the thread's id
+                0x40415f: mov %eax,-4(%r10)
+      commit    0x404163: mov %r10,(%r11)
+      restore   0x404167: mov -0x30(%rsp),%rax
+                0x40416c: add $0x7f,%al
+                0x40416e: sahf
+                0x40416f: mov -0x28(%rsp),%r10
+                0x404174: mov -0x20(%rsp),%r11
+                0x404179: mov -0x18(%rsp),%rdx
+                0x40417e: mov -0x10(%rsp),%rax
+                0x404183: lea 0x80(%rsp),%rsp
+      copy      0x40418b: ret                              of 0x4010bf
+      evicted   0x40418c: mov $2,%eax                      of 0x4010c0
+      go on     0x404191: jmp 0x4010c5
       cold      14 bytes, and 91 shared: `switch` if a packet is full, `locked` if restarted
     ");
     insta::assert_snapshot!(of(&program, &["check", ":shape_reserved", "--json", path], 0), @r#"
@@ -545,123 +543,118 @@ fn check_detours() {
           },
           {
             "address": "0x404116",
-            "text": "movslq %fs:0x924,%rax",
-            "what": "record",
-            "note": "the CPU"
-          },
-          {
-            "address": "0x40411f",
-            "text": "movabs $heads,%r11",
-            "what": "record"
-          },
-          {
-            "address": "0x404129",
-            "text": "mov (%r11,%rax,8),%r11",
-            "what": "record"
-          },
-          {
-            "address": "0x40412d",
-            "text": "mov (%r11),%r10",
-            "what": "record"
-          },
-          {
-            "address": "0x404131",
-            "text": "lea 0x10(%r10),%rax",
-            "what": "record"
-          },
-          {
-            "address": "0x404135",
-            "text": "cmp 8(%r11),%rax",
-            "what": "record"
-          },
-          {
-            "address": "0x404139",
-            "text": "ja cold",
-            "what": "record",
-            "note": "no room"
-          },
-          {
-            "address": "0x40413b",
-            "text": "movl $0,8(%r10)",
-            "what": "record",
-            "note": "event 0"
-          },
-          {
-            "address": "0x404143",
-            "text": "mov %fs:0x2d0,%eax",
-            "what": "record",
-            "note": "the thread's id"
-          },
-          {
-            "address": "0x40414b",
-            "text": "mov %eax,0xc(%r10)",
-            "what": "record"
-          },
-          {
-            "address": "0x40414f",
             "text": "rdtsc",
             "what": "record",
             "note": "the time"
           },
           {
-            "address": "0x404151",
-            "text": "mov %eax,(%r10)",
+            "address": "0x404118",
+            "text": "movslq %fs:0x924,%r11",
+            "what": "record",
+            "note": "the CPU"
+          },
+          {
+            "address": "0x404121",
+            "text": "movabs $heads,%r10",
             "what": "record"
           },
           {
+            "address": "0x40412b",
+            "text": "mov (%r10,%r11,8),%r11",
+            "what": "record"
+          },
+          {
+            "address": "0x40412f",
+            "text": "mov (%r11),%r10",
+            "what": "record"
+          },
+          {
+            "address": "0x404133",
+            "text": "add $0x10,%r10",
+            "what": "record"
+          },
+          {
+            "address": "0x404137",
+            "text": "cmp 8(%r11),%r10",
+            "what": "record"
+          },
+          {
+            "address": "0x40413b",
+            "text": "ja cold",
+            "what": "record",
+            "note": "no room"
+          },
+          {
+            "address": "0x40413d",
+            "text": "mov %eax,-0x10(%r10)",
+            "what": "record"
+          },
+          {
+            "address": "0x404141",
+            "text": "mov %edx,-0xc(%r10)",
+            "what": "record"
+          },
+          {
+            "address": "0x404145",
+            "text": "movl $0,-8(%r10)",
+            "what": "record",
+            "note": "event 0"
+          },
+          {
+            "address": "0x40414d",
+            "text": "mov %fs:0x2d0,%eax",
+            "what": "record",
+            "note": "the thread's id"
+          },
+          {
             "address": "0x404155",
-            "text": "mov %edx,4(%r10)",
+            "text": "mov %eax,-4(%r10)",
             "what": "record"
           },
           {
             "address": "0x404159",
-            "text": "lea 0x10(%r10),%r10",
-            "what": "record"
-          },
-          {
-            "address": "0x40415d",
             "text": "mov %r10,(%r11)",
             "what": "commit"
           },
           {
-            "address": "0x404161",
+            "address": "0x40415d",
             "text": "mov -0x28(%rsp),%rax",
             "what": "restore"
           },
           {
-            "address": "0x404166",
+            "address": "0x404162",
             "text": "add $0x7f,%al",
             "what": "restore"
           },
           {
-            "address": "0x404168",
+            "address": "0x404164",
             "text": "sahf",
             "what": "restore"
           },
           {
-            "address": "0x404169",
+            "address": "0x404165",
             "text": "mov -0x20(%rsp),%r10",
             "what": "restore"
           },
           {
-            "address": "0x40416e",
+            "address": "0x40416a",
             "text": "mov -0x18(%rsp),%r11",
             "what": "restore"
           },
           {
-            "address": "0x404173",
+            "address": "0x40416f",
             "text": "mov -0x10(%rsp),%rdx",
             "what": "restore"
           },
           {
-            "address": "0x404178",
+            "address": "0x404174",
             "text": "jmp 0x401055",
             "what": "go on"
           }
         ],
         "detour_entry": "0x4040ee",
         "detour_bytes": {
-          "own": 157,
+          "own": 153,
           "cold": 14,
           "shared": 85
         },
@@ -1050,6 +1043,7 @@ fn help() {
 
     Options:
       -e, --event <EVENT>       What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
+          --graph <EVENT>       A function whose calls are recorded from entry to exit, with what it returns, for graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
       -f, --file <FILE>         A file of events, one a line, as uprobe_events takes them; `#` begins a comment
       -p, --pid <PID>           The running process
       -o, --output <DIR>        The trace directory [default: capriole.trace]
@@ -1068,7 +1062,7 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>    What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, patterns allowed; an empty LIB is the main program
+      -e, --event <EVENT>    What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
       -f, --file <FILE>      A file of events, one a line, as uprobe_events takes them; `#` begins a comment
       -p, --pid <PID>        The running process
           --duration <TIME>  Stop counting after this time, such as 500ms, 2s, 1m

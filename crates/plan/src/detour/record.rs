@@ -64,11 +64,11 @@ pub(super) fn hot(
     let pos = at(control_ptr, control::POS as i64);
     let end = at(control_ptr, control::END as i64);
     a.add_instruction(load(place, pos)?)?;
-    a.add_instruction(Instruction::with2(
-        Code::Add_rm64_imm32,
-        place,
-        size as i32,
-    )?)?;
+    let add = match i8::try_from(size) {
+        Ok(_) => Code::Add_rm64_imm8,
+        Err(_) => Code::Add_rm64_imm32,
+    };
+    a.add_instruction(Instruction::with2(add, place, size as i32)?)?;
     a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, place, end)?)?;
     a.ja(cold.way_out)?;
     // From behind the record.

@@ -80,10 +80,12 @@ impl Notes<'_> {
             },
             Mnemonic::Mov if i.op0_kind() == OpKind::Memory && i.memory_base() == self.place => {
                 const FIELDS: i64 = record::FIELDS as i64;
-                match displacement {
-                    _ if displacement == record::ID as i64 => "event 0",
-                    _ if displacement >= FIELDS => {
-                        let index = (displacement - FIELDS) / 8;
+                // The place is behind the record.
+                let size = FIELDS + 8 * self.event.fields.fetch.recorded as i64;
+                match displacement + size {
+                    offset if offset == record::ID as i64 => "event 0",
+                    offset if offset >= FIELDS => {
+                        let index = (offset - FIELDS) / 8;
                         let field = self.event.fields.infos.get(index as usize);
                         return field.map(|info| info.name.clone()).unwrap_or_default();
                     }
