@@ -1,0 +1,161 @@
+//! Calls from entry to exit: `record --graph` sees every call that the program says it made,
+//! with nothing left over, and `stat 'latency(...)'` times every one of them, through
+//! recursion, exceptions, longjmp, coroutines, signals, threads and forks.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+use programs::{Compiler, build};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use target::{capriole, told};
+use traces::{record_program, scratch, text};
+
+/// How many calls of each function the program says have returned or made a tail call.
+fn said(output: &str) -> BTreeMap<String, u64> {
+    let mut calls = BTreeMap::new();
+    for line in output.lines() {
+        if let Some((function, _)) = line.split_once(' ')
+            && function != "ready"
+        {
+            *calls.entry(function.to_owned()).or_default() += 1;
+        }
+    }
+    calls
+}
+
+fn program() -> Option<PathBuf> {
+    build(Compiler::Gcc, "returns.c", &[])
+}
+
+/// What the program says, and the summary of its calls, by function.
+fn graph(
+    program: &Path,
+    scenario: &[&str],
+    functions: &[&str],
+) -> (BTreeMap<String, u64>, BTreeMap<String, Value>) {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let events: Vec<String> = functions.iter().map(|f| format!(":{f}")).collect();
+    let mut words = vec!["--buffer-size", "64M"];
+    words.extend(events.iter().flat_map(|event| ["--graph", event]));
+    let output = record_program(&trace, &words, program, scenario);
+    let summary = capriole(&["report", "--summary", "--json", text(&trace)]);
+    assert!(summary.status.success(), "{}", told(&summary));
+    let summary: Value = serde_json::from_slice(&summary.stdout).expect("JSON");
+    assert_eq!(summary["lost_events"], 0);
+    let number = |value: &Value, name: &str| value[name].as_u64().expect("a number");
+    let mut selves = 0;
+    let mut by_function = BTreeMap::new();
+    for function in summary["by_function"].as_array().expect("a list") {
+        selves += number(function, "self_ns");
+        let name = function["function"].as_str().expect("a name");
+        by_function.insert(name.to_owned(), function.clone());
+    }
+    // Each number is rounded down.
+    let total = number(&summary, "total_ns");
+    let rounded = by_function.len() as u64;
+    assert!((selves..=selves + rounded).contains(&total), "{summary}");
+    (said(&output), by_function)
+}
+
+/// The calls that ended by an exit, and others: abandoned, open, without an entry.
+fn ended(function: &Value) -> (u64, [u64; 3]) {
+    let number = |name: &str| function[name].as_u64().expect("a number");
+    let others = ["abandoned", "open", "unpaired"].map(number);
+    (number("calls") - others[0] - others[1], others)
+}
+
+fn agree(scenario: &str, functions: &[&str], leave: bool) {
+    let Some(program) = program() else { return };
+    let (said, calls) = graph(&program, &[scenario], functions);
+    let mut abandoned = 0;
+    for function in functions {
+        let (ended, [lost, open, unpaired]) = ended(&calls[*function]);
+        assert_eq!(ended, said[*function], "{scenario}: {calls:?}");
+        assert_eq!([open, unpaired], [0, 0], "{scenario}: {calls:?}");
+        abandoned += lost;
+    }
+    assert_eq!(abandoned > 0, leave, "{scenario}: {calls:?}");
+}
+
+#[test]
+fn deep_recursion_is_seen_level_by_level() {
+    agree("deep", &["deep"], false);
+}
+
+#[test]
+fn tail_calls_end_their_callers() {
+    agree("tail", &["even", "odd"], false);
+}
+
+#[test]
+fn what_longjmp_leaves_is_abandoned() {
+    agree("jumps", &["jumper"], true);
+}
+
+/// Stacks that lie next to each other look like one until an exit comes of a call that was
+/// given up. Each call is there all the same, and each exit.
+#[test]
+fn coroutines_lose_no_call() {
+    let Some(program) = program() else { return };
+    let functions = ["yielding", "worker"];
+    let (said, calls) = graph(&program, &["coroutines"], &functions);
+    for function in functions {
+        let (ended, [abandoned, open, unpaired]) = ended(&calls[function]);
+        assert_eq!(ended + abandoned, said[function], "{calls:?}");
+        assert_eq!((open, unpaired), (0, abandoned), "{calls:?}");
+    }
+}
+
+#[test]
+fn signal_handlers_are_called_in_the_middle() {
+    agree("signals", &["raising", "whole"], false);
+}
+
+/// Every call that returns is timed, and no other.
+#[test]
+fn latencies_are_those_of_the_calls_that_return() {
+    let Some(program) = program() else { return };
+    for (scenario, functions) in [
+        ("deep", &["deep"][..]),
+        ("tail", &["even", "odd"]),
+        ("jumps", &["jumper"]),
+        ("coroutines", &["yielding", "worker"]),
+        ("signals", &["raising", "whole"]),
+    ] {
+        let events: Vec<String> = functions.iter().map(|f| format!("latency(:{f})")).collect();
+        let mut words = vec!["stat", "--json"];
+        words.extend(events.iter().flat_map(|event| ["-e", event]));
+        words.extend(["--", text(&program), scenario]);
+        let stat = capriole(&words);
+        assert!(stat.status.success(), "{}", told(&stat));
+        let both = String::from_utf8_lossy(&stat.stdout);
+        let (said_lines, json) = both.rsplit_once("\n{").expect("JSON is the last line");
+        let result: Value = serde_json::from_str(&format!("{{{json}")).expect("JSON");
+        let said = said(said_lines);
+        for (function, group) in functions
+            .iter()
+            .zip(result["groups"].as_array().expect("a list"))
+        {
+            let rows = group["rows"].as_array().expect("a list").iter();
+            let timed: u64 = rows
+                .clone()
+                .map(|row| row["measures"][0]["count"].as_u64().expect("a number"))
+                .sum();
+            let unknown: u64 = rows
+                .map(|row| row["unreadable"].as_u64().expect("a number"))
+                .sum();
+            assert_eq!(
+                (timed, unknown),
+                (said[*function], 0),
+                "{scenario}: {group}"
+            );
+        }
+    }
+}
