@@ -93,6 +93,10 @@ copies! {
     Hist = capriole_bench_hist,
     /// For `capriole.hist_by_key`: 256 keys.
     HistByKey = capriole_bench_hist_by_key,
+    /// For `capriole.entry_exit`.
+    EntryExit = capriole_bench_entry_exit,
+    /// For `capriole.latency`.
+    Latency = capriole_bench_latency,
     /// For a return probe.
     Return = capriole_bench_return,
     /// For anything else.
@@ -156,6 +160,8 @@ plain_copy!("capriole_bench_by_key", 6);
 plain_copy!("capriole_bench_sum", 6);
 plain_copy!("capriole_bench_hist", 6);
 plain_copy!("capriole_bench_hist_by_key", 6);
+plain_copy!("capriole_bench_entry_exit", 6);
+plain_copy!("capriole_bench_latency", 6);
 plain_copy!("capriole_bench_return", 6);
 plain_copy!("capriole_bench_spare", 6);
 // The kernel puts its breakpoint into a private copy of the page, and takes the

@@ -139,6 +139,8 @@ fn no_row_vanishes_without_its_tool() {
         "record0",
         "record2",
         "record6",
+        "entry_exit",
+        "latency",
         "string",
         "int3",
     ];

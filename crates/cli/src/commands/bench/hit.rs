@@ -2,6 +2,7 @@
 
 use super::reading::Reading;
 use super::{Arguments, Outcome};
+use crate::calls;
 use crate::commands::stat::kept::Kept;
 use crate::exit::Usage;
 use crate::fields::{Purpose, Reader};
@@ -12,6 +13,7 @@ use capriole_bench::{
     default_rows, peer_rows, run_hit, table,
 };
 use capriole_event::EventSpec;
+use capriole_plan::detour::Work;
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
@@ -38,6 +40,10 @@ enum Kind {
     Reject,
     /// Records two arguments, reached by a breakpoint.
     Breakpoint,
+    /// Records two arguments at the entry, and the result at the exit.
+    Both,
+    /// Times the call, from entry to exit.
+    Time,
 }
 
 impl Kind {
@@ -49,6 +55,8 @@ impl Kind {
             Kind::Add(of) => (fields(of), record_size(0)),
             Kind::Record(of) => (fields(of), record_size(of.split_whitespace().count())),
             Kind::Breakpoint => (fields("$arg1 $arg2"), record_size(2)),
+            Kind::Both => (fields("$arg1 $arg2"), record_size(2) + record_size(1)),
+            Kind::Time => (format!("latency(:{symbol})"), record_size(0)),
             Kind::Reject => (
                 fields("$arg1 if arg1 == 0x8000000000000001"),
                 record_size(1),
@@ -137,39 +145,75 @@ impl Ours {
         let (event, record_bytes) = self
             .kind
             .event(self.function, plain.address.wrapping_add(text));
-        let (spec, site) = site(&event)?;
         let planner = Planner::of_process(&process);
         let guards = Guards::find(&objects, &planner);
-        let plan = planner.plan(&site)?;
-        let plan = if self.kind == Kind::Breakpoint {
-            as_breakpoint(plan)
-        } else {
-            plan
-        };
         let mut tables = Tables::default();
-        let (work, kept) = match self.kind {
+        let mut kept = None;
+        let mut probes = Vec::new();
+        let mut add = |site: &Site, work: Vec<Work>| -> anyhow::Result<()> {
+            let plan = planner.plan(site)?;
+            let plan = match self.kind {
+                Kind::Breakpoint => as_breakpoint(plan),
+                _ => plan,
+            };
+            probes.push(Probe {
+                shape: plan.shape,
+                work,
+                near: site.object.range(),
+                before: plan.before,
+                stand_in: plan.breakpoint,
+            });
+            Ok(())
+        };
+        let mut sum = |spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
+            let fields = Reader::new(Purpose::Count).fields(spec, site)?;
+            let made = Kept::new(spec, &[&fields], 1..2, KEYS, &mut tables)?;
+            let work = made.work(1, &fields)?;
+            kept = Some(made);
+            Ok(work)
+        };
+        let record = |id: u32, spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
+            let fields = Reader::new(Purpose::Record).fields(spec, site)?;
+            Ok(vec![fields.fetch.work(id)?])
+        };
+        match self.kind {
             Kind::Add(_) => {
-                let fields = Reader::new(Purpose::Count).fields(&spec, &site)?;
-                let kept = Kept::new(&spec, &[&fields], 1..2, KEYS, &mut tables)?;
-                (kept.work(1, &fields)?, Some(kept))
+                let (spec, site) = site(&event)?;
+                add(&site, sum(&spec, &site)?)?;
+            }
+            Kind::Time => {
+                let both = calls::latency(&event)?.context("it is one")?;
+                let [entry, exit] = both;
+                let at = resolve(&objects, &entry)?.remove(0);
+                let call = calls::number(at.address);
+                add(&at, vec![Work::Enter { call, filter: None }])?;
+                for at in resolve(&objects, &exit)? {
+                    add(&at, sum(&exit, &at)?)?;
+                }
+            }
+            Kind::Both => {
+                let (spec, at) = site(&event)?;
+                add(&at, record(1, &spec, &at)?)?;
+                let (spec, at) = site(&format!(":{}%return $retval", self.function.symbol()))?;
+                add(&at, record(2, &spec, &at)?)?;
             }
             _ => {
-                let fields = Reader::new(Purpose::Record).fields(&spec, &site)?;
-                (vec![fields.fetch.work(1)?], None)
+                let (spec, site) = site(&event)?;
+                add(&site, record(1, &spec, &site)?)?;
             }
-        };
-        let probe = Probe {
-            shape: plan.shape,
-            work,
-            near: site.object.range(),
-            before: plan.before,
-            stand_in: plan.breakpoint,
-        };
+        }
+        let timed = self.kind == Kind::Time;
         let cpus = machine::possible_cpus();
-        let attached = attach(&process, vec![probe], &guards, |journal| {
-            Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables)
+        let attached = attach(&process, probes, &guards, |journal| {
+            let geometry = Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables);
+            if timed {
+                geometry.with_frames()
+            } else {
+                geometry
+            }
         })?;
-        if let Err(error) = &attached.outcomes[0] {
+        if let Some(error) = attached.outcomes.iter().find_map(|o| o.as_ref().err()) {
+            let error = error.to_string();
             attached.detach()?;
             anyhow::bail!("{error}");
         }
@@ -275,6 +319,8 @@ fn rows_of_one_thread() -> Vec<Row> {
             Kind::Record("$arg1 $arg2"),
         ),
         Ours::row("capriole.record6", Function::Record6, Kind::Record(SIX)),
+        Ours::row("capriole.entry_exit", Function::EntryExit, Kind::Both),
+        Ours::row("capriole.latency", Function::Latency, Kind::Time),
         Ours::row("capriole.string", Function::Text, Kind::Text),
         Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
     ];

@@ -34,8 +34,13 @@ pub struct Kept {
 enum Calls {
     /// A cell has it.
     Cell(u32),
-    /// All of a histogram's together: every hit is in one of its buckets.
-    Sum { first: u32, buckets: u32 },
+    /// All of a histogram's together, and those that could not be read: every hit is in one
+    /// of its buckets, or there.
+    Sum {
+        first: u32,
+        buckets: u32,
+        unreadable: Option<u32>,
+    },
 }
 
 /// The cells of a measure.
@@ -164,19 +169,26 @@ impl Kept {
             };
             measures.push((aggregate.to_string(), cells));
         }
+        let faults = common.values.iter().any(|(_, faults)| *faults);
+        let unreadable = faults.then(|| row.cells(1));
+        // With one value alone a hit is in its histogram, or it could not be read.
+        let single = common.values.len() == 1;
         let whole = measures.iter().find_map(|(_, cells)| match *cells {
             Cells::Histogram {
                 value,
                 first,
                 buckets,
-            } if common.values.get(value).is_some_and(|(_, faults)| !faults) => {
-                Some(Calls::Sum { first, buckets })
+            } => {
+                let (_, faults) = common.values.get(value)?;
+                (single || !faults).then_some(Calls::Sum {
+                    first,
+                    buckets,
+                    unreadable: unreadable.filter(|_| *faults),
+                })
             }
             _ => None,
         });
         let calls = whole.unwrap_or_else(|| Calls::Cell(row.cells(1)));
-        let faults = common.values.iter().any(|(_, faults)| *faults);
-        let unreadable = faults.then(|| row.cells(1));
         let shape = Shape {
             events,
             key: common.key,
@@ -307,9 +319,14 @@ impl Kept {
     fn calls(&self, row: &tables::Row) -> u64 {
         match self.calls {
             Calls::Cell(cell) => row.cells[cell as usize],
-            Calls::Sum { first, buckets } => {
+            Calls::Sum {
+                first,
+                buckets,
+                unreadable,
+            } => {
                 let counts = &row.cells[first as usize..(first + buckets) as usize];
-                counts.iter().copied().fold(0, u64::wrapping_add)
+                let others = unreadable.map_or(0, |cell| row.cells[cell as usize]);
+                counts.iter().copied().fold(others, u64::wrapping_add)
             }
         }
     }
