@@ -46,10 +46,17 @@ enum Kind {
     Time,
 }
 
+/// A pattern that means this symbol alone. For a plain name debug information would be read,
+/// each time anew, to find copies that were inlined: there are none.
+fn only(symbol: &str) -> String {
+    let (head, last) = symbol.split_at(symbol.len() - 1);
+    format!("{head}[{last}]")
+}
+
 impl Kind {
     /// The event at a function, and the bytes of its records.
     fn event(self, function: Function, text: u64) -> (String, usize) {
-        let symbol = function.symbol();
+        let symbol = only(function.symbol());
         let fields = |fields: &str| format!(":{symbol} {fields}");
         match self {
             Kind::Add(of) => (fields(of), record_size(0)),
@@ -139,7 +146,7 @@ impl Ours {
             Ok((spec, sites.next().context("no site")?))
         };
         // The target is this very file, mapped elsewhere.
-        let (_, plain) = site(&format!(":{}", self.function.symbol()))?;
+        let (_, plain) = site(&format!(":{}", only(self.function.symbol())))?;
         let text = std::ptr::from_ref(&TEXT) as u64;
         let text = text.wrapping_sub(self.function.address());
         let (event, record_bytes) = self
@@ -194,7 +201,10 @@ impl Ours {
             Kind::Both => {
                 let (spec, at) = site(&event)?;
                 add(&at, record(1, &spec, &at)?)?;
-                let (spec, at) = site(&format!(":{}%return $retval", self.function.symbol()))?;
+                let (spec, at) = site(&format!(
+                    ":{}%return $retval:x64",
+                    only(self.function.symbol())
+                ))?;
                 add(&at, record(2, &spec, &at)?)?;
             }
             _ => {
