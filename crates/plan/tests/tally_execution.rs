@@ -21,7 +21,7 @@ use capriole_plan::program::{
 };
 use capriole_resident as resident;
 use capriole_ring::Memory;
-use capriole_ring::layout::{Geometry, directory};
+use capriole_ring::layout::{Geometry, directory, frame};
 use capriole_ring::tables::{Shape, Table, TableReader, Tables};
 use description::*;
 use iced_x86::{Code, Decoder, DecoderOptions, OpKind, Register};
@@ -201,6 +201,26 @@ impl Session {
             geometry,
             base,
         }
+    }
+
+    /// As if another thread had written the time of the open call, for one of its own whose
+    /// stack pointer differs in `bits`.
+    fn mix_times(&self, bits: u64) {
+        let upper = (STACK_POINTER >> 24) as u32;
+        let index = (STACK_POINTER >> 4) as u32;
+        let index = index.wrapping_add(upper.wrapping_mul(frame::SPREAD));
+        let slot = (index % self.geometry.frames) as usize * frame::SIZE;
+        let slot = self.base + (self.geometry.frames_offset() + slot) as u64;
+        let owner = (slot + frame::OWNER as u64) as *const u64;
+        // SAFETY: a slot of the session's memory, which is mapped there.
+        let owner = unsafe { owner.read_volatile() };
+        assert_eq!(owner << frame::CALL_BITS >> frame::CALL_BITS, STACK_POINTER);
+        let begin = (slot + frame::BEGIN as u64) as *mut u64;
+        // SAFETY: as above.
+        let time = unsafe { begin.read_volatile() };
+        let time = time ^ bits << frame::POINTER_SHIFT;
+        // SAFETY: as above.
+        unsafe { begin.write_volatile(time) };
     }
 
     /// Puts the resident and the detour in place, and something else for the resident's entry
@@ -503,7 +523,8 @@ fn known_keys_need_no_resident() {
 }
 
 /// A call that is entered and left: how long it took is added up where it is left, by
-/// straight code and by the resident, and an exit that has no entry is none.
+/// straight code and by the resident. An exit that has no entry is none, nor is one whose
+/// time was written for a call on another stack.
 #[test]
 fn calls_are_timed() {
     const CALL: u32 = 0xbeef;
@@ -609,6 +630,7 @@ fn time_case(
         let begin = timestamp();
         let entered = random.below(5) != 0;
         let number = if entered { call } else { call + 1 };
+        let mixed = random.below(5) == 0;
         for (work, other) in [(&enter(number)[..], &enter(1)[..]), (&leave, &leave)] {
             let entry = session.place(sandbox, case, None, work, other);
             let plain = sandbox.run(EXIT, &input, 1);
@@ -621,8 +643,11 @@ fn time_case(
             if case.live.flags && out.state.flags != plain.state.flags {
                 return Err("the flags were changed".to_owned());
             }
+            if mixed && matches!(work, [Work::Enter { .. }]) {
+                session.mix_times(1 << (24 + random.below(16)));
+            }
         }
-        if entered {
+        if entered && !mixed {
             calls += 1;
             let longest = timestamp() - begin;
             (most, sum) = (longest.max(most), sum + longest);

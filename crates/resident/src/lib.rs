@@ -227,10 +227,11 @@ mod tests {
         assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
         assert_eq!((control::LANE, control::INDEX), (48, 52));
         assert_eq!((directory::TAG, directory::LENGTH), (0, 4));
-        assert_eq!((frame::STACK, frame::BEGIN), (0, 8));
+        assert_eq!((frame::OWNER, frame::BEGIN), (0, 8));
         for (name, value) in [
             ("FRAME_SIZE", frame::SIZE as u64),
             ("FRAME_CALL_BITS", frame::CALL_BITS.into()),
+            ("FRAME_POINTER_SHIFT", frame::POINTER_SHIFT.into()),
             ("FRAME_SPREAD", frame::SPREAD.into()),
             ("DIRECTORY_DROPPED", directory::DROPPED as u64),
             ("DIRECTORY_HEAD", directory::HEAD as u64),

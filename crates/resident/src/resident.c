@@ -539,8 +539,8 @@ static void tally(const struct step *step, const struct state *state)
 	add_to(cell, value, op == TALLY_MAXIMUM);
 }
 
-/* How many time stamps ago the call began whose return address is at `stack`. Its slot may
- * have been taken by another one, which changes `stack` before the rest. */
+/* How many time stamps ago the call began whose return address is at `stack`. Another call
+ * may have taken its slot, or be taking it: see crates/plan/src/detour/timing.rs. */
 static u32 latency(u64 stack, u32 call, u64 *value)
 {
 	if (!capriole_config.frames)
@@ -548,9 +548,10 @@ static u32 latency(u64 stack, u32 call, u64 *value)
 	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;
 	struct frame *frame = (struct frame *)capriole_config.frames
 			      + (index & capriole_config.frame_mask);
-	u64 same = READ(frame->stack) == stack;
-	u64 begin = READ(frame->begin);
-	if (!same || READ(frame->stack) != stack || begin >> (64 - FRAME_CALL_BITS) != call)
+	if (READ(frame->owner) != (stack | (u64)call << (64 - FRAME_CALL_BITS)))
+		return 0;
+	u64 begin = READ(frame->begin) ^ stack << FRAME_POINTER_SHIFT;
+	if (begin >> (64 - FRAME_CALL_BITS))
 		return 0;
 	*value = (read_tsc() - begin) << FRAME_CALL_BITS >> FRAME_CALL_BITS;
 	return 1;

@@ -193,12 +193,13 @@ struct row {
 
 /* A call that is open, see crates/ring/src/layout.rs. */
 struct frame {
-	u64 stack;
+	u64 owner;
 	u64 begin;
 };
 
 #define FRAME_SIZE 16
 #define FRAME_CALL_BITS 16
+#define FRAME_POINTER_SHIFT 24
 #define FRAME_SPREAD 0x9e3779b1u
 
 #define DIRECTORY_DROPPED 0

@@ -224,20 +224,26 @@ pub mod journal {
 /// ```
 ///
 /// Calls of one thread stand side by side; stacks that are as far apart as there are slots
-/// are spread. A call whose slot another one has taken is not timed.
+/// are spread. A call whose slot another one has taken is not timed. Of two threads that
+/// take a slot at the same moment, one may write the owner and the other the time; that
+/// shows, as stack pointers of one slot differ in what is above their lowest 24 bits.
 pub mod frame {
-    /// u64: the stack pointer; written last, and 0 while the rest is written.
-    pub const STACK: usize = 0;
-    /// u64: the function's number in the upper [`CALL_BITS`] bits, below it the time stamp
-    /// counter of the entry.
+    /// u64: the stack pointer, and the function's number in the upper [`CALL_BITS`] bits.
+    pub const OWNER: usize = 0;
+    /// u64: the lower 48 bits of the time stamp counter of the entry, exclusive-or the
+    /// stack pointer shifted up by [`POINTER_SHIFT`] bits.
     pub const BEGIN: usize = 8;
     /// Bytes of a slot.
     pub const SIZE: usize = 16;
     /// Bits of a function's number.
     pub const CALL_BITS: u32 = 16;
+    /// Bits that the stack pointer is shifted up by over the time, so that its bits from 24
+    /// on stand above the time's.
+    pub const POINTER_SHIFT: u32 = 24;
     /// What the upper bits of a stack pointer are multiplied with.
     pub const SPREAD: u32 = 0x9e37_79b1;
-    /// Slots of a session that times calls: enough for a stack of 16 MiB.
+    /// Slots of a session that times calls: enough for a stack of 16 MiB. (No fewer: stack
+    /// pointers whose upper bits are the same must not want the same slot.)
     pub const SLOTS: u32 = 1 << 20;
 }
 

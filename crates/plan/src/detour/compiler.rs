@@ -3,7 +3,7 @@
 use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
 use super::tally::Patch;
-use super::timing::above_time;
+use super::timing::above_pointer;
 use super::{CompileError, Detour, Filter, Request, Runtime, Work};
 use crate::program::Program;
 use capriole_insn::liveness::Live;
@@ -328,13 +328,13 @@ impl Compiler {
                             Patch::Event => straight.event(),
                             Patch::Tag => straight.event().wrapping_add(directory::FIRST_TAG),
                             Patch::Counter => offset,
-                            Patch::Call => straight.call(),
+                            Patch::Call => above_pointer(straight.call()),
                         };
                         put(image, from + at, &word.to_le_bytes());
                     }
                 }
                 (Work::Enter { call, .. }, _) => {
-                    put(image, value, &above_time(*call).to_le_bytes());
+                    put(image, value, &above_pointer(*call).to_le_bytes());
                 }
                 (Work::Unregister, _) => {}
             }

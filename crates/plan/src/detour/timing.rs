@@ -2,28 +2,28 @@
 //! call, and at its exit looked up there.
 //!
 //! ```text
-//!  entry  rdtsc                          time, with the function's number above it
+//!  entry  time = rdtsc                   its lower 48 bits
 //!         slot of the stack pointer
-//!         slot.stack = 0
-//!         slot.begin = time
-//!         slot.stack = stack pointer
+//!         slot.begin = time ^ (stack pointer << 24)
+//!         slot.owner = stack pointer, the function's number above it
 //!
 //!  exit   rdtsc
 //!         slot of the stack pointer
-//!         slot.stack other than it?      out
-//!         begin = slot.begin
-//!         slot.stack other than it?      out
-//!         another function's?            out
+//!         slot.owner another one?        out
+//!         time = slot.begin ^ (stack pointer << 24)
+//!         more than 48 bits?             out
 //! ```
 //!
 //! The stack pointer at a function's entry is that at its exit, and belongs to one call
 //! alone while that is open, whatever is thrown or jumped over meanwhile. Two calls may
 //! want the same slot; then the later one has it, and the other's exit finds none of its
-//! own. Writers change `stack` first and last, and processors of this kind show stores in
-//! their order, so an exit that finds its stack pointer before and after has read a time
-//! that was written with it. (Only a signal's handler that meets an entry between its
-//! stores, and calls the same function on another stack whose slot is the same, could lend
-//! it its time.)
+//! own.
+//!
+//! Two threads may even write the same slot at the same time, and leave the one's owner
+//! with the other's time. Stack pointers that want the same slot differ above their lowest
+//! 24 bits ([`frame`]), so those bits, 24 to 39, are put over the part of the word that the
+//! time does not fill: a time that was written for another stack does not come out as one.
+//! (For stacks that differ in bits 40 to 46 only it does: they are a terabyte apart.)
 
 use super::assemble::{Labels, mark};
 use super::frame::{Frame, at};
@@ -33,11 +33,11 @@ use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, Register};
 
-/// Where the function's number starts in the upper half of a slot's time.
+/// Where the function's number starts in the upper half of a slot's owner.
 const CALL_SHIFT: u32 = 32 - frame::CALL_BITS;
 
-/// The function's number, as an entry puts it above the time.
-pub(super) fn above_time(call: u32) -> u32 {
+/// The upper half of the owner of a slot: the function's number, above any stack pointer.
+pub(super) fn above_pointer(call: u32) -> u32 {
     call << CALL_SHIFT
 }
 
@@ -51,30 +51,23 @@ pub(super) fn enter(
     let begin = mark(a)?;
     a.rdtsc()?;
     a.movzx(edx, dx)?;
-    let above = above_time(call) as i32;
-    a.add_instruction(Instruction::with2(
-        Code::Or_rm32_imm32,
-        Register::EDX,
-        above,
-    )?)?;
-    let value = (mark(a)?, 4);
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
     slot(a, registers, &runtime.frames)?;
-    let place = registers.place;
-    let (stack, time) = (
-        at(place, frame::STACK as i64),
-        at(place, frame::BEGIN as i64),
-    );
-    a.add_instruction(Instruction::with2(Code::Mov_rm64_imm32, stack, 0)?)?;
+    let stretched = registers.key;
+    stretch(a, registers, stretched)?;
+    let xor = Instruction::with2(Code::Xor_rm64_r64, Register::RAX, stretched)?;
+    a.add_instruction(xor)?;
+    let time = at(registers.place, frame::BEGIN as i64);
     a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, time, Register::RAX)?)?;
-    let pointer = registers.control;
-    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, stack, pointer)?)?;
+    let call = owner(a, registers, call)?;
+    let slot = at(registers.place, frame::OWNER as i64);
+    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, slot, registers.key)?)?;
     let done = mark(a)?;
     Ok(Labels {
         begin,
         done,
-        value,
+        value: (call, 4),
         sequence: None,
         locked: None,
         more: Vec::new(),
@@ -94,27 +87,19 @@ pub(super) fn latency(
     a.shl(rdx, 32)?;
     a.or(rax, rdx)?;
     slot(a, registers, &runtime.frames)?;
-    let (pointer, place) = (registers.control, registers.place);
-    let (temporary, amount) = (registers.key, registers.amount);
-    let (stack, time) = (
-        at(place, frame::STACK as i64),
-        at(place, frame::BEGIN as i64),
-    );
-    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, stack, pointer)?)?;
+    let (place, amount) = (registers.place, registers.amount);
+    more.push((owner(a, registers, call)?, Patch::Call));
+    let slot = at(place, frame::OWNER as i64);
+    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, slot, registers.key)?)?;
     a.jne(out)?;
-    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, amount, time)?)?;
-    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, stack, pointer)?)?;
-    a.jne(out)?;
-    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, temporary, amount)?)?;
-    let rest = 64 - frame::CALL_BITS;
-    a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, temporary, rest)?)?;
-    let temporary = temporary.full_register32();
-    a.add_instruction(Instruction::with2(
-        Code::Cmp_rm32_imm32,
-        temporary,
-        call as i32,
-    )?)?;
-    more.push((mark(a)?, Patch::Call));
+    stretch(a, registers, amount)?;
+    let time = at(place, frame::BEGIN as i64);
+    a.add_instruction(Instruction::with2(Code::Xor_r64_rm64, amount, time)?)?;
+    // Nothing may be left above the time.
+    let rest = registers.key;
+    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, rest, amount)?)?;
+    let bits = 64 - frame::CALL_BITS;
+    a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, rest, bits)?)?;
     a.jne(out)?;
     a.add_instruction(Instruction::with2(
         Code::Sub_r64_rm64,
@@ -128,6 +113,26 @@ pub(super) fn latency(
         amount,
         Register::RAX,
     )?)
+}
+
+/// Loads what a slot's time is hidden under: the stack pointer in `control`, moved up.
+fn stretch(a: &mut CodeAssembler, registers: &Frame, to: Register) -> Result<(), IcedError> {
+    let pointer = registers.control;
+    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, to, pointer)?)?;
+    let by = frame::POINTER_SHIFT;
+    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, to, by)?)
+}
+
+/// Loads the owner of the call's slot into `key`. Returns the end of the instruction whose
+/// last four bytes are [`above_pointer`].
+fn owner(a: &mut CodeAssembler, registers: &Frame, call: u32) -> Result<CodeLabel, IcedError> {
+    let (pointer, key) = (registers.control, registers.key);
+    let (key32, above) = (key.full_register32(), above_pointer(call));
+    a.add_instruction(Instruction::with2(Code::Mov_r32_imm32, key32, above)?)?;
+    let value = mark(a)?;
+    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, key, 32)?)?;
+    a.add_instruction(Instruction::with2(Code::Or_r64_rm64, key, pointer)?)?;
+    Ok(value)
 }
 
 /// Loads the stack pointer of the site into `control`, and the address of its slot into
