@@ -94,9 +94,6 @@ impl<'a> Reader<'a> {
         {
             bail!("a jump to another function has no result yet, which `{argument}` asks for");
         }
-        if spec.reference_counter.is_some() {
-            bail!("reference counters cannot be counted yet");
-        }
         match self.purpose {
             Purpose::Record => self.recorded(spec, site),
             Purpose::Count => self.counted(spec, site),

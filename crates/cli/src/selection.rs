@@ -11,10 +11,11 @@ use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::Probe;
+use capriole_target::counter::ReferenceCounter;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::{Body, Leaving, Site, resolve};
+use capriole_target::resolve::{Body, Site, resolve};
 use capriole_trace::{EventInfo, RefusalInfo, Role};
 use serde_json::{Value, json};
 use std::collections::hash_map::Entry;
@@ -41,6 +42,8 @@ pub struct Selected {
     pub fields: Arc<Fields>,
     /// The name that the user gave it.
     pub given_name: Option<String>,
+    /// What has to be more than zero for the program to come there.
+    pub counter: Option<ReferenceCounter>,
     /// How, or why not.
     pub plan: Result<Plan, Refused>,
     /// Why it has no probe although it could have one: what the event asks for is not there
@@ -162,6 +165,12 @@ impl Selected {
             Role::Point | Role::Entry => {}
             Role::Return => site["exit"] = json!("return"),
             Role::TailCall => site["exit"] = json!("tail call"),
+        }
+        if let Some(counter) = &self.counter {
+            site["reference_counter"] = json!({
+                "offset": format!("{:#x}", counter.offset),
+                "address": format!("{:#x}", counter.address),
+            });
         }
         if let Some(reason) = &self.left_out {
             site["left_out"] = json!(reason);
@@ -341,17 +350,17 @@ pub fn select(
     }
     drop(reader);
     // Two events may mean the same; one record of it will do.
-    let mut seen: HashSet<(u64, Body, Option<Leaving>, Arc<Fields>)> = HashSet::new();
+    let mut seen = HashSet::new();
     // What is counted has a table for each definition.
     let several = events.len() > 1 && purpose == Purpose::Record;
-    let mut is_new = |site: &Site, fields: &Arc<Fields>| {
+    let mut is_new = |site: &Site, counter: Option<u64>, fields: &Arc<Fields>| {
         let (body, leaving) = (site.body.clone(), site.leaving.clone());
-        !several || seen.insert((site.address, body, leaving, fields.clone()))
+        !several || seen.insert((site.address, counter, body, leaving, fields.clone()))
     };
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
-        .filter(|((site, _), fields)| match fields {
-            Ok(fields) => is_new(site, fields),
+        .filter(|((site, definition), fields)| match fields {
+            Ok(fields) => is_new(site, events[*definition].reference_counter, fields),
             Err(_) => true,
         })
         .collect();
@@ -392,6 +401,7 @@ pub fn select(
                 .or_insert(next),
             _ => next,
         };
+        let counter = counter(spec, &site)?;
         selected.push(Selected {
             id,
             role,
@@ -400,6 +410,7 @@ pub fn select(
             site,
             fields,
             given_name: spec.name.clone(),
+            counter,
             plan,
             left_out,
             named: own && (!spec.is_glob() || matches!(spec.place, Place::FileOffset(_))),
@@ -408,6 +419,13 @@ pub fn select(
     all_exits_or_none(&mut selected);
     join_calls(&mut selected);
     Ok(selected)
+}
+
+/// The reference counter that an event was written with.
+fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<ReferenceCounter>> {
+    let of = |offset| ReferenceCounter::of(&site.object, offset);
+    let counter = spec.reference_counter.map(of).transpose();
+    counter.with_context(|| format!("event `{}`", spec.text))
 }
 
 /// How a site leaves its function, if it does.
@@ -516,10 +534,12 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
                 near: event.site.object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,
+                counters: Vec::new(),
             };
             (probe, Vec::new())
         });
         entry.0.work.extend(work);
+        entry.0.counters.extend(event.counter);
         entry.1.push(index);
     }
     let mut result = Probes {

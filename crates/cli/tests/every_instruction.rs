@@ -199,6 +199,7 @@ fn executed(
                 near: sites[index].object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,
+                counters: Vec::new(),
             });
         }
     }

@@ -202,8 +202,8 @@ pub mod journal {
     /// u8: when it is written, among those of one site; they are taken back in the
     /// opposite order.
     pub const PHASE: usize = 9;
-    /// u8: 1 for a guard's, which is written before all others and taken back after them.
-    pub const GUARD: usize = 10;
+    /// u8: [`CODE`], [`GUARD`] or [`REFERENCE`].
+    pub const KIND: usize = 10;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.
@@ -214,6 +214,14 @@ pub mod journal {
     pub const SIZE: usize = 64;
     /// Most bytes that a site changes.
     pub const MAX_BYTES: usize = 16;
+    /// A site's bytes.
+    pub const CODE: u8 = 0;
+    /// A guard's, which are written before all others and taken back after them.
+    pub const GUARD: u8 = 1;
+    /// Not code: a reference counter of two bytes, which one was added to. Then `BEFORE`
+    /// holds the inode of its file and its offset there, `AFTER` the device (major number
+    /// above minor), and `DETOUR` the address of the word that says how far it is.
+    pub const REFERENCE: u8 = 2;
 }
 
 /// Calls that are open: a slot for each, found by the stack pointer at the function's entry,

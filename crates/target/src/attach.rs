@@ -22,6 +22,7 @@ mod round;
 
 use self::code::Code;
 use self::round::Round;
+use crate::counter::ReferenceCounter;
 use crate::detach::Installed;
 use crate::error::TargetError;
 use crate::gadgets;
@@ -54,6 +55,8 @@ pub struct Probe {
     /// Whether a breakpoint may stand in for the jump while bytes that change are
     /// occupied.
     pub stand_in: bool,
+    /// What has to be more than zero for the program to come there.
+    pub counters: Vec<ReferenceCounter>,
 }
 
 /// Why a planned site was not probed after all.
@@ -263,7 +266,8 @@ fn prepare_and_write(
             .as_ref()
             .map_or(1, |placed| placed.writes.len())
     };
-    let writes = probes.iter().map(writes).sum::<usize>() + guards.map_or(0, Guards::len);
+    let mut writes = probes.iter().map(writes).sum::<usize>() + guards.map_or(0, Guards::len);
+    writes += counters(probes).len();
     let geometry = geometry(writes as u32);
 
     // Searched now, found again while threads stand still.
@@ -351,6 +355,7 @@ fn prepare_and_write(
         arenas,
         stubs: recover::stubs_in(&process.maps()?, memory.memory.load(header::STUBS_INODE)),
         changes: Vec::new(),
+        references: Vec::new(),
         actions: recover::actions(&memory.memory),
     };
     memory.memory.store_u32(header::STATE, State::Armed as u32);
@@ -372,6 +377,14 @@ fn prepare_and_write(
     }
     attached.outcomes = attached.round.outcomes();
     Ok(Some(attached))
+}
+
+/// The reference counters of some probes, each once.
+fn counters(probes: &[Probe]) -> Vec<ReferenceCounter> {
+    let mut counters: Vec<_> = probes.iter().flat_map(|p| &p.counters).copied().collect();
+    counters.sort_unstable_by_key(|counter| counter.address);
+    counters.dedup_by_key(|counter| counter.address);
+    counters
 }
 
 /// An address that no jump of a probe reaches.

@@ -3,7 +3,8 @@
 //! The order makes every intermediate state one in which the program runs
 //! correctly, and from which a later detach can go on:
 //!
-//! 1. the bytes (detours and handler are still there for whoever is inside);
+//! 1. reference counters, and the bytes (detours and handler are still there for whoever
+//!    is inside);
 //! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
 //!    SIGTRAP and goes through the detour like any other;
 //! 3. the signal actions;
@@ -16,6 +17,7 @@
 //! a detour leaves return addresses only while it calls the resident, and whoever
 //! is there is in it himself, or has been interrupted by a signal there. Otherwise it stays, restored, until a later detach.
 
+use crate::counter::Reference;
 use crate::error::TargetError;
 use crate::gadgets;
 use crate::memory::RemoteMemory;
@@ -54,6 +56,8 @@ pub struct Installed {
     pub stubs: Vec<Range<u64>>,
     /// The sites.
     pub changes: Vec<Change>,
+    /// The reference counters that one was added to.
+    pub(crate) references: Vec<Reference>,
     /// The replaced signal actions.
     pub actions: Vec<Action>,
 }
@@ -73,6 +77,11 @@ impl Installed {
             .get(at)
             .is_some_and(|range| range.start <= address)
             || self.arenas.iter().any(|arena| arena.contains(address))
+    }
+
+    /// Entries of the journal.
+    pub(crate) fn journalled(&self) -> usize {
+        self.changes.len() + self.references.len()
     }
 
     /// The phases of changes there are, from 0.
@@ -142,6 +151,7 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
             return Ok(report);
         }
         if round == 0 {
+            lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, &mut report)?;
             if owns(process, &remote, installed.base) {
                 set_state(&remote, pid, installed.base, State::Restored)?;
@@ -198,6 +208,22 @@ fn set_state(remote: &RemoteMemory, pid: i32, base: u64, state: State) -> Result
             source,
         })?;
     step("state written");
+    Ok(())
+}
+
+/// The program comes to the probes no more, as far as we are concerned.
+fn lower_references(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    if installed.references.is_empty() {
+        return Ok(());
+    }
+    let maps = process.maps()?;
+    for reference in &installed.references {
+        reference.lower(process.pid() as i32, remote, &maps)?;
+    }
     Ok(())
 }
 

@@ -99,6 +99,7 @@ impl Guards {
                     before: plan.before,
                     // New threads have all signals blocked.
                     stand_in: false,
+                    counters: Vec::new(),
                 }),
                 None => self.missing = true,
             }

@@ -5,13 +5,15 @@
 //!   without touching
 //! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
-//! - [`session`], [`attach`], [`guards`], [`patch`], [`detach`], [`recover`]: probes in and out
+//! - [`session`], [`attach`], [`guards`], [`patch`], [`counter`], [`detach`], [`recover`]:
+//!   probes in and out
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.
 #![deny(unsafe_code)]
 
 pub mod attach;
+pub mod counter;
 pub mod debug;
 pub mod detach;
 pub mod error;

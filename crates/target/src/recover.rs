@@ -1,8 +1,9 @@
 //! Sessions found in a process: another tracer's, or what a dead one left.
 
+use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::{Action, Detached, Installed, detach};
 use crate::error::TargetError;
-use crate::maps::Mapping;
+use crate::maps::{Device, Mapping};
 use crate::memory::RemoteMemory;
 use crate::patch::Change;
 use crate::process::Process;
@@ -132,6 +133,7 @@ fn read_session(
         arenas: Vec::new(),
         stubs: Vec::new(),
         changes: Vec::new(),
+        references: Vec::new(),
         actions: Vec::new(),
     };
     if h.u64(header::MAGIC) != layout::MAGIC {
@@ -176,6 +178,15 @@ fn read_session(
         .read(base + offset, &mut entries)
         .map_err(fail(base + offset))?;
     for entry in entries.chunks_exact(journal::SIZE) {
+        if entry[journal::KIND] == journal::REFERENCE {
+            let reference =
+                read_reference(entry).ok_or(damaged("a journal entry makes no sense"))?;
+            // The word that says how far it is goes with the arena, at last.
+            if installed.arenas.iter().any(|a| a.contains(reference.state)) {
+                installed.references.push(reference);
+            }
+            continue;
+        }
         let change = read_entry(entry).ok_or(damaged("a journal entry makes no sense"))?;
         // Sites of libraries that were unloaded meanwhile are not there any more.
         let text = maps
@@ -235,20 +246,35 @@ fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena) -> bool {
         .is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
 }
 
+/// A word of a journal entry.
+fn word(entry: &[u8], at: usize) -> Option<u64> {
+    let bytes = entry.get(at..at + 8)?.try_into().ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+fn read_reference(entry: &[u8]) -> Option<Reference> {
+    let device = word(entry, journal::AFTER)?;
+    Some(Reference {
+        counter: ReferenceCounter {
+            address: word(entry, journal::ADDRESS)?,
+            offset: word(entry, journal::BEFORE + 8)?,
+            dev: Device {
+                major: (device >> 32) as u32,
+                minor: device as u32,
+            },
+            inode: word(entry, journal::BEFORE)?,
+        },
+        state: word(entry, journal::DETOUR)?,
+    })
+}
+
 fn read_entry(entry: &[u8]) -> Option<Change> {
-    let word = |at: usize| {
-        entry
-            .get(at..at + 8)?
-            .try_into()
-            .ok()
-            .map(u64::from_le_bytes)
-    };
     let len = entry[journal::LEN] as usize;
     if len == 0 || len > journal::MAX_BYTES {
         return None;
     }
     Some(Change {
-        address: word(journal::ADDRESS)?,
+        address: word(entry, journal::ADDRESS)?,
         len,
         before: entry[journal::BEFORE..][..journal::MAX_BYTES]
             .try_into()
@@ -256,9 +282,9 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
         after: entry[journal::AFTER..][..journal::MAX_BYTES]
             .try_into()
             .ok()?,
-        detour: word(journal::DETOUR)?,
+        detour: word(entry, journal::DETOUR)?,
         phase: entry[journal::PHASE],
-        guard: entry[journal::GUARD] != 0,
+        guard: entry[journal::KIND] == journal::GUARD,
     })
 }
 

@@ -154,6 +154,7 @@ impl Target {
             near: first.start..last,
             before,
             stand_in: false,
+            counters: Vec::new(),
         }
     }
 

@@ -116,6 +116,7 @@ impl Plans {
                             near: site.object.range(),
                             before: plan.before,
                             stand_in: plan.breakpoint,
+                            counters: Vec::new(),
                         },
                     });
                 }

@@ -183,6 +183,7 @@ impl Probes {
                 near: site.object.range(),
                 before: plan.before,
                 stand_in: plan.breakpoint,
+                counters: Vec::new(),
             };
             if reach == Reach::Breakpoint {
                 by_breakpoint(&mut probe);

@@ -42,11 +42,20 @@ impl Uprobe {
     /// Puts a probe at an offset of a file, for all processes. `None`, with the reason on
     /// standard output: the kernel does not offer it here.
     pub fn at(file: &Path, offset: u64) -> Option<Uprobe> {
+        Uprobe::of(&format!("{}:{offset:#x}", file.display()))
+    }
+
+    /// One with a reference counter.
+    pub fn counted(file: &Path, offset: u64, counter: u64) -> Option<Uprobe> {
+        Uprobe::of(&format!("{}:{offset:#x}({counter:#x})", file.display()))
+    }
+
+    fn of(place: &str) -> Option<Uprobe> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("p{}_{number}", std::process::id());
         let made = tracefs().and_then(|tracefs| {
-            let probe = format!("p:capriole/{name} {}:{offset:#x}\n", file.display());
+            let probe = format!("p:capriole/{name} {place}\n");
             append(&tracefs.join("uprobe_events"), &probe)?;
             let uprobe = Uprobe { tracefs, name };
             append(&uprobe.switch(), "1")?;

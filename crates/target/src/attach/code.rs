@@ -1,7 +1,8 @@
 //! The code of a session: arenas with the resident and the detours, the stubs, the
 //! table of breakpoints.
 
-use super::{Probe, SiteError};
+use super::{Probe, SiteError, counters};
+use crate::counter::{self, Reference};
 use crate::error::TargetError;
 use crate::guards::Guarded;
 use crate::memory::RemoteMemory;
@@ -77,7 +78,7 @@ fn room_of(probe: &Probe) -> u64 {
 }
 
 /// Room for two tables of breakpoints (a second one with stand-ins may replace the
-/// first) and for the rows by which stubs are mapped.
+/// first), for the rows by which stubs are mapped, and for the states of reference counters.
 fn tables_room(probes: &[Probe]) -> u64 {
     let entries = |p: &Probe| {
         1 + placed(p)
@@ -87,7 +88,9 @@ fn tables_room(probes: &[Probe]) -> u64 {
     let stubs = |p: &Probe| placed(p).map(|p| p.stubs.len()).sum::<usize>();
     let entries: usize = probes.iter().map(entries).sum();
     let stubs: usize = probes.iter().map(stubs).sum();
-    2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64 + copies_room(probes) + ENTRY
+    let tables = 2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64;
+    let states = counter::STATE_SIZE * counters(probes).len() as u64;
+    tables + states + copies_room(probes) + ENTRY
 }
 
 /// Room for the table of copies.
@@ -127,6 +130,8 @@ pub(super) struct Code {
     pub made: Vec<Result<Made, SiteError>>,
     /// Where free room begins in the first arena.
     free: u64,
+    /// Reference counters, with their states in the first arena.
+    pub references: Vec<Reference>,
 }
 
 /// Breakpoints and where they lead.
@@ -389,6 +394,10 @@ impl Code {
             made: made.collect(),
             images,
             free: 0,
+            references: counters(probes)
+                .into_iter()
+                .map(|counter| Reference { counter, state: 0 })
+                .collect(),
         }
     }
 
@@ -440,6 +449,10 @@ impl Code {
         let at = first.arena.start + first.bytes.len() as u64;
         first.config.traps = at;
         first.bytes.extend(resident::trap_table(&traps.0));
+        for reference in &mut self.references {
+            reference.state = first.arena.start + first.bytes.len() as u64;
+            first.bytes.extend([0; counter::STATE_SIZE as usize]);
+        }
         self.free = first.arena.start + first.bytes.len() as u64;
         for image in &mut self.images {
             let blob = resident::place(image.arena.start, &image.config);

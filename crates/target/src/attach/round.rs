@@ -8,6 +8,7 @@
 
 use super::code::{Code, Made, Traps};
 use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
+use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::{Installed, sigtrap_pending};
 use crate::error::TargetError;
 use crate::guards::Guarded;
@@ -38,6 +39,7 @@ pub(super) enum Occupied {
 struct Entry {
     shape: Shape,
     stand_in: bool,
+    counters: Vec<ReferenceCounter>,
     made: Result<Made, SiteError>,
     state: SiteState,
 }
@@ -76,6 +78,7 @@ impl Round {
             .map(|(made, probe)| Entry {
                 shape: probe.shape.clone(),
                 stand_in: probe.stand_in,
+                counters: probe.counters.clone(),
                 made,
                 state: SiteState::Waiting,
             })
@@ -235,7 +238,7 @@ impl Round {
             let Ok(made) = &entry.made else { continue };
             if entry.state == SiteState::Waiting {
                 for change in &made.changes {
-                    write_journal(memory, installed.changes.len(), change);
+                    write_journal(memory, installed.journalled(), change);
                     installed.changes.push(*change);
                 }
             }
@@ -268,6 +271,9 @@ impl Round {
         }
         batch.write()?;
         step("all sites written");
+        if installed.references.is_empty() {
+            self.raise(pid, remote, maps, memory, installed)?;
+        }
         for index in ready {
             self.entries[index].state = SiteState::Final;
         }
@@ -276,6 +282,32 @@ impl Round {
         }
         self.waiting = later;
         Ok(true)
+    }
+
+    /// Has the program come where probes are, or will soon be.
+    fn raise(
+        &self,
+        pid: i32,
+        remote: &RemoteMemory,
+        maps: &[Mapping],
+        memory: &SessionMemory,
+        installed: &mut Installed,
+    ) -> Result<(), TargetError> {
+        let probed = self.entries.iter().filter(|entry| entry.made.is_ok());
+        let wanted: BTreeSet<u64> = probed
+            .flat_map(|e| &e.counters)
+            .map(|c| c.address)
+            .collect();
+        for reference in &self.code.references {
+            if !wanted.contains(&reference.counter.address) {
+                continue;
+            }
+            write_reference(memory, installed.journalled(), reference);
+            installed.references.push(*reference);
+            step("journal of a reference counter written");
+            reference.raise(pid, remote, maps)?;
+        }
+        Ok(())
     }
 
     /// All breakpoints there are, and those that may have to stand in.
@@ -299,12 +331,30 @@ fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
     let at = memory.geometry.journal_offset() + index * journal::SIZE;
     let m = &memory.memory;
     m.store(at + journal::ADDRESS, change.address);
-    let kind = [change.len as u8, change.phase, u8::from(change.guard)];
-    m.write(at + journal::LEN, &kind);
+    let kind = if change.guard {
+        journal::GUARD
+    } else {
+        journal::CODE
+    };
+    m.write(at + journal::LEN, &[change.len as u8, change.phase, kind]);
     m.write(at + journal::BEFORE, &change.before);
     m.write(at + journal::AFTER, &change.after);
     m.store(at + journal::DETOUR, change.detour);
     // The count last: an entry that is counted is whole.
+    m.store_u32(header::JOURNAL_LEN, index as u32 + 1);
+}
+
+fn write_reference(memory: &SessionMemory, index: usize, reference: &Reference) {
+    let at = memory.geometry.journal_offset() + index * journal::SIZE;
+    let (m, counter) = (&memory.memory, &reference.counter);
+    m.store(at + journal::ADDRESS, counter.address);
+    m.write(at + journal::LEN, &[2, 0, journal::REFERENCE]);
+    let device = u64::from(counter.dev.major) << 32 | u64::from(counter.dev.minor);
+    m.store(at + journal::BEFORE, counter.inode);
+    m.store(at + journal::BEFORE + 8, counter.offset);
+    m.store(at + journal::AFTER, device);
+    m.store(at + journal::AFTER + 8, 0);
+    m.store(at + journal::DETOUR, reference.state);
     m.store_u32(header::JOURNAL_LEN, index as u32 + 1);
 }
 

@@ -120,6 +120,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
             site,
             fields: Arc::default(),
             given_name: None,
+            counter: None,
             plan,
             left_out: None,
             named: false,

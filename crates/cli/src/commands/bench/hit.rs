@@ -169,6 +169,7 @@ impl Ours {
                 near: site.object.range(),
                 before: plan.before,
                 stand_in: plan.breakpoint,
+                counters: Vec::new(),
             });
             Ok(())
         };

@@ -104,6 +104,13 @@ pub(super) fn describe(event: &Selected) -> String {
         live.join(" "),
         if shape.live.flags { ", flags" } else { "" }
     );
+    if let Some(counter) = &event.counter {
+        let _ = writeln!(
+            text,
+            "  counter   at {:#x} in the file, address {:#x}: one more while the probe is there",
+            counter.offset, counter.address
+        );
+    }
     let _ = writeln!(
         text,
         "  red zone  {}",
