@@ -72,7 +72,7 @@ pub use compiler::{Compiler, room};
 pub use filter::Filter;
 pub(crate) use filter::{Compare, Operand};
 pub use tally::Straight;
-pub(crate) use tally::{StraightAmount, StraightRow, Value};
+pub(crate) use tally::{Function, StraightAmount, StraightRow, Value};
 
 use crate::program::Program;
 use std::sync::Arc;

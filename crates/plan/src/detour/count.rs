@@ -52,35 +52,8 @@ pub(super) fn hot(
     cold: Cold,
 ) -> Result<Labels, IcedError> {
     let r = frame.control;
-    let r32 = r.full_register32();
     let begin = mark(a)?;
-    let lea = Instruction::with2(Code::Lea_r64_m, r, near(links.descriptor))?;
-    a.add_instruction(lea)?;
-    let descriptor = mark(a)?;
-    a.add_instruction(Instruction::with2(
-        Code::Mov_rm64_r64,
-        fs(rseq + RSEQ_CS),
-        r,
-    )?)?;
-    let start = mark(a)?;
-    let cpu = fs(rseq + RSEQ_CPU_ID);
-    a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, r32, cpu)?)?;
-    let cpus = runtime.counters.cpus as i32;
-    let compare = match i8::try_from(cpus) {
-        Ok(_) => Code::Cmp_rm32_imm8,
-        Err(_) => Code::Cmp_rm32_imm32,
-    };
-    a.add_instruction(Instruction::with2(compare, r32, cpus)?)?;
-    a.jae(cold.way_out)?;
-    let stride = runtime.counters.stride as i32;
-    let multiply = match i8::try_from(stride) {
-        Ok(_) => Code::Imul_r64_rm64_imm8,
-        Err(_) => Code::Imul_r64_rm64_imm32,
-    };
-    a.add_instruction(Instruction::with3(multiply, r, r, stride)?)?;
-    let base = near(links.shared.other);
-    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, base)?)?;
-    let other = mark(a)?;
+    let counters = own_counters(a, r, runtime, rseq, links, cold.way_out)?;
     // Always with a displacement of 32 bits.
     let offset = i64::from(runtime.counters.offset(counter));
     let to = MemoryOperand::new(r, Register::None, 1, offset, 8, false, Register::None);
@@ -91,14 +64,64 @@ pub(super) fn hot(
         done,
         value: (done, 5),
         sequence: Some(SequenceLabels {
-            start,
+            start: counters.start,
             abort: cold.abort,
             after_abort: cold.after_abort,
-            descriptor,
-            other,
+            descriptor: counters.descriptor,
+            other: counters.base,
         }),
         locked: None,
         more: Vec::new(),
+    })
+}
+
+/// Labels in the beginning of a restartable sequence. `descriptor` and `base` are behind a
+/// rel32.
+pub(super) struct OwnCounters {
+    pub descriptor: CodeLabel,
+    pub start: CodeLabel,
+    pub base: CodeLabel,
+}
+
+/// Begins a restartable sequence, and loads the address of this CPU's counters into `r`.
+/// Who has no such CPU goes to `out`.
+pub(super) fn own_counters(
+    a: &mut CodeAssembler,
+    r: Register,
+    runtime: &Runtime,
+    rseq: i32,
+    links: &Links,
+    out: CodeLabel,
+) -> Result<OwnCounters, IcedError> {
+    let r32 = r.full_register32();
+    let lea = Instruction::with2(Code::Lea_r64_m, r, near(links.descriptor))?;
+    a.add_instruction(lea)?;
+    let descriptor = mark(a)?;
+    let to = fs(rseq + RSEQ_CS);
+    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, r)?)?;
+    let start = mark(a)?;
+    let cpu = fs(rseq + RSEQ_CPU_ID);
+    a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, r32, cpu)?)?;
+    let cpus = runtime.counters.cpus as i32;
+    let compare = match i8::try_from(cpus) {
+        Ok(_) => Code::Cmp_rm32_imm8,
+        Err(_) => Code::Cmp_rm32_imm32,
+    };
+    a.add_instruction(Instruction::with2(compare, r32, cpus)?)?;
+    a.jae(out)?;
+    let stride = runtime.counters.stride as i32;
+    let multiply = match i8::try_from(stride) {
+        Ok(_) => Code::Imul_r64_rm64_imm8,
+        Err(_) => Code::Imul_r64_rm64_imm32,
+    };
+    a.add_instruction(Instruction::with3(multiply, r, r, stride)?)?;
+    let other = near(links.shared.other);
+    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, other)?)?;
+    let base = mark(a)?;
+    Ok(OwnCounters {
+        descriptor,
+        start,
+        base,
     })
 }
 

@@ -24,10 +24,9 @@
 //! never moved or taken back. A row's tag is written behind its key, so a key is the row's
 //! if it is looked at after the tag (before that only to find the row).
 
-use super::assemble::{
-    Labels, Links, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, SequenceLabels, bind, mark,
-};
-use super::frame::{Frame, at, fs, near};
+use super::assemble::{Labels, Links, RSEQ_SIGNATURE, SequenceLabels, bind, mark};
+use super::count::own_counters;
+use super::frame::{Frame, at, fs};
 use super::{Filter, Operand, Runtime, run, timing};
 use crate::condition::Width;
 use crate::program::{Program, histogram};
@@ -71,9 +70,16 @@ pub(crate) struct StraightRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum StraightAmount {
     One,
-    Sum(Value, Width),
-    Maximum(Value, Width, u64),
-    Bucket(Value, Width),
+    Of(Function, Value, Width),
+}
+
+/// What a number does to a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Function {
+    Sum,
+    /// With the bits that are turned over.
+    Maximum(u64),
+    Bucket,
 }
 
 /// A number.
@@ -88,9 +94,7 @@ impl StraightAmount {
     fn number(self) -> Option<(Value, Width)> {
         match self {
             StraightAmount::One => None,
-            StraightAmount::Sum(value, width)
-            | StraightAmount::Maximum(value, width, _)
-            | StraightAmount::Bucket(value, width) => Some((value, width)),
+            StraightAmount::Of(_, value, width) => Some((value, width)),
         }
     }
 }
@@ -171,7 +175,7 @@ impl Straight {
     }
     /// Whether it needs rcx, to shift by.
     pub(super) fn shifts(&self) -> bool {
-        matches!(self.amount, StraightAmount::Bucket(..))
+        matches!(self.amount, StraightAmount::Of(Function::Bucket, ..))
     }
     /// Whether everything that it needs is known.
     pub(super) fn is_possible(&self, runtime: &Runtime) -> bool {
@@ -185,12 +189,8 @@ impl Straight {
     pub(super) fn key(&self, key: &mut Vec<u8>) {
         use std::io::Write;
         let amount = match self.amount {
-            StraightAmount::Sum(Value::Latency(_), w) => StraightAmount::Sum(Value::Latency(0), w),
-            StraightAmount::Maximum(Value::Latency(_), w, flip) => {
-                StraightAmount::Maximum(Value::Latency(0), w, flip)
-            }
-            StraightAmount::Bucket(Value::Latency(_), w) => {
-                StraightAmount::Bucket(Value::Latency(0), w)
+            StraightAmount::Of(function, Value::Latency(_), width) => {
+                StraightAmount::Of(function, Value::Latency(0), width)
             }
             other => other,
         };
@@ -251,20 +251,19 @@ pub(super) fn hot(
     before: Before,
 ) -> Result<Labels, IcedError> {
     let r = frame.control;
-    let r32 = r.full_register32();
     let begin = mark(a)?;
     let mut tags = Vec::new();
-    if let Some((value, width)) = work.amount.number() {
+    if let StraightAmount::Of(function, value, width) = work.amount {
         match value {
             Value::Register(register) => load(a, frame, frame.amount, register, width)?,
             Value::Latency(call) => {
                 timing::latency(a, frame, runtime, call, before.out, &mut tags)?;
             }
         }
-        match work.amount {
-            StraightAmount::Maximum(_, _, flip) => turn_over(a, frame.amount, flip)?,
-            StraightAmount::Bucket(_, width) => bucket(a, frame.amount, width.signed)?,
-            _ => {}
+        match function {
+            Function::Sum => {}
+            Function::Maximum(flip) => turn_over(a, frame.amount, flip)?,
+            Function::Bucket => bucket(a, frame.amount, width.signed)?,
         }
     }
     if let Some(row) = &work.row {
@@ -280,22 +279,7 @@ pub(super) fn hot(
         find(a, frame, row, tag, &before, &mut tags)?;
     }
 
-    let lea = Instruction::with2(Code::Lea_r64_m, r, near(links.descriptor))?;
-    a.add_instruction(lea)?;
-    let descriptor = mark(a)?;
-    let to = fs(rseq + RSEQ_CS);
-    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, r)?)?;
-    let start = mark(a)?;
-    let cpu = fs(rseq + RSEQ_CPU_ID);
-    a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, r32, cpu)?)?;
-    let cpus = runtime.counters.cpus as i32;
-    a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, r32, cpus)?)?;
-    a.jae(before.out)?;
-    let stride = runtime.counters.stride as i32;
-    a.add_instruction(Instruction::with3(Code::Imul_r64_rm64_imm32, r, r, stride)?)?;
-    let base = near(links.shared.other);
-    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, base)?)?;
-    let other = mark(a)?;
+    let counters = own_counters(a, r, runtime, rseq, links, before.out)?;
     if work.row.is_some() {
         a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
     }
@@ -304,22 +288,21 @@ pub(super) fn hot(
     let cell = |index, scale| MemoryOperand::new(r, index, scale, offset, 8, false, Register::None);
     let mut done = before.done;
     let behind = match work.amount {
-        StraightAmount::One | StraightAmount::Bucket(..) => {
-            let index = match work.has_amount() {
-                true => frame.amount,
-                false => Register::None,
+        StraightAmount::One | StraightAmount::Of(Function::Bucket, ..) => {
+            let (index, scale) = match work.has_amount() {
+                true => (frame.amount, 8),
+                false => (Register::None, 1),
             };
-            let scale = if work.has_amount() { 8 } else { 1 };
             let to = cell(index, scale);
             a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;
             5
         }
-        StraightAmount::Sum(..) => {
+        StraightAmount::Of(Function::Sum, ..) => {
             let to = cell(Register::None, 1);
             a.add_instruction(Instruction::with2(Code::Add_rm64_r64, to, frame.amount)?)?;
             4
         }
-        StraightAmount::Maximum(..) => {
+        StraightAmount::Of(Function::Maximum(_), ..) => {
             let old = cell(Register::None, 1);
             a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, frame.amount, old)?)?;
             tags.push((mark(a)?, Patch::Counter));
@@ -335,11 +318,11 @@ pub(super) fn hot(
         done,
         value: (mark(a)?, behind),
         sequence: Some(SequenceLabels {
-            start,
+            start: counters.start,
             abort: before.out,
             after_abort: None,
-            descriptor,
-            other,
+            descriptor: counters.descriptor,
+            other: counters.base,
         }),
         locked: before.called,
         more: tags,

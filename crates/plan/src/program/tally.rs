@@ -9,7 +9,9 @@ use super::{
     Builder, FAULTS, Fetch, FetchError, Field, SIGNED, STRING_LIMIT, Source, Step, TALLIES, step,
 };
 use crate::condition::{Condition, Width};
-use crate::detour::{Filter, Operand, Straight, StraightAmount, StraightRow, Value, Work};
+use crate::detour::{
+    Filter, Function, Operand, Straight, StraightAmount, StraightRow, Value, Work,
+};
 use crate::program::{Content, Program};
 use capriole_ring::layout::directory;
 use capriole_ring::tables::Table;
@@ -219,6 +221,10 @@ impl Fetch {
                 _ => None,
             }
         };
+        let of = |function, field| {
+            let (value, width) = number(field)?;
+            Some(StraightAmount::Of(function, value, width))
+        };
         let mut works = Vec::new();
         for (cell, amount) in &tally.cells {
             let amount_of = match *amount {
@@ -228,11 +234,9 @@ impl Fetch {
                     Some((Value::Register(_), _)) => Some(StraightAmount::One),
                     _ => None,
                 },
-                Amount::Sum(field) => number(field).map(|(r, w)| StraightAmount::Sum(r, w)),
-                Amount::Maximum { field, flip } => {
-                    number(field).map(|(r, w)| StraightAmount::Maximum(r, w, flip))
-                }
-                Amount::Bucket(field) => number(field).map(|(r, w)| StraightAmount::Bucket(r, w)),
+                Amount::Sum(field) => of(Function::Sum, field),
+                Amount::Maximum { field, flip } => of(Function::Maximum(flip), field),
+                Amount::Bucket(field) => of(Function::Bucket, field),
             };
             let Some(amount_of) = amount_of else {
                 return Ok(None);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
 use crate::detour::{
-    Compare, Counters, Operand, Record, Straight, StraightAmount, StraightRow, Value,
+    Compare, Counters, Function, Operand, Record, Straight, StraightAmount, StraightRow, Value,
 };
 use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
@@ -126,9 +126,9 @@ fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
     let value = [Value::Register(rcx), latency][random.below(2) as usize];
     let amount = match random.below(4) {
         0 => StraightAmount::One,
-        1 => StraightAmount::Sum(value, width),
-        2 => StraightAmount::Maximum(value, width, flip),
-        _ => StraightAmount::Bucket(value, width),
+        1 => StraightAmount::Of(Function::Sum, value, width),
+        2 => StraightAmount::Of(Function::Maximum(flip), value, width),
+        _ => StraightAmount::Of(Function::Bucket, value, width),
     };
     let program = Program {
         bytes: vec![0; 8 * random.below(3) as usize],
@@ -326,7 +326,7 @@ fn a_crowded_site_is_compiled_or_refused() {
             size: 24,
             faults: false,
         };
-        let amount = StraightAmount::Bucket(Value::Register(*register), width);
+        let amount = StraightAmount::Of(Function::Bucket, Value::Register(*register), width);
         Work::Tally(Straight::new(1, 1, None, amount, Arc::new(program), None))
     };
     let tallies: Vec<Work> = all.iter().map(tally).collect();
