@@ -261,6 +261,26 @@ struct Step {
     value: u64,
 }
 
+impl Step {
+    fn new(op: u8) -> Step {
+        Step {
+            op,
+            ..Step::default()
+        }
+    }
+
+    /// A step on a number of this width.
+    fn made(op: u8, how: u8, width: Width) -> Step {
+        let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
+        let signed = if width.is_signed() { SIGNED } else { 0 };
+        Step {
+            a: width.bytes | how | signed,
+            count: width.bits.map_or(0, bits),
+            ..Step::new(op)
+        }
+    }
+}
+
 /// A comparison as the resident makes it: the bit that it sets, and what that has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bit {
@@ -493,16 +513,11 @@ impl<'a> Builder<'a> {
                     Normal::Constant(holds) => return Ok(Tree::Constant(holds)),
                     Normal::Test { test, with, result } => (test, with, result),
                 };
-                let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
-                let signed = if width.is_signed() { SIGNED } else { 0 };
                 let bit = self.bit()?;
                 let step = Step {
-                    op,
-                    a: width.bytes | how(test) | signed,
-                    count: width.bits.map_or(0, bits),
                     bit,
                     value: with,
-                    ..Step::default()
+                    ..Step::made(op, how(test), width)
                 };
                 match subject {
                     Subject::Field(index) => self.tests.push((*index, step, &[])),
@@ -517,9 +532,8 @@ impl<'a> Builder<'a> {
                 }
                 let bit = self.bit()?;
                 let step = Step {
-                    op: step::TEST_TEXT,
                     bit,
-                    ..Step::default()
+                    ..Step::new(step::TEST_TEXT)
                 };
                 self.tests.push((*field, step, pattern));
                 Tree::Leaf(Bit { bit, result: true })
@@ -555,10 +569,9 @@ impl<'a> Builder<'a> {
         let number = u8::try_from(index).unwrap_or(u8::MAX);
         let recorded = index < self.fetch.recorded;
         let step = |op| Step {
-            op,
             // One that is not recorded has no place in the mask.
             field: if recorded { number } else { u8::MAX },
-            ..Step::default()
+            ..Step::new(op)
         };
         match &field.source {
             Source::Comm => self.steps.push(step(step::COMM)),
@@ -656,10 +669,7 @@ impl<'a> Builder<'a> {
 
     /// Rejects the event unless the condition holds.
     fn conclude(&mut self, tree: &Tree<Bit>) {
-        let reject = Step {
-            op: step::REJECT,
-            ..Step::default()
-        };
+        let reject = Step::new(step::REJECT);
         match tree {
             Tree::Constant(true) => {}
             Tree::Constant(false) => self.steps.push(reject),
@@ -674,10 +684,9 @@ impl<'a> Builder<'a> {
                     };
                     let set = branch.leaf.result == branch.when;
                     self.steps.push(Step {
-                        op: if set { step::WHEN } else { step::UNLESS },
                         count: (to - index - 1) as u16,
                         bit: branch.leaf.bit,
-                        ..Step::default()
+                        ..Step::new(if set { step::WHEN } else { step::UNLESS })
                     });
                 }
                 self.steps.push(reject);

@@ -5,9 +5,7 @@
 //! key and numbers into the spare part of a packet, where nothing is committed, and adds
 //! them up from there.
 
-use super::{
-    Builder, FAULTS, Fetch, FetchError, Field, SIGNED, STRING_LIMIT, Source, Step, TALLIES, step,
-};
+use super::{Builder, FAULTS, Fetch, FetchError, Field, STRING_LIMIT, Source, Step, TALLIES, step};
 use crate::condition::{Condition, Width};
 use crate::detour::{
     Filter, Function, Operand, Straight, StraightAmount, StraightRow, Value, Work,
@@ -288,39 +286,39 @@ impl Fetch {
         let tree = builder.condition(condition)?;
         for index in 0..self.fields.len() {
             if index == tally.keys {
-                builder.steps.push(plain(step::KEY));
+                builder.steps.push(Step::new(step::KEY));
             }
             let is_key = index < tally.keys;
             let limit = if is_key { KEY_TEXT_LIMIT } else { STRING_LIMIT };
             builder.field(index, limit)?;
             // The key is the number, whatever stands above it in the register.
             if is_key && let Some(width) = self.width(index) {
-                builder.steps.push(made(step::NARROW, 0, width));
+                builder.steps.push(Step::made(step::NARROW, 0, width));
             }
         }
         if self.fields.len() == tally.keys {
-            builder.steps.push(plain(step::KEY));
+            builder.steps.push(Step::new(step::KEY));
         }
         builder.conclude(&tree);
         builder.to_place.push(builder.steps.len());
         builder.steps.push(Step {
             a: u8::from(is_first),
             value: at,
-            ..plain(step::ROW)
+            ..Step::new(step::ROW)
         });
         for (cell, amount) in cells {
             let of = |op, field: usize| Step {
                 limit: *cell as u16,
                 field: u8::try_from(field).unwrap_or(u8::MAX),
                 bit: (field - tally.keys) as u8,
-                ..made(step::TALLY, op, self.width(field).unwrap_or(Width::WORD))
+                ..Step::made(step::TALLY, op, self.width(field).unwrap_or(Width::WORD))
             };
             builder.steps.push(match *amount {
                 Amount::One => Step {
                     a: ONE,
                     field: u8::MAX,
                     limit: *cell as u16,
-                    ..plain(step::TALLY)
+                    ..Step::new(step::TALLY)
                 },
                 Amount::Readable(field) => of(ONE, field),
                 Amount::Sum(field) => of(SUM, field),
@@ -337,29 +335,11 @@ impl Fetch {
             builder.steps.push(Step {
                 limit: cell as u16,
                 value: values.fold(0, |mask, field| mask | 1 << field),
-                ..plain(step::UNREADABLE)
+                ..Step::new(step::UNREADABLE)
             });
         }
         let faults = self.fields[..tally.keys].iter().any(Field::can_fault);
         builder.finish(TALLIES | if faults { FAULTS } else { 0 })
-    }
-}
-
-fn plain(op: u8) -> Step {
-    Step {
-        op,
-        ..Step::default()
-    }
-}
-
-/// A step that makes a number of this width.
-fn made(op: u8, how: u8, width: Width) -> Step {
-    let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
-    let signed = if width.is_signed() { SIGNED } else { 0 };
-    Step {
-        a: width.bytes | how | signed,
-        count: width.bits.map_or(0, bits),
-        ..plain(op)
     }
 }
 
