@@ -352,7 +352,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             expected.push((record.event, fields));
         }
     }
-    let counters = capriole_ring::Counters::new(session.memory.clone(), GEOMETRY).read();
+    let counters = mapped::counts(&session.memory, &GEOMETRY);
     check("counters", counters == counts, || {
         format!("{counters:?}, not {counts:?}")
     })?;

@@ -361,12 +361,6 @@ impl Geometry {
         }
     }
 
-    /// The same with room for `counters` counters.
-    #[must_use]
-    pub fn with_counters(self, counters: u32) -> Geometry {
-        Geometry { counters, ..self }
-    }
-
     /// The same with room for `tables`.
     #[must_use]
     pub fn with_tables(self, tables: &crate::tables::Tables) -> Geometry {
@@ -466,9 +460,10 @@ mod tests {
         for cpus in [1, 2, 7, 64, 1024] {
             for megabytes in [1u64, 16, 64, 1024, 16384] {
                 let g = Geometry {
+                    counters: 4001,
                     directories: 64 * 5,
                     frames: 128,
-                    ..Geometry::for_buffer(megabytes << 20, cpus, 5000).with_counters(4001)
+                    ..Geometry::for_buffer(megabytes << 20, cpus, 5000)
                 };
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
                 assert!(g.packets >= 4.min(cpus * 4), "{g:?}");
@@ -500,6 +495,12 @@ mod tests {
                 assert_eq!(g.packets_offset() % g.packet_size as usize, 0);
             }
         }
+    }
+
+    #[test]
+    fn without_counters_they_take_no_room() {
+        let geometry = Geometry::for_buffer(1 << 16, 2, 1);
+        assert_eq!(geometry.counter(2, 0), geometry.counter(0, 0));
     }
 
     #[test]

@@ -8,18 +8,15 @@
 //!
 //! - [`layout`]: byte offsets, geometry
 //! - [`memory`]: the mapping; the only unsafe code of the crate
-//! - [`counters`]: how often what was counted
-//! - [`tables`]: what was kept by key
+//! - [`tables`]: what was counted, and kept by key
 //! - [`reader`]: closed packets, in order, stream by stream
 #![deny(unsafe_code)]
 
-pub mod counters;
 pub mod layout;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod reader;
 pub mod tables;
 
-pub use counters::Counters;
 pub use memory::Memory;
 pub use reader::{Packet, Reader};

@@ -3,8 +3,8 @@
 //! A table has a row for each key. Which row is whose says its *directory*, which stands
 //! once in session memory; a row that was given away is never taken back or moved, so that
 //! who has found a row needs no lock to use it. What is kept stands in the row's *cells*,
-//! which are [counters](crate::Counters): each CPU has its own copy, and there is a shared
-//! one.
+//! which are [counters](crate::layout#counters): each CPU has its own copy, and there is a
+//! shared one.
 //!
 //! ```text
 //! directory   64 bytes: hits of keys for which there was no room

@@ -46,6 +46,17 @@ pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
     }
 }
 
+/// The value of each counter, modulo 2^64.
+#[allow(dead_code)] // where nothing is counted
+pub fn counts(memory: &Memory, geometry: &Geometry) -> Vec<u64> {
+    let sum = |counter| {
+        let copies = 0..=geometry.cpus;
+        let values = copies.map(|cpu| memory.load(geometry.counter(cpu, counter)));
+        values.fold(0, u64::wrapping_add)
+    };
+    (0..geometry.counters).map(sum).collect()
+}
+
 /// Byte offsets of the streams' rows: of each lane on each CPU.
 pub fn streams(geometry: &Geometry) -> impl Iterator<Item = usize> {
     let lanes = 0..layout::LANES as u32;

@@ -111,7 +111,7 @@ impl Session {
                 _ => None,
             })
         };
-        let counts = capriole_ring::Counters::new(self.memory.clone(), GEOMETRY).read();
+        let counts = mapped::counts(&self.memory, &GEOMETRY);
         let shared = |counter| self.memory.load(GEOMETRY.counter(GEOMETRY.cpus, counter));
         let shared: u64 = (0..COUNTERS).map(shared).sum();
         let mut restartable = counts.iter().sum::<u64>() - shared;
