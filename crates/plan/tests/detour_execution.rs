@@ -9,6 +9,8 @@ mod signals;
 #[path = "../../insn/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
+#[path = "common/undisturbed.rs"]
+mod undisturbed;
 
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{Compiler, Detour, Record, Request, Runtime, Work, room};
@@ -25,7 +27,8 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use support::random::Random;
-use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, alone, in_child};
+use support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
+use undisturbed::undisturbed;
 
 const GEOMETRY: Geometry = Geometry {
     cpus: 256,
@@ -304,20 +307,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         // The same run without the detour: what memory and stack look like.
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
-        for register in case.live.gprs.iter() {
-            let i = register.number();
-            check("register", out.state.gprs[i] == plain.state.gprs[i], || {
-                format!(
-                    "{register:?} {:#x} became {:#x}",
-                    plain.state.gprs[i], out.state.gprs[i]
-                )
-            })?;
-        }
-        if case.live.flags {
-            check("flags", out.state.flags == plain.state.flags, || {
-                format!("{:#x} became {:#x}", plain.state.flags, out.state.flags)
-            })?;
-        }
+        undisturbed(&plain, &out, case.live, case.red_zone)?;
         if case.is_told_apart() && case.mode == Mode::Stale {
             let cpu = FAKE.with(|fake| fake.0.get()[1]);
             check(
@@ -326,13 +316,6 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                 || format!("it is said to be on CPU {cpu}"),
             )?;
         }
-        check("data", out.data == plain.data, || "changed".into())?;
-        let kept = (STACK_POINTER & 0xfff) as usize - if case.red_zone { 128 } else { 0 };
-        check(
-            "stack",
-            out.stack[kept..2048] == plain.stack[kept..2048],
-            || "changed".into(),
-        )?;
         for work in &case.work {
             let record = match work {
                 Work::Record(record) => record,

@@ -10,6 +10,8 @@ mod mapped;
 #[path = "../../insn/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
+#[path = "common/undisturbed.rs"]
+mod undisturbed;
 
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{Compiler, Request, Runtime, Work};
@@ -22,7 +24,8 @@ use iced_x86::Register;
 use mapped::map_session;
 use std::sync::Arc;
 use support::random::Random;
-use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
+use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
+use undisturbed::undisturbed;
 
 const GEOMETRY: Geometry = Geometry {
     cpus: 256,
@@ -173,22 +176,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         let seed = random.next();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
-        for register in case.live.gprs.iter() {
-            let i = register.number();
-            if out.state.gprs[i] != plain.state.gprs[i] {
-                return Err(format!("{register:?} was changed"));
-            }
-        }
-        if case.live.flags && out.state.flags != plain.state.flags {
-            return Err(format!(
-                "flags {:x}, not {:x}",
-                out.state.flags, plain.state.flags
-            ));
-        }
-        let kept = (STACK_POINTER & 0xfff) as usize - if case.red_zone { 128 } else { 0 };
-        if out.stack[kept..2048] != plain.stack[kept..2048] || out.data != plain.data {
-            return Err("memory was changed".to_owned());
-        }
+        undisturbed(&plain, &out, case.live, case.red_zone)?;
         let world = World {
             area,
             registers: plain.state.gprs,

@@ -12,6 +12,8 @@ mod signals;
 #[path = "../../insn/tests/support/mod.rs"]
 #[allow(unused_imports)]
 mod support;
+#[path = "common/undisturbed.rs"]
+mod undisturbed;
 
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::condition::Width;
@@ -32,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use support::random::Random;
 use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
+use undisturbed::undisturbed;
 
 const DETOUR: u64 = COPY + 0x4000;
 /// Where a breakpoint stands from which it is stepped through.
@@ -367,23 +370,7 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
         let seed = random.next();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
-        for register in case.live.gprs.iter() {
-            let i = register.number();
-            if out.state.gprs[i] != plain.state.gprs[i] {
-                return Err(format!("{register:?} was changed"));
-            }
-        }
-        if case.live.flags && out.state.flags != plain.state.flags {
-            return Err(format!(
-                "flags {:x}, not {:x}",
-                out.state.flags, plain.state.flags
-            ));
-        }
-        let kept = (STACK_POINTER & 0xfff) as usize - if case.red_zone { 128 } else { 0 };
-        let stack = out.stack[kept..2048] == plain.stack[kept..2048];
-        if !stack || out.data != plain.data {
-            return Err("memory was changed".to_owned());
-        }
+        undisturbed(&plain, &out, case.live, case.red_zone)?;
         let world = World {
             area: bytes.clone(),
             registers: plain.state.gprs,
@@ -635,14 +622,7 @@ fn time_case(
             let entry = session.place(sandbox, case, None, work, other);
             let plain = sandbox.run(EXIT, &input, 1);
             let out = sandbox.run(entry, &input, 1);
-            let live = case.live.gprs.iter();
-            let mut live = live.map(Register::number);
-            if live.any(|i| out.state.gprs[i] != plain.state.gprs[i]) {
-                return Err("a register was changed".to_owned());
-            }
-            if case.live.flags && out.state.flags != plain.state.flags {
-                return Err("the flags were changed".to_owned());
-            }
+            undisturbed(&plain, &out, case.live, case.red_zone)?;
             if mixed && matches!(work, [Work::Enter { .. }]) {
                 session.mix_times(1 << (24 + random.below(16)));
             }
