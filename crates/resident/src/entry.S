@@ -30,13 +30,13 @@ capriole_install_cs:
 	.long	0, 0
 	.quad	.Linstall_start
 	.quad	.Linstall_commit - .Linstall_start
-	.quad	.Linstall_abort
+	.quad	.Lnot_stored
 	/* The same of capriole_add. */
 capriole_add_cs:
 	.long	0, 0
 	.quad	.Ladd_start
 	.quad	.Ladd_commit - .Ladd_start
-	.quad	.Ladd_abort
+	.quad	.Lnot_stored
 
 	/* struct timespec */
 	.balign	8
@@ -165,21 +165,14 @@ capriole_install:
 	mov	%rax, %fs:8(%r9)
 .Linstall_start:
 	cmp	%r8d, %fs:4(%r9)		/* still on this CPU? */
-	jne	.Linstall_no
+	jne	.Lnot_stored
 	cmp	%rsi, (%rdi)			/* still the current packet, */
-	jne	.Linstall_no
+	jne	.Lnot_stored
 	cmp	%rdx, 16(%rsi)			/* in the same life? */
-	jne	.Linstall_no
+	jne	.Lnot_stored
 	mov	%rcx, (%rdi)			/* the one store */
 .Linstall_commit:
 	mov	$1, %eax
-	ret
-.Linstall_no:
-	xor	%eax, %eax
-	ret
-	.long	RSEQ_SIGNATURE
-.Linstall_abort:
-	xor	%eax, %eax
 	ret
 
 /* u32 capriole_add(cell rdi, amount rsi, cpu edx, rseq_offset rcx, maximum r8d) */
@@ -191,7 +184,7 @@ capriole_add:
 	mov	%rax, %fs:8(%rcx)
 .Ladd_start:
 	cmp	%edx, %fs:4(%rcx)		/* still on this CPU? */
-	jne	.Ladd_no
+	jne	.Lnot_stored
 	mov	(%rdi), %rax
 	test	%r8d, %r8d
 	jnz	.Ladd_maximum
@@ -205,11 +198,11 @@ capriole_add:
 .Ladd_commit:
 	mov	$1, %eax
 	ret
-.Ladd_no:
-	xor	%eax, %eax
-	ret
+
+	/* Who has stored nothing ends here, of its own or aborted: it is behind what is
+	 * restarted. */
 	.long	RSEQ_SIGNATURE
-.Ladd_abort:
+.Lnot_stored:
 	xor	%eax, %eax
 	ret
 
