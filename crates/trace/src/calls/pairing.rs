@@ -113,17 +113,7 @@ impl Pairing {
             )?;
         } else {
             // The first call of a stack, or of what is left of one.
-            while let Some(dead) = thread.below(stack_pointer, reach) {
-                abandon(
-                    thread,
-                    dead,
-                    u64::MAX,
-                    stack_pointer,
-                    losses,
-                    place,
-                    visitor,
-                )?;
-            }
+            abandon_below(thread, stack_pointer, reach, losses, place, visitor)?;
         }
         // If nothing is left of that stack, it began right here.
         let key = high.unwrap_or(stack_pointer);
@@ -239,17 +229,7 @@ impl Pairing {
             self.moved += 1;
             return close(thread, high, exit, losses, place, Some(event), visitor);
         }
-        while let Some(dead) = thread.below(stack_pointer, reach) {
-            abandon(
-                thread,
-                dead,
-                u64::MAX,
-                stack_pointer,
-                losses,
-                place,
-                visitor,
-            )?;
-        }
+        abandon_below(thread, stack_pointer, reach, losses, place, visitor)?;
         thread.current = thread.above(stack_pointer, reach);
         visitor.unpaired(site.function as usize, event)
     }
@@ -428,6 +408,23 @@ fn abandon(
             thread.remember(gone);
         }
         close(thread, high, Exit::Abandoned, losses, place, None, visitor)?;
+    }
+    Ok(())
+}
+
+/// Gives up all calls of stacks that end at most `reach` bytes below a place: what is below a
+/// place that is in use is dead.
+fn abandon_below(
+    thread: &mut Thread,
+    stack_pointer: u64,
+    reach: u64,
+    losses: u64,
+    place: Place,
+    visitor: &mut impl Visitor,
+) -> io::Result<()> {
+    let because = stack_pointer;
+    while let Some(dead) = thread.below(stack_pointer, reach) {
+        abandon(thread, dead, u64::MAX, because, losses, place, visitor)?;
     }
     Ok(())
 }
