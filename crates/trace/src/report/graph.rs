@@ -12,11 +12,11 @@
 //! 1 s `$`. The lines of one thread are in the order of time. Those of several threads stand
 //! where it is known what they say: a call that makes no other call stands where it ends.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::line::Lines;
 use super::lines_text::put_value;
+use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::{Tasks, UNKNOWN, printable};
 use super::{ReportError, is_shown};
@@ -68,7 +68,7 @@ pub fn write_graph(
         symbols: Symbols::of(&document.events, printable),
         tasks: Tasks::new(&document.threads, task),
         width: task_width(document),
-        stacks: HashMap::new(),
+        calls: Open::new(),
         unpaired: 0,
     };
     printer.header(document)?;
@@ -120,7 +120,7 @@ struct Shown {
     begin: Begin,
     /// Whether its opening line has been printed.
     opened: bool,
-    /// `fd=3, size=12`
+    /// `fd=3, size=12`, as long as that has not been printed.
     arguments: Vec<u8>,
 }
 
@@ -135,8 +135,7 @@ struct Printer<W> {
     symbols: Symbols,
     tasks: Tasks,
     width: usize,
-    /// The open calls of each stack, those that are too deep left out.
-    stacks: HashMap<u64, Vec<Shown>>,
+    calls: Open<Shown>,
     unpaired: u64,
 }
 
@@ -254,23 +253,18 @@ impl<W: Write> Printer<W> {
 
     /// Prints the opening lines of the calls of a stack that are open.
     fn open(&mut self, stack: u64) -> io::Result<()> {
-        let innermost = self.stacks.get(&stack).and_then(|open| open.last());
-        if innermost.is_none_or(|call| call.opened) {
-            return Ok(());
-        }
-        let Some(mut shown) = self.stacks.remove(&stack) else {
-            return Ok(());
-        };
-        let first = shown.partition_point(|call| call.opened);
-        for call in &mut shown[first..] {
+        let calls = self.calls.of(stack);
+        let first = calls.partition_point(|call| call.opened);
+        let news = calls[first..].iter_mut().map(|call| {
             call.opened = true;
-            let begin = call.begin;
+            (call.begin, std::mem::take(&mut call.arguments))
+        });
+        for (begin, arguments) in news.collect::<Vec<_>>() {
             self.put_columns(begin.cpu, begin.tid, None, begin.depth);
-            self.put_call(begin.function, &call.arguments);
+            self.put_call(begin.function, &arguments);
             self.lines.put(b" {");
             self.lines.end()?;
         }
-        self.stacks.insert(stack, shown);
         Ok(())
     }
 
@@ -319,11 +313,12 @@ impl<W: Write> Visitor for Printer<W> {
             self.open(begin.stack)?;
         }
         let arguments = self.fields(event);
-        self.stacks.entry(begin.stack).or_default().push(Shown {
+        let call = Shown {
             begin: *begin,
             opened: false,
             arguments,
-        });
+        };
+        self.calls.push(begin.stack, call);
         Ok(())
     }
 
@@ -332,13 +327,9 @@ impl<W: Write> Visitor for Printer<W> {
         if !self.options.shows_depth(call.begin.depth) {
             return Ok(());
         }
-        let open = self.stacks.get_mut(&stack);
-        let Some(shown) = open.and_then(|open| open.pop()) else {
+        let Some(shown) = self.calls.pop(stack) else {
             return Ok(());
         };
-        if self.stacks.get(&stack).is_some_and(Vec::is_empty) {
-            self.stacks.remove(&stack);
-        }
         let duration = call.duration();
         let long = self.scale.ns(u128::from(duration)) >= self.options.min_duration_ns;
         if !long && !shown.opened {

@@ -1,12 +1,13 @@
 //! Calls as JSON, one object a line.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use super::ReportError;
 use super::graph::GraphOptions;
 use super::line::Lines;
 use super::lines_json::{Arguments, escaped, quoted};
+use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::Tasks;
 use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
@@ -54,7 +55,7 @@ pub fn write_graph_json(
         symbols: Symbols::of(&document.events, escaped),
         named: document.threads.keys().copied().collect(),
         comms: Tasks::new(&document.threads, |comm, _| quoted(comm)),
-        stacks: HashMap::new(),
+        calls: Open::new(),
         unpaired: 0,
     };
     let (_, health) = walk(trace, &functions, &mut printer)?;
@@ -81,10 +82,10 @@ struct Printer<W> {
     names: Vec<String>,
     arguments: Vec<Arguments>,
     symbols: Symbols,
-    named: std::collections::HashSet<u32>,
+    named: HashSet<u32>,
     comms: Tasks,
-    /// What the entries of the open calls recorded, by stack.
-    stacks: HashMap<u64, Vec<Vec<u8>>>,
+    /// What their entries recorded.
+    calls: Open<Vec<u8>>,
     unpaired: u64,
 }
 
@@ -99,7 +100,7 @@ impl<W: Write> Visitor for Printer<W> {
     fn begin(&mut self, begin: &Begin, event: &Event<'_>) -> io::Result<()> {
         if self.options.shows_depth(begin.depth) {
             let arguments = self.object(event);
-            self.stacks.entry(begin.stack).or_default().push(arguments);
+            self.calls.push(begin.stack, arguments);
         }
         Ok(())
     }
@@ -109,13 +110,9 @@ impl<W: Write> Visitor for Printer<W> {
         if !self.options.shows_depth(begin.depth) {
             return Ok(());
         }
-        let open = self.stacks.get_mut(&begin.stack);
-        let Some(arguments) = open.and_then(|open| open.pop()) else {
+        let Some(arguments) = self.calls.pop(begin.stack) else {
             return Ok(());
         };
-        if self.stacks.get(&begin.stack).is_some_and(Vec::is_empty) {
-            self.stacks.remove(&begin.stack);
-        }
         let duration = self.scale.ns(u128::from(call.duration()));
         if duration < self.options.min_duration_ns {
             return Ok(());

@@ -9,6 +9,7 @@ mod graph_json;
 mod line;
 mod lines_json;
 mod lines_text;
+mod open;
 mod summary;
 mod symbols;
 mod table;
