@@ -3,9 +3,7 @@
 
 use crate::selection;
 use anyhow::{Context, bail};
-use capriole_event::{
-    Aggregate, At, Base, Element, EventSpec, Fetch, FetchArg, FieldType, Function, Place, Shown,
-};
+use capriole_event::{Aggregate, At, Base, EventSpec, Fetch, FetchArg, FieldType, Function, Place};
 
 /// The field of events of a call by which its entry and its exit find one another.
 const STACK: &str = "_sp";
@@ -57,16 +55,8 @@ pub fn latency(text: &str) -> anyhow::Result<Option<[EventSpec; 2]>> {
         exit.arguments = keys.arguments;
         exit.aggregation.keys = keys.aggregation.keys;
     }
-    let time = FieldType {
-        element: Element::Number {
-            shown: Shown::Unsigned,
-            bytes: 8,
-            bits: None,
-        },
-        count: None,
-    };
-    exit.arguments
-        .push(argument(LATENCY, Base::Latency, Some(time)));
+    let time = argument(LATENCY, Base::Latency, Some(FieldType::U64));
+    exit.arguments.push(time);
     exit.aggregation.aggregates.push(Aggregate {
         function: Function::Histogram,
         field: Some(LATENCY.to_owned()),

@@ -185,6 +185,11 @@ impl Selected {
         made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
     }
 
+    /// What the probes of these do to record them.
+    pub fn record_all(selected: &[Selected]) -> Vec<Vec<Work>> {
+        selected.iter().map(|event| vec![event.record()]).collect()
+    }
+
     /// The event for the trace.
     pub fn info(&self) -> EventInfo {
         let build_id = self.site.object.file().build_id();

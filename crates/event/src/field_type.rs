@@ -89,6 +89,16 @@ impl FieldType {
         count: None,
     };
 
+    /// `u64`
+    pub const U64: FieldType = FieldType {
+        element: Element::Number {
+            shown: Shown::Unsigned,
+            bytes: 8,
+            bits: None,
+        },
+        count: None,
+    };
+
     /// `string`
     pub const STRING: FieldType = FieldType {
         element: Element::String { user: false },

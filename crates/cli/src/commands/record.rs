@@ -5,7 +5,7 @@ mod recorder;
 use crate::calls;
 use crate::fields::Purpose;
 use crate::probing::{Ended, Planned, Probed, Program, wait_for};
-use crate::selection;
+use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, signals};
 use anyhow::Context;
@@ -97,7 +97,7 @@ fn prepare(
 ) -> anyhow::Result<(Probed, Recorder)> {
     let breakpoints = !arguments.no_breakpoints;
     let planned = Planned::new(process, events, breakpoints, Purpose::Record, |selected| {
-        Ok(selected.iter().map(|event| vec![event.record()]).collect())
+        Ok(Selected::record_all(selected))
     })?;
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.

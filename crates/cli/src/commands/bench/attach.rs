@@ -126,10 +126,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
             named: false,
         })
         .collect();
-    let probes = selection::probes(
-        &selected,
-        selected.iter().map(|event| vec![event.record()]).collect(),
-    );
+    let probes = selection::probes(&selected, Selected::record_all(&selected));
     let guards = Guards::find(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();

@@ -54,7 +54,7 @@ fn only(symbol: &str) -> String {
 }
 
 impl Kind {
-    /// The event at a function, and the bytes of its records.
+    /// The event at a function, and the bytes of its records. [`TEXT`] stands at `text`.
     fn event(self, function: Function, text: u64) -> (String, usize) {
         let symbol = only(function.symbol());
         let fields = |fields: &str| format!(":{symbol} {fields}");
@@ -145,13 +145,17 @@ impl Ours {
             let mut sites = resolve(&objects, &spec)?.into_iter();
             Ok((spec, sites.next().context("no site")?))
         };
-        // The target is this very file, mapped elsewhere.
-        let (_, plain) = site(&format!(":{}", only(self.function.symbol())))?;
-        let text = std::ptr::from_ref(&TEXT) as u64;
-        let text = text.wrapping_sub(self.function.address());
-        let (event, record_bytes) = self
-            .kind
-            .event(self.function, plain.address.wrapping_add(text));
+        let text = match self.kind {
+            Kind::Text => {
+                // The target is this very file, mapped elsewhere.
+                let (_, there) = site(&format!(":{}", only(self.function.symbol())))?;
+                let here = self.function.address();
+                let text = std::ptr::from_ref(&TEXT) as u64;
+                there.address.wrapping_add(text.wrapping_sub(here))
+            }
+            _ => 0,
+        };
+        let (event, record_bytes) = self.kind.event(self.function, text);
         let planner = Planner::of_process(&process);
         let guards = Guards::find(&objects, &planner);
         let mut tables = Tables::default();

@@ -1,6 +1,6 @@
 //! Groups with keys or measures as JSON.
 
-use super::model::{self, Group, Histogram, Measure, Row, Value as Key};
+use super::model::{self, Group, Histogram, Measure, QUANTILES, Row, Value as Key};
 use capriole_trace::report::put_json;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
@@ -90,7 +90,7 @@ fn measure(name: &str, measure: &Measure, extent: Extent) -> Value {
 
 fn put_histogram(value: &mut Value, histogram: &Histogram) {
     value["count"] = json!(u64::try_from(histogram.total()).unwrap_or(u64::MAX));
-    for (name, permille) in [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)] {
+    for (name, permille) in QUANTILES {
         let bucket = histogram.quantile(permille);
         value[name] = json!(bucket.map(|bucket| number(bucket.high)));
     }

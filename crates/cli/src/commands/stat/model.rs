@@ -104,6 +104,11 @@ impl Measure {
     }
 }
 
+/// What is said of a histogram besides its buckets, and its permille. The buckets know a value
+/// no better than between two bounds; what is told is the larger one.
+pub const QUANTILES: [(&str, u16); 4] =
+    [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)];
+
 /// How often which values came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {

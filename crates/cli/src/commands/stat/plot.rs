@@ -1,13 +1,9 @@
 //! A histogram as lines of text: a line for each power of two, and some percentiles.
 
-use super::model::{Bucket, Histogram};
+use super::model::{Bucket, Histogram, QUANTILES};
 
 /// The length of the longest bar, in columns.
 const BAR: u64 = 40;
-
-/// What is said of a histogram above its lines. The buckets know a value no better than
-/// between two bounds; what is not above a value's bucket's larger bound is told so.
-const QUANTILES: [(&str, u16); 4] = [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)];
 
 /// The histogram; nothing without values. Bars are of blocks, or of `#`.
 pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
