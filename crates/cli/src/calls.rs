@@ -77,13 +77,17 @@ fn both(spec: EventSpec) -> anyhow::Result<(EventSpec, EventSpec)> {
             spec.text
         );
     }
+    let entry = EventSpec {
+        of_calls: true,
+        ..spec
+    };
     let exit = EventSpec {
         at: At::Return,
         arguments: Vec::new(),
         filter: None,
-        ..spec.clone()
+        ..entry.clone()
     };
-    Ok((spec, exit))
+    Ok((entry, exit))
 }
 
 fn argument(name: &str, base: Base, field_type: Option<FieldType>) -> FetchArg {

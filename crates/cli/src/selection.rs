@@ -15,7 +15,7 @@ use capriole_target::counter::ReferenceCounter;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::{Body, Site, resolve};
+use capriole_target::resolve::{Body, ResolveError, Site, resolve};
 use capriole_trace::{EventInfo, RefusalInfo, Role};
 use serde_json::{Value, json};
 use std::collections::hash_map::Entry;
@@ -36,6 +36,8 @@ pub struct Selected {
     pub call: Option<u32>,
     /// Which of the events that the user wrote it is of, from 0 on.
     pub definition: usize,
+    /// Whether that is one of calls from entry to exit.
+    pub of_calls: bool,
     /// Where.
     pub site: Site,
     /// What it records.
@@ -412,6 +414,7 @@ pub fn select(
             role,
             call: None,
             definition,
+            of_calls: spec.of_calls,
             site,
             fields,
             given_name: spec.name.clone(),
@@ -614,12 +617,12 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
 /// answered with those that are right, in the way it was given.
 fn refusal(event: &Selected, refused: &Refused) -> String {
     if event.is_exit() {
-        return format!(
-            "the returns of `{}` cannot be probed: its exit at {} has no probe: {refused}; its \
-             entry can be recorded: leave out `r` and `%return`",
-            event.function(),
-            event.place()
-        );
+        let function = event.function();
+        let reason = format!("its exit at {} has no probe: {refused}", event.place());
+        return match event.of_calls {
+            true => ResolveError::NoCalls { function, reason }.to_string(),
+            false => ResolveError::NoExits { function, reason }.to_string(),
+        };
     }
     let Some((_, Refusal::NotABoundary { site, instruction })) = refused.refusals.first() else {
         return format!(

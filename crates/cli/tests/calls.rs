@@ -71,6 +71,28 @@ fn ended(function: &Value) -> (u64, [u64; 3]) {
     (number("calls") - others[0] - others[1], others)
 }
 
+/// What a program says that `stat` starts, and what that tells as JSON.
+fn stat(words: &[&str]) -> (BTreeMap<String, u64>, Value) {
+    let stat = capriole(&[&["stat", "--json"], words].concat());
+    assert!(stat.status.success(), "{}", told(&stat));
+    let both = String::from_utf8_lossy(&stat.stdout);
+    let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
+    let (lines, json) = both.split_at(json);
+    (
+        said(lines),
+        serde_json::from_str(json).expect("JSON is the last line"),
+    )
+}
+
+/// How many calls a group has that were timed, and that were not.
+fn timed(group: &Value) -> (u64, u64) {
+    let rows = group["rows"].as_array().expect("a list").iter();
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let timed = rows.clone().map(|row| number(&row["measures"][0]["count"]));
+    let unknown = rows.map(|row| number(&row["unreadable"]));
+    (timed.sum(), unknown.sum())
+}
+
 fn agree(scenario: &str, functions: &[&str], leave: bool) {
     let Some(program) = program() else { return };
     let (said, calls) = graph(&program, &[scenario], functions);
@@ -130,32 +152,67 @@ fn latencies_are_those_of_the_calls_that_return() {
         ("signals", &["raising", "whole"]),
     ] {
         let events: Vec<String> = functions.iter().map(|f| format!("latency(:{f})")).collect();
-        let mut words = vec!["stat", "--json"];
-        words.extend(events.iter().flat_map(|event| ["-e", event]));
+        let mut words: Vec<&str> = events.iter().flat_map(|event| ["-e", event]).collect();
         words.extend(["--", text(&program), scenario]);
-        let stat = capriole(&words);
-        assert!(stat.status.success(), "{}", told(&stat));
-        let both = String::from_utf8_lossy(&stat.stdout);
-        let (said_lines, json) = both.rsplit_once("\n{").expect("JSON is the last line");
-        let result: Value = serde_json::from_str(&format!("{{{json}")).expect("JSON");
-        let said = said(said_lines);
+        let (said, result) = stat(&words);
         for (function, group) in functions
             .iter()
             .zip(result["groups"].as_array().expect("a list"))
         {
-            let rows = group["rows"].as_array().expect("a list").iter();
-            let timed: u64 = rows
-                .clone()
-                .map(|row| row["measures"][0]["count"].as_u64().expect("a number"))
-                .sum();
-            let unknown: u64 = rows
-                .map(|row| row["unreadable"].as_u64().expect("a number"))
-                .sum();
-            assert_eq!(
-                (timed, unknown),
-                (said[*function], 0),
-                "{scenario}: {group}"
-            );
+            assert_eq!(timed(group), (said[*function], 0), "{scenario}: {group}");
         }
+    }
+}
+
+/// A copy of a function has no exits of its own, so that it begins no call.
+#[test]
+fn copies_of_a_function_are_no_calls() {
+    let Some(program) = build(Compiler::Gcc, "inlined.c", &[]) else {
+        return;
+    };
+    let copies = capriole(&["list", "--json", ":both", text(&program)]);
+    let copies: Value = serde_json::from_slice(&copies.stdout).expect("JSON");
+    let is_copy = |site: &Value| site["inlined"] == "both";
+    assert!(copies.as_array().expect("a list").iter().any(is_copy));
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    record_program(&trace, &["--graph", ":both"], &program, &[]);
+    let mut events: BTreeMap<String, u64> = BTreeMap::new();
+    for event in traces::events(&trace) {
+        let name = event["event"].as_str().expect("a name");
+        *events.entry(name.to_owned()).or_default() += 1;
+    }
+    let names = ["both", "both__return"].map(str::to_owned);
+    assert_eq!(events, BTreeMap::from(names.map(|name| (name, 3))));
+    let result = stat(&["-e", "latency(:both)", "--", text(&program)]).1;
+    assert_eq!(timed(&result["groups"][0]), (3, 0), "{result}");
+    let events = result["events"].as_array().expect("a list").iter();
+    let names: Vec<&Value> = events.map(|event| &event["event"]).collect();
+    assert!(
+        names
+            .iter()
+            .all(|name| !name.to_string().contains("inlined")),
+        "{result}"
+    );
+}
+
+#[test]
+fn a_function_whose_calls_have_no_end_is_refused() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    for words in [
+        &["record", "-o", text(&trace), "--graph", ":never"][..],
+        &["stat", "-e", "latency(:never)"],
+    ] {
+        let output = capriole(&[words, &["--", text(&program), "never"]].concat());
+        let said = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("calls of `never` cannot be followed to their end: it never returns")
+                && said.contains("write the event with `-e`, without `latency(...)`")
+                && !said.contains("%return"),
+            "{said}"
+        );
     }
 }

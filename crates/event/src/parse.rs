@@ -77,6 +77,7 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
     Ok(EventSpec {
         text: text.to_string(),
         at,
+        of_calls: false,
         group: head.group,
         name: head.name,
         object: site.object,

@@ -15,6 +15,10 @@ pub struct EventSpec {
     pub text: String,
     /// Before the place is executed, or at the function's return.
     pub at: At,
+    /// Whether it is the entry or the exits of calls that are followed from one to the other:
+    /// then the name of a function means its own code only, not the copies that compilers make
+    /// of it. No text says so.
+    pub of_calls: bool,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
     pub group: Option<String>,
     /// `EVENT` of `p:GROUP/EVENT`.

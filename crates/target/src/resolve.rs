@@ -101,7 +101,8 @@ impl Site {
 /// debug information about them; with an offset the function's own code only.
 ///
 /// An event at the return of a function gives its exits instead of its entry ([`Leaving`]). A
-/// function of a pattern whose exits cannot all be probed is there with the reason.
+/// function of a pattern whose exits cannot all be probed is there with the reason. Exits are
+/// those of a function's own code, so events of calls ([`EventSpec::of_calls`]) are at no copy.
 ///
 /// A name that contains `*`, `?` or `[` is first taken as it stands, so that
 /// `operator*` is found.
@@ -141,7 +142,13 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
                 });
             }
             let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
-            sites.extend(exits::of_functions(entries, named)?);
+            let found = exits::of_functions(entries, named);
+            sites.extend(found.map_err(|error| match error {
+                ResolveError::NoExits { function, reason } if spec.of_calls => {
+                    ResolveError::NoCalls { function, reason }
+                }
+                error => error,
+            })?);
         }
     }
     Ok(sites)

@@ -6,9 +6,10 @@ mod stopped;
 
 use std::path::PathBuf;
 
+use capriole_event::EventSpec;
 use capriole_target::debug::{Refusal, Site as Scope};
 use capriole_target::object::Objects;
-use capriole_target::resolve::{Body, Site};
+use capriole_target::resolve::{Body, Site, resolve};
 use fixtures::{Workshop, complaint, find, find_one, open};
 use stopped::{Stopped, ask};
 
@@ -169,6 +170,51 @@ fn a_function_with_code_of_its_own_comes_first() {
         let said = complaint(&objects, ":handle_request");
         assert!(said.starts_with("no function `handle_request`"), "{said}");
     }
+}
+
+/// What ends a call is looked for in a function's own code, and so is what begins it.
+#[test]
+fn calls_are_those_of_a_functions_own_code() {
+    let shop = Workshop::new();
+    let parts = shop.compile("gcc", &["-g", "-O2"], PARTS, "parts");
+    let clones = shop.compile("gcc", &["-g", "-O3"], CLONES, "clones");
+    let (Some(parts), Some(clones)) = (parts, clones) else {
+        return;
+    };
+    let calls = |text: &str| EventSpec {
+        of_calls: true,
+        ..EventSpec::parse(text).unwrap()
+    };
+    let objects = Objects::offline(&clones).unwrap();
+    let cloned = find(&objects, ":same").unwrap().len() > 1;
+    if !cloned {
+        println!("skipped: this gcc does not clone the function");
+        return;
+    }
+    let sites = resolve(&objects, &calls(":same")).unwrap();
+    assert_eq!(sites.len(), 1);
+    assert_eq!(sites[0].symbol.as_deref(), Some("same"));
+    assert_eq!(sites[0].body, Body::Own);
+    // A clone by its name has an entry and exits of its own.
+    let [entry] = &resolve(&objects, &calls(":same.constprop.0")).unwrap()[..] else {
+        panic!("one entry")
+    };
+    let exits = resolve(&objects, &calls("r :same.constprop.0")).unwrap();
+    let function = |site: &Site| site.leaving.as_ref().map(|leaving| leaving.function);
+    assert!(!exits.is_empty());
+    assert!(
+        exits
+            .iter()
+            .all(|exit| function(exit) == Some(entry.address))
+    );
+    // Of one that is inlined, but for a part of it, nothing is called.
+    let objects = Objects::offline(&parts).unwrap();
+    if find(&objects, ":split").is_ok_and(|sites| sites[0].body == Body::Own) {
+        println!("skipped: this gcc does not split the function");
+        return;
+    }
+    let said = resolve(&objects, &calls(":split")).unwrap_err().to_string();
+    assert!(said.starts_with("no function `split`"), "{said}");
 }
 
 /// What GCC makes of a function whose beginning is worth to be inlined, of one that is always

@@ -75,7 +75,7 @@ impl Finder<'_> {
 
     /// What to ask for copies, if the event can mean them.
     fn debug(&self) -> Option<Debug<'_>> {
-        if self.offset != 0 || self.spec.at != At::Entry {
+        if self.offset != 0 || self.spec.at != At::Entry || self.spec.of_calls {
             return None;
         }
         self.object.file().debug().ok()

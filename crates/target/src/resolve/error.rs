@@ -179,6 +179,17 @@ pub enum ResolveError {
         /// Why not.
         reason: String,
     },
+    /// Calls of a function were asked for from entry to exit, and its returns cannot be probed.
+    #[error(
+        "calls of `{function}` cannot be followed to their end: {reason}; their beginnings can be \
+         recorded and counted: write the event with `-e`, without `latency(...)`"
+    )]
+    NoCalls {
+        /// The function.
+        function: String,
+        /// Why not.
+        reason: String,
+    },
     /// A return was asked for at a place that is not where a function begins.
     #[error("no function begins at file offset {offset:#x} of {}: returns are those of a function", object.display())]
     NotAnEntry {

@@ -117,6 +117,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
             role: Role::Point,
             call: None,
             definition: 0,
+            of_calls: false,
             site,
             fields: Arc::default(),
             given_name: None,
