@@ -27,13 +27,21 @@ pub fn graph(text: &str) -> anyhow::Result<[EventSpec; 2]> {
     Ok([entry, exit])
 }
 
+/// How a time is asked for: `latency(EVENT)`.
+const LATENCY_OF: &str = "latency(";
+
+/// Whether the text asks how long calls take.
+pub fn is_latency(text: &str) -> bool {
+    text.trim_start().starts_with(LATENCY_OF)
+}
+
 /// What a function's entry and its exits do for `latency(EVENT) [by KEYS]`; nothing if that is
 /// not what the text says.
 ///
 /// # Errors
 /// It is, and cannot be understood, or means no function.
 pub fn latency(text: &str) -> anyhow::Result<Option<[EventSpec; 2]>> {
-    let Some(inside) = text.trim().strip_prefix("latency(") else {
+    let Some(inside) = text.trim().strip_prefix(LATENCY_OF) else {
         return Ok(None);
     };
     let form = "write latency(EVENT), and behind it maybe `by` and keys";

@@ -1,11 +1,12 @@
 //! From what the user wrote to sites with plans.
 
+use crate::calls;
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
-    definitions,
+    definition_lines, definitions,
 };
 use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
@@ -251,20 +252,43 @@ pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
     infos
 }
 
-/// Reads events: those of the command line, then those of files of definitions.
+/// Reads events of which each hit is looked at: those of the command line, then those of files
+/// of definitions. They are without aggregates and keys.
 ///
 /// # Errors
 /// The first that cannot be understood, with a mark where; of a file, all of them.
-pub fn parse(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
-    read(events, files, |_| Ok(()))
+pub fn parse_plain(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
+    let mut parsed: Vec<EventSpec> = Vec::new();
+    for text in events {
+        if calls::is_latency(text) {
+            return Err(for_stat(text).into());
+        }
+        let spec = EventSpec::parse(text)?;
+        plain(&spec)?;
+        parsed.push(spec);
+    }
+    for file in files {
+        let InFile { events, latencies } = in_file(file)?;
+        let latencies = latencies.iter().map(|(line, text)| (*line, for_stat(text)));
+        let others = events
+            .iter()
+            .filter_map(|(line, spec)| Some((*line, plain(spec).err()?)));
+        let refused = latencies.chain(others);
+        let mut refused: Vec<_> = refused
+            .map(|(line, error)| DefinitionError { line, error })
+            .collect();
+        if !refused.is_empty() {
+            refused.sort_by_key(|error| error.line);
+            bail!("{}: {}", file.display(), DefinitionErrors(refused));
+        }
+        parsed.extend(events.into_iter().map(|(_, spec)| spec));
+    }
+    Ok(parsed)
 }
 
-/// Reads events of which each hit is looked at: without aggregates and keys.
-///
-/// # Errors
-/// As [`parse`], and at the first aggregate or key.
-pub fn parse_plain(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
-    read(events, files, |spec| match spec.aggregation.at() {
+/// Whether each hit is looked at.
+fn plain(spec: &EventSpec) -> Result<(), ParseError> {
+    match spec.aggregation.at() {
         None => Ok(()),
         Some(column) => Err(ParseError {
             text: spec.text.clone(),
@@ -273,39 +297,49 @@ pub fn parse_plain(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<E
             help: "give it the event, or write the fields alone, without aggregates and `by`"
                 .to_string(),
         }),
-    })
+    }
 }
 
-fn read(
-    events: &[String],
-    files: &[PathBuf],
-    check: impl Fn(&EventSpec) -> Result<(), ParseError>,
-) -> anyhow::Result<Vec<EventSpec>> {
-    let mut parsed: Vec<EventSpec> = Vec::new();
-    for text in events {
-        let spec = EventSpec::parse(text)?;
-        check(&spec)?;
-        parsed.push(spec);
+/// The error for `latency(...)` where calls are not timed.
+fn for_stat(text: &str) -> ParseError {
+    ParseError {
+        text: text.to_owned(),
+        column: text.len() - text.trim_start().len(),
+        message: "`latency(...)` is for `capriole stat`".to_string(),
+        help: "give it the event; `capriole record --graph EVENT` records calls from entry to exit"
+            .to_string(),
     }
-    for file in files {
-        let text = std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        let wrong = |errors| anyhow!("{}: {errors}", file.display());
-        let read = definitions(&text).map_err(wrong)?;
-        if read.is_empty() {
-            bail!("{}: no event is defined there", file.display());
-        }
-        let refused = read.iter().filter_map(|(line, spec)| {
-            let error = check(spec).err()?;
-            Some(DefinitionError { line: *line, error })
-        });
-        let refused: Vec<_> = refused.collect();
-        if !refused.is_empty() {
-            return Err(wrong(DefinitionErrors(refused)));
-        }
-        parsed.extend(read.into_iter().map(|(_, spec)| spec));
+}
+
+/// What stands in a file of definitions, with the numbers of the lines.
+pub struct InFile {
+    /// Events as they are on the command line.
+    pub events: Vec<(usize, EventSpec)>,
+    /// Those that are `latency(...)`, which [`calls::latency`] understands.
+    pub latencies: Vec<(usize, String)>,
+}
+
+/// Reads a file of definitions.
+///
+/// # Errors
+/// All lines that cannot be understood.
+pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let latency = |(_, line): &(usize, &str)| calls::is_latency(line);
+    let latencies = definition_lines(&text).filter(latency);
+    let latencies: Vec<_> = latencies.map(|(n, line)| (n, line.to_owned())).collect();
+    // All other lines keep their numbers.
+    let mut rest: Vec<&str> = text.lines().collect();
+    for (number, _) in &latencies {
+        rest[number - 1] = "";
     }
-    Ok(parsed)
+    let events = definitions(&rest.join("\n"));
+    let events = events.map_err(|errors| anyhow!("{}: {errors}", file.display()))?;
+    if events.is_empty() && latencies.is_empty() {
+        bail!("{}: no event is defined there", file.display());
+    }
+    Ok(InFile { events, latencies })
 }
 
 /// Finds the sites of events and plans them.

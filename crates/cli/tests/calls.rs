@@ -197,6 +197,35 @@ fn copies_of_a_function_are_no_calls() {
 }
 
 #[test]
+fn latencies_can_stand_in_a_file() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let file = directory.path().join("events");
+    let write = |text: &str| std::fs::write(&file, text).expect("ours");
+    write("# calls\n:whole\n  latency(:even) by tid # timed\n:odd count()\n");
+    let words = ["-f", text(&file), "--", text(&program), "tail"];
+    let (said, result) = stat(&words);
+    let group = &result["groups"][0];
+    assert_eq!(group["keys"], serde_json::json!(["tid"]), "{result}");
+    assert_eq!(timed(group), (said["even"], 0), "{result}");
+    for (wrong, reason) in [
+        (
+            "latency(:even",
+            "events: line 2: `latency(:even`: the parenthesis",
+        ),
+        (
+            "latency(:even+4)",
+            "events: line 2: event `:even+4`: calls are",
+        ),
+    ] {
+        write(&format!(":odd\n{wrong}\n"));
+        let output = capriole(&["stat", "-f", text(&file), "--", text(&program), "tail"]);
+        let said = told(&output);
+        assert!(!output.status.success() && said.contains(reason), "{said}");
+    }
+}
+
+#[test]
 fn a_function_whose_calls_have_no_end_is_refused() {
     let Some(program) = program() else { return };
     let directory = scratch();

@@ -220,6 +220,38 @@ fn aggregates_are_for_stat() {
     target.finish();
 }
 
+/// So is how long calls take.
+#[test]
+fn latencies_are_for_stat() {
+    let Some(mut target) = Target::counted() else {
+        return;
+    };
+    insta::assert_snapshot!(target.refuses(&["-e", "latency(libc:read) by tid"]), @r"
+    capriole: `latency(...)` is for `capriole stat`
+      latency(libc:read) by tid
+      ^
+      help: give it the event; `capriole record --graph EVENT` records calls from entry to exit
+    ");
+    let file = target.directory.path().join("events");
+    std::fs::write(&file, ":main\n\n latency(:main) # timed\n").expect("ours");
+    insta::assert_snapshot!(target.refuses(&["-f", text(&file)]), @r"
+    capriole: DIR/events: line 3: `latency(...)` is for `capriole stat`
+       latency(:main)
+       ^
+      help: give it the event; `capriole record --graph EVENT` records calls from entry to exit
+    ");
+    let pid = target.pid.clone();
+    for command in ["check", "list"] {
+        let output = capriole(&[command, "latency(:main)", "-p", &pid]);
+        let said = target.refused(&output);
+        assert!(
+            said.starts_with("capriole: `latency(...)` is for"),
+            "{said}"
+        );
+    }
+    target.finish();
+}
+
 #[test]
 fn a_name_of_several_functions() {
     let Some(program) = build(Compiler::Gxx, "overloads.cpp", &["-no-pie"]) else {

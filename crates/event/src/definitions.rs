@@ -79,12 +79,7 @@ impl Definition {
 pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErrors> {
     let mut events = Events::default();
     let mut errors = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let number = index + 1;
-        let line = without_comment(line);
-        if line.trim().is_empty() {
-            continue;
-        }
+    for (number, line) in definition_lines(text) {
         let done = Definition::parse(line).and_then(|definition| match definition {
             Definition::Probe(event) => events.add(number, line, event),
             Definition::Remove { group, name } => {
@@ -107,6 +102,12 @@ pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErro
     } else {
         Err(DefinitionErrors(errors))
     }
+}
+
+/// The lines of a file that say something, without their comments, each with its number.
+pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = (1..).zip(text.lines().map(without_comment));
+    lines.filter(|(_, line)| !line.trim().is_empty())
 }
 
 /// The line up to its comment.

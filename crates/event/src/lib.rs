@@ -56,7 +56,9 @@ mod symbol;
 
 pub use aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
 pub use at::At;
-pub use definitions::{Definition, DefinitionError, DefinitionErrors, definitions};
+pub use definitions::{
+    Definition, DefinitionError, DefinitionErrors, definition_lines, definitions,
+};
 pub use error::ParseError;
 pub use fetch::{Base, Deref, Fetch, FetchArg};
 pub use field_type::{Bits, Element, FieldType, Shown};

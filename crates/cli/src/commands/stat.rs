@@ -15,7 +15,7 @@ mod text;
 use crate::calls;
 use crate::fields::{Fields, Purpose};
 use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
-use crate::selection::{self, Selected};
+use crate::selection::{self, InFile, Selected};
 use crate::units::{self, parse_duration};
 use crate::{exit, machine, signals};
 use anyhow::{Context, anyhow};
@@ -137,33 +137,44 @@ enum Hits {
     Entries,
 }
 
+impl Definition {
+    fn kept(spec: EventSpec) -> Definition {
+        Definition {
+            spec,
+            hits: Hits::Kept,
+        }
+    }
+
+    /// The two parts of calls that are timed.
+    fn timed([entry, exit]: [EventSpec; 2]) -> [Definition; 2] {
+        let parts = [(entry, Hits::Entries), (exit, Hits::Exits)];
+        parts.map(|(spec, hits)| Definition { spec, hits })
+    }
+}
+
 /// What the command line and the files say.
 fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
-    let kept = |spec| Definition {
-        spec,
-        hits: Hits::Kept,
-    };
     let mut definitions = Vec::new();
     for text in &arguments.events {
         match calls::latency(text)? {
-            Some([entry, exit]) => definitions.extend([
-                Definition {
-                    spec: entry,
-                    hits: Hits::Entries,
-                },
-                Definition {
-                    spec: exit,
-                    hits: Hits::Exits,
-                },
-            ]),
-            None => {
-                let specs = selection::parse(std::slice::from_ref(text), &[])?;
-                definitions.extend(specs.into_iter().map(kept));
-            }
+            Some(both) => definitions.extend(Definition::timed(both)),
+            None => definitions.push(Definition::kept(EventSpec::parse(text)?)),
         }
     }
-    let specs = selection::parse(&[], &arguments.files)?;
-    definitions.extend(specs.into_iter().map(kept));
+    for file in &arguments.files {
+        let InFile { events, latencies } = selection::in_file(file)?;
+        let mut all: Vec<(usize, Definition)> = Vec::new();
+        for (line, text) in latencies {
+            let both = calls::latency(&text);
+            let both = both.with_context(|| format!("{}: line {line}", file.display()))?;
+            let both = both.into_iter().flat_map(Definition::timed);
+            all.extend(both.map(|definition| (line, definition)));
+        }
+        let others = events.into_iter();
+        all.extend(others.map(|(line, spec)| (line, Definition::kept(spec))));
+        all.sort_by_key(|(line, _)| *line);
+        definitions.extend(all.into_iter().map(|(_, definition)| definition));
+    }
     Ok(definitions)
 }
 
