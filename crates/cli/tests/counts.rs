@@ -143,6 +143,22 @@ fn lost_events_and_recorded_ones_are_all_calls() {
     }
 }
 
+/// Session memory that is as large as what a jump reaches leaves room for detours beside the
+/// libraries, near which the kernel would put it.
+#[test]
+fn a_large_buffer_is_out_of_the_way() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = ["--buffer-size", "2G", "-e", "libc:write"];
+    let words = [&words[..], &["-e", "libc:exit", "-e", ":counted_work"]].concat();
+    record_program(&trace, &words[..4], &program, &["--calls", "5"]);
+    record_program(&trace, &words, &program, &["--calls", "5"]);
+    assert_eq!(calls(&trace)["counted_work"], 8);
+}
+
 /// What sqlite3 does here: every kind of statement, sorting, joining, functions.
 const QUERIES: &str = "
 create table t(id integer primary key, name text, value real);

@@ -84,6 +84,40 @@ impl Space {
         Self::new(free, usize::MAX)
     }
 
+    /// Leaves `size` bytes in one piece to others, who have to be in reach of all of `near`:
+    /// detours stand together, while stubs stand wherever the program's bytes lead. The piece
+    /// is the nearest one; for a program at a low address, above which its heap grows, the
+    /// highest. Nothing happens if there is none.
+    pub fn keep_free(&mut self, near: Range<u64>, size: u64) {
+        let size = size.next_multiple_of(PAGE);
+        let lowest = near.end.saturating_sub(REACH).next_multiple_of(PAGE);
+        let highest = near.start.saturating_add(REACH) / PAGE * PAGE;
+        let pieces = self.free.iter().filter_map(|range| {
+            let (start, end) = (range.start.max(lowest), range.end.min(highest));
+            let last = end.checked_sub(size).filter(|last| *last >= start)?;
+            Some(match start >= near.end && near.end > LOW {
+                true => start,
+                false => last,
+            })
+        });
+        let distance = |start: &u64| match near.end <= LOW {
+            true => u64::MAX - *start,
+            false if *start >= near.end => start - near.end,
+            false => near.start.saturating_sub(start + size),
+        };
+        let Some(start) = pieces.min_by_key(distance) else {
+            return;
+        };
+        let piece = start..start + size;
+        let parts = |range: &Range<u64>| {
+            let below = range.start..range.end.min(piece.start);
+            let above = range.start.max(piece.end)..range.end;
+            [below, above]
+        };
+        self.free = self.free.iter().flat_map(parts).collect();
+        self.free.retain(|range| range.start < range.end);
+    }
+
     /// Whether `[start, start + len)` is free.
     fn is_free(&self, start: u64, len: u64) -> bool {
         let at = self.free.partition_point(|range| range.end <= start);
@@ -356,6 +390,29 @@ mod tests {
         assert_eq!(placer.candidates(from + FAR_STUB, fixed, 10).len(), 1);
         placer.release(found[0]);
         assert_eq!(placer.candidates(from, fixed, 10), found);
+    }
+
+    #[test]
+    fn room_for_detours_is_the_nearest_in_reach() {
+        const MIB: u64 = 1 << 20;
+        let base = 0x7f00_0000_0000;
+        let near = base..base + MIB;
+        let mut space = Space::around(near.clone());
+        space.keep_free(near.clone(), 3 * MIB);
+        assert!(space.is_free(near.end, MIB));
+        assert!(!space.is_free(base - MIB, MIB) && space.is_free(base - 4 * MIB, MIB));
+        assert!(space.is_free(base - REACH, REACH - 3 * MIB));
+        // What is too small, or out of reach, is nothing.
+        let before = vec![base - 2 * REACH..base - REACH, base + MIB..base + 2 * MIB];
+        let mut space = Space::new(before.clone(), 1);
+        space.keep_free(near.clone(), 2 * MIB);
+        assert_eq!(space.free, before);
+        space.keep_free(near, MIB / 2);
+        assert_eq!(space.free[1], base + 3 * MIB / 2..base + 2 * MIB);
+        // A program at a low address.
+        let mut space = Space::new(vec![MIB..2 * MIB, 64 * MIB..1024 * MIB], 1);
+        space.keep_free(4 * MIB..5 * MIB, MIB);
+        assert_eq!(space.free[1], 64 * MIB..1023 * MIB);
     }
 
     #[test]

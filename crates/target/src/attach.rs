@@ -305,10 +305,8 @@ fn prepare_and_write(
         .flat_map(|p| p.stubs.iter().map(|s| s.address))
         .collect();
     stubs.sort_unstable();
-    let hint = match stubs.is_empty() {
-        true => 0,
-        false => out_of_reach(probes),
-    };
+    // Nor, if they are large, where arenas have to be.
+    let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
     let mut arenas = Vec::new();
     let clusters = code::clusters(probes);

@@ -17,6 +17,7 @@ use capriole_insn::{Extent, FunctionFlow, Hints};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_placed};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -65,6 +66,12 @@ const GO_RUNTIME: [&str; 6] = [
     "sync/atomic.",
     "go:",
 ];
+/// Objects within this share an arena of detours, bytes.
+pub(crate) const CLUSTER: u64 = 1 << 30;
+/// Room for a detour, bytes: more than nearly all need.
+const DETOUR: u64 = 1024;
+/// Room for what detours share.
+const RESIDENT: u64 = 1 << 20;
 /// Functions that a processor plans before it asks for more.
 const PORTION: usize = 16;
 
@@ -72,6 +79,22 @@ const PORTION: usize = 16;
 pub(crate) fn is_c_library(object: &Object) -> bool {
     let name = object.file().soname().unwrap_or_default();
     C_LIBRARIES.iter().any(|library| name.starts_with(library))
+}
+
+/// Groups objects (ascending; each with a number that is added up) whose detours can stand
+/// together.
+fn clusters(objects: Vec<(Range<u64>, u64)>) -> Vec<(Range<u64>, u64)> {
+    let mut clusters: Vec<(Range<u64>, u64)> = Vec::new();
+    for (range, number) in objects {
+        match clusters.last_mut() {
+            Some((near, sum)) if range.end.saturating_sub(near.start) <= CLUSTER => {
+                near.end = near.end.max(range.end);
+                *sum += number;
+            }
+            _ => clusters.push((range, number)),
+        }
+    }
+    clusters
 }
 
 fn refused(refusal: Refusal) -> Refused {
@@ -212,6 +235,26 @@ impl Planner {
     fn placer(&self, site: &Site) -> Placer {
         let space = self.space.clone();
         Placer::new(space.unwrap_or_else(|| space_around(site)))
+    }
+
+    /// A placer for many sites, which leaves room for their detours.
+    fn placer_of(&self, first: &Site, sites: &[&Site]) -> Placer {
+        let Some(mut space) = self.space.clone() else {
+            return self.placer(first);
+        };
+        let mut objects: Vec<(Range<u64>, u64)> = Vec::new();
+        for site in sites {
+            let range = site.object.range();
+            match objects.iter_mut().find(|(known, _)| *known == range) {
+                Some((_, count)) => *count += 1,
+                None => objects.push((range, 1)),
+            }
+        }
+        objects.sort_unstable_by_key(|(range, _)| range.start);
+        for (near, count) in clusters(objects) {
+            space.keep_free(near, count * DETOUR + RESIDENT);
+        }
+        Placer::new(space)
     }
 
     /// Plans one site by itself.
@@ -360,7 +403,8 @@ impl Planner {
         let mut wanted: Vec<u64> = sites.iter().map(|site| site.address).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        self.place_rest(sites, &functions, &mut plans, self.placer(first), &wanted);
+        let placer = self.placer_of(first, sites);
+        self.place_rest(sites, &functions, &mut plans, placer, &wanted);
         plans
     }
 

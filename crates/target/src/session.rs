@@ -328,12 +328,17 @@ impl Agent {
         let slot = header::ARENAS + count as usize * 16;
         // The map may be out of date at once: other threads are running.
         for _ in 0..ATTEMPTS {
-            let mut candidates =
-                find_gaps(&process.maps()?, &layout, &GapQuery::new(len, near.clone()));
-            candidates.retain(|at| {
-                let next = avoid.partition_point(|stub| stub + PAGE_SIZE <= *at);
-                avoid.get(next).is_none_or(|stub| *stub >= at + len)
-            });
+            let mut maps = process.maps()?;
+            maps.extend(avoid.iter().map(|stub| {
+                let start = stub / PAGE_SIZE * PAGE_SIZE;
+                Mapping {
+                    start,
+                    // A stub may go on in the next page.
+                    end: start + 2 * PAGE_SIZE,
+                    ..Mapping::default()
+                }
+            }));
+            let candidates = find_gaps(&maps, &layout, &GapQuery::new(len, near.clone()));
             if candidates.is_empty() {
                 return Err(no_space());
             }

@@ -7,6 +7,7 @@ use crate::error::TargetError;
 use crate::guards::Guarded;
 use crate::memory::RemoteMemory;
 use crate::patch::{Change, INT3};
+use crate::planner::CLUSTER;
 use crate::session::{Agent, Arena, SessionMemory};
 use crate::steps::step;
 use crate::stubs::{Row, Stubs};
@@ -18,8 +19,6 @@ use capriole_ring::layout::{FAULTS, header, journal};
 use iced_x86::{FlowControl, Instruction};
 use std::ops::Range;
 
-/// Sites whose object lies within 1 GiB share an arena.
-const CLUSTER: u64 = 1 << 30;
 /// Room for one neighbour's copy, bytes; more than ever needed.
 const COPY_ROOM: u64 = 64;
 /// An entry of the table of breakpoints, and a row for a batch of system calls.
