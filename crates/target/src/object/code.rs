@@ -236,7 +236,12 @@ impl ObjectCode {
                     .function_starting_at(link)
                     .is_none_or(|function| !function.is_named())
             {
-                self.insert(link.wrapping_add(self.bias));
+                let address = link.wrapping_add(self.bias);
+                self.insert(address);
+                // A jump through a pointer may be one to here.
+                for targets in &mut self.targets {
+                    targets.insert_pointer(address);
+                }
             }
         };
         relocated.into_iter().for_each(|(_, value)| insert(value));
