@@ -42,6 +42,18 @@ pub enum Purpose {
 }
 
 impl Fields {
+    /// No fields yet. At a conditional jump out of a function they are wanted if it is taken.
+    fn at(site: &Site) -> Fields {
+        let leaving = site.leaving.as_ref();
+        Fields {
+            fetch: Fetch {
+                flags: leaving.and_then(|leaving| leaving.condition),
+                ..Fetch::default()
+            },
+            ..Fields::default()
+        }
+    }
+
     /// Names of the fields that are aggregated.
     pub fn value_names(&self) -> Vec<&str> {
         let values = &self.infos[self.keys..];
@@ -101,7 +113,7 @@ impl<'a> Reader<'a> {
     }
 
     fn recorded(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
-        let mut fields = Fields::default();
+        let mut fields = Fields::at(site);
         let tail = is_tail_jump(site);
         let there = |argument: &&FetchArg| !tail || argument.fetch.base != Base::Retval;
         for argument in spec.arguments.iter().filter(there) {
@@ -119,7 +131,7 @@ impl<'a> Reader<'a> {
 
     /// First the keys, then what is aggregated, and what the filter alone asks for.
     fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
-        let mut fields = Fields::default();
+        let mut fields = Fields::at(site);
         let named = |name: &str| spec.arguments.iter().find(|a| a.name == name);
         for key in &spec.aggregation.keys {
             let (source, content, field_type) = match &key.kind {

@@ -18,6 +18,7 @@ use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Body, ResolveError, Site, resolve};
 use capriole_trace::{EventInfo, RefusalInfo, Role};
+use iced_x86::ConditionCode;
 use serde_json::{Value, json};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -112,9 +113,25 @@ impl Selected {
 
     /// What tells several sites of an event apart, for people: ` at main+0x12`.
     pub fn at_exit(&self) -> String {
-        match self.is_exit() && self.site.leaving.as_ref().is_some_and(|l| l.way.is_ok()) {
-            true => format!(" at {}", self.place()),
-            false => String::new(),
+        let leaving = self.site.leaving.as_ref().filter(|_| self.is_exit());
+        match leaving.filter(|leaving| leaving.way.is_ok()) {
+            Some(leaving) => {
+                let condition = leaving.condition.map(|_| ", conditional");
+                format!(" at {}{}", self.place(), condition.unwrap_or_default())
+            }
+            None => String::new(),
+        }
+    }
+
+    /// When its turn comes at an instruction where there are several events: first other
+    /// functions are left, then one is entered, then that one is left, which may have no other
+    /// instruction.
+    fn turn(&self) -> u8 {
+        let leaves = self.site.leaving.as_ref().map(|leaving| leaving.function);
+        match leaves {
+            Some(function) if function != self.site.address => 0,
+            None => 1,
+            Some(_) => 2,
         }
     }
 
@@ -174,6 +191,9 @@ impl Selected {
                 "offset": format!("{:#x}", counter.offset),
                 "address": format!("{:#x}", counter.address),
             });
+        }
+        if let Some(condition) = condition(&self.site) {
+            site["condition"] = json!(format!("{condition:?}"));
         }
         if let Some(reason) = &self.left_out {
             site["left_out"] = json!(reason);
@@ -369,6 +389,7 @@ pub fn select(
             std::ptr::eq(other, spec)
                 && Arc::ptr_eq(&before.object, &site.object)
                 && leaves(before) == leaves(site)
+                && condition(before) == condition(site)
                 && before.body == Body::Own
                 && site.body == Body::Own
                 && is_alike(spec)
@@ -475,6 +496,11 @@ fn leaves(site: &Site) -> Option<ExitKind> {
     site.leaving.as_ref()?.way.clone().ok()
 }
 
+/// What the flags have to be for control to leave there, if they decide.
+fn condition(site: &Site) -> Option<ConditionCode> {
+    site.leaving.as_ref()?.condition
+}
+
 /// With an exit that cannot be probed the others of its function are worth nothing: some
 /// calls would never end. (One that was named is an error, told later.)
 fn all_exits_or_none(selected: &mut [Selected]) {
@@ -565,7 +591,9 @@ pub struct Probes {
 /// The probes for what can be probed; `works` tells what the probe of each event does.
 pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     let mut by_address: BTreeMap<u64, (Probe, Vec<usize>)> = BTreeMap::new();
-    for (index, (event, work)) in selected.iter().zip(works).enumerate() {
+    let mut all: Vec<_> = selected.iter().zip(works).enumerate().collect();
+    all.sort_by_key(|(_, (event, _))| event.turn());
+    for (index, (event, work)) in all {
         let (Ok(plan), None) = (&event.plan, &event.left_out) else {
             continue;
         };

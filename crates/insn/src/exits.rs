@@ -6,7 +6,12 @@
 //!   [`ExitKind::Return`].
 //! * A direct jump, conditional or not, to code that is no part of the function,
 //!   and an indirect one that cannot lead into the function, is an
-//!   [`ExitKind::TailCall`].
+//!   [`ExitKind::TailCall`]. By a conditional one control leaves only if the
+//!   flags are such: [`Exit::condition`].
+//! * Control may run past the function's last instruction into another function, in
+//!   assembly (`__memcpy_chk` of the C library runs on into `memcpy`). That is a tail
+//!   call as well, by whatever instruction stands last, if there is nothing left on the
+//!   stack of the function's own: then the stack pointer there is that of a return.
 //! * Calls are no exits, also if they never come back; nor are `ud2`, `hlt`,
 //!   `int3` and the like, behind which nothing follows.
 //!
@@ -23,10 +28,11 @@
 //! `ret`s that nothing leads to are in [`Exits::unreached`]. If some indirect jump
 //! of the function is not understood, it may lead there, and they count as exits.
 
-use iced_x86::{FlowControl, Instruction, Mnemonic};
+use iced_x86::{ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use thiserror::Error;
 
 use crate::decode::{Code, Extent, is_nop};
+use crate::depth::{Depths, grows};
 use crate::flow::{FlowError, FunctionFlow, Hints, ReadMemory};
 use crate::jump_table::Resolution;
 use crate::sweep::{Kind, Record};
@@ -37,7 +43,8 @@ use crate::targets::Targets;
 pub enum ExitKind {
     /// Back to the caller, with a result.
     Return,
-    /// To another function, which will return in this one's stead.
+    /// To another function, which will return in this one's stead: by a jump, or past the
+    /// last instruction.
     TailCall,
 }
 
@@ -48,8 +55,9 @@ pub struct Exit {
     pub address: u64,
     /// How.
     pub kind: ExitKind,
-    /// It is a conditional jump: control may as well go on behind it.
-    pub conditional: bool,
+    /// Control leaves only if the flags, as they are before the instruction, are such; always
+    /// if there is none.
+    pub condition: Option<ConditionCode>,
 }
 
 /// An instruction of which it is not known whether, or how, control leaves by it.
@@ -68,10 +76,22 @@ pub enum Undecided {
         at: u64,
     },
     /// Behind this instruction, which is the function's last one, control goes on
-    /// in what follows.
+    /// in what follows: no function that is known, or with something on the stack.
     #[error("control runs past the function's end behind {at:#x}")]
     RunsOn {
         /// The last instruction.
+        at: u64,
+    },
+    /// Something of the function's own is still on the stack.
+    #[error("the jump at {at:#x} leads out of the function, which keeps its stack frame")]
+    KeepsFrame {
+        /// The jump.
+        at: u64,
+    },
+    /// `loop`, `jrcxz` and their kin, out of the function.
+    #[error("the jump at {at:#x} depends on a register")]
+    Counted {
+        /// The jump.
         at: u64,
     },
     /// A far return, or one from an interrupt.
@@ -90,6 +110,8 @@ impl Undecided {
             Self::IndirectJump { at }
             | Self::NoInstruction { at }
             | Self::RunsOn { at }
+            | Self::KeepsFrame { at }
+            | Self::Counted { at }
             | Self::FarReturn { at } => at,
         }
     }
@@ -105,6 +127,8 @@ pub struct Surroundings<'a> {
     /// What leads into the code of the whole object. Without it every indirect
     /// jump through a pointer is undecided.
     pub targets: Option<&'a Targets>,
+    /// Whether a function begins at an address: one into which another may run on.
+    pub is_function: &'a dyn Fn(u64) -> bool,
 }
 
 impl Surroundings<'static> {
@@ -113,6 +137,7 @@ impl Surroundings<'static> {
         landing_pads: &|_| Vec::new(),
         read: &|_, _| None,
         targets: None,
+        is_function: &|_| false,
     };
 }
 
@@ -262,7 +287,7 @@ impl Function<'_> {
                     (true, true) => found.exits.push(Exit {
                         address: at,
                         kind: ExitKind::TailCall,
-                        conditional: false,
+                        condition: None,
                     }),
                     (false, true) => found.undecided.push(Undecided::IndirectJump { at }),
                     (leaves, false) => unreached.push((at, leaves)),
@@ -277,7 +302,7 @@ impl Function<'_> {
                     true => found.exits.push(Exit {
                         address: at,
                         kind: ExitKind::TailCall,
-                        conditional: false,
+                        condition: None,
                     }),
                     false => found.undecided.push(Undecided::IndirectJump { at }),
                 }
@@ -302,7 +327,9 @@ impl Function<'_> {
     /// Returns, direct jumps, and the ends. `unknown` says that everything may be reached.
     fn direct(&self, flow: &FunctionFlow, unknown: bool, found: &mut Exits) {
         let mut runs_on = None;
+        let mut last = None;
         let mut last_end = flow.extent().start;
+        let mut leaving = Vec::new();
         for (record, reached) in flow.records() {
             last_end = record.end();
             let counts = reached || unknown;
@@ -315,18 +342,14 @@ impl Function<'_> {
                     Stop::Return if counts => found.exits.push(Exit {
                         address: at,
                         kind: ExitKind::Return,
-                        conditional: false,
+                        condition: None,
                     }),
                     Stop::Return => found.unreached.push(at),
                     Stop::FarReturn if counts => found.undecided.push(Undecided::FarReturn { at }),
                     Stop::FarReturn | Stop::Never => {}
                 },
                 Kind::Jump | Kind::Conditional if counts && !self.holds(record.target) => {
-                    found.exits.push(Exit {
-                        address: at,
-                        kind: ExitKind::TailCall,
-                        conditional: record.kind == Kind::Conditional,
-                    });
+                    leaving.push(instruction);
                 }
                 _ => {}
             }
@@ -336,20 +359,95 @@ impl Function<'_> {
                 (_, GoesOn::Yes) if reached => Some(at),
                 _ => None,
             };
+            last = Some(instruction);
+        }
+        let runs_on = runs_on.filter(|_| !self.holds(flow.extent().end));
+        // Most functions have neither of them.
+        let depths = match leaving.is_empty() && runs_on.is_none() {
+            true => Depths::default(),
+            false => Depths::of(self.code, flow),
+        };
+        // A part that was split off is entered at any depth.
+        let is_first = self.parts.first() == Some(&flow.extent());
+        for jump in &leaving {
+            let at = jump.ip();
+            let depth = depths.at(at).filter(|_| is_first);
+            match leaves_if(jump) {
+                _ if depth.is_some_and(|depth| depth != 0) => {
+                    found.undecided.push(Undecided::KeepsFrame { at });
+                }
+                Some(condition) => found.exits.push(Exit {
+                    address: at,
+                    kind: ExitKind::TailCall,
+                    condition,
+                }),
+                None => found.undecided.push(Undecided::Counted { at }),
+            }
         }
         if let Some(at) = flow.undecodable() {
             // It is data unless something leads there.
             if last_end == at && runs_on.is_some() || unknown {
                 found.undecided.push(Undecided::NoInstruction { at });
             }
-        } else if let Some(at) = runs_on
-            && !self.holds(flow.extent().end)
-        {
-            found.undecided.push(Undecided::RunsOn { at });
+        } else if let (Some(at), Some(last)) = (runs_on, last) {
+            let depth = depths.at(last.ip()).filter(|_| is_first);
+            match depth == Some(0) && self.function_behind(&last) {
+                true => self.run_on(&last, found),
+                false => found.undecided.push(Undecided::RunsOn { at }),
+            }
         }
         if let Some(at) = flow.overlap() {
             found.undecided.push(Undecided::NoInstruction { at });
         }
+    }
+
+    /// Whether nothing but nops stands between an instruction, which leaves the stack as it
+    /// is, and another function.
+    fn function_behind(&self, last: &Instruction) -> bool {
+        let mut at = last.next_ip();
+        let still = grows(last, &mut InstructionInfoFactory::new()) == Some(0);
+        let end = self.code.extent().end;
+        while still && !(self.around.is_function)(at) {
+            match self.code.instruction_at(at, end) {
+                Some(nop) if is_nop(&nop) => at = nop.next_ip(),
+                _ => return false,
+            }
+        }
+        still
+    }
+
+    /// Control leaves behind the last instruction, whatever other way there is.
+    fn run_on(&self, last: &Instruction, found: &mut Exits) {
+        let at = last.ip();
+        let condition = match last.flow_control() {
+            // One that leads back into the function has to be passed; one that leads out of
+            // it is an exit in any case.
+            FlowControl::ConditionalBranch if self.holds(last.near_branch_target()) => {
+                let mut passed = *last;
+                passed.negate_condition_code();
+                leaves_if(&passed)
+            }
+            _ => Some(None),
+        };
+        found.exits.retain(|exit| exit.address != at);
+        match condition {
+            Some(condition) => found.exits.push(Exit {
+                address: at,
+                kind: ExitKind::TailCall,
+                condition,
+            }),
+            None => found.undecided.push(Undecided::Counted { at }),
+        }
+    }
+}
+
+/// With which flags a jump is taken; `None` if they do not tell.
+fn leaves_if(jump: &Instruction) -> Option<Option<ConditionCode>> {
+    match (jump.flow_control(), jump.condition_code()) {
+        (FlowControl::UnconditionalBranch, _) => Some(None),
+        (_, ConditionCode::None) => None,
+        (_, condition) if jump.is_jcc_short_or_near() => Some(Some(condition)),
+        _ => None,
     }
 }
 

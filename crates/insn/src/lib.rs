@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod decode;
+mod depth;
 pub mod exits;
 pub mod flow;
 pub mod jump_table;

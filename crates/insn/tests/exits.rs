@@ -26,14 +26,14 @@ fn exits(bytes: &[u8], parts: &[(u64, u64)]) -> Exits {
     Exits::find(&code, &parts, &Surroundings::NONE).unwrap()
 }
 
-/// Exits as offset, `r` or `t`, and `?` for a conditional one.
+/// Exits as offset, `r` or `t`, and the condition of a conditional one.
 fn told(found: &Exits) -> Vec<String> {
     let kind = |kind| match kind {
         ExitKind::Return => 'r',
         ExitKind::TailCall => 't',
     };
     let exit = |e: &capriole_insn::Exit| {
-        let mark = if e.conditional { "?" } else { "" };
+        let mark = e.condition.map(|c| format!("{c:?}")).unwrap_or_default();
         format!("{}{}{mark}", e.address - START, kind(e.kind))
     };
     found.exits.iter().map(exit).collect()
@@ -70,7 +70,7 @@ fn every_form_of_return() {
 fn jumps_out_of_the_function_are_exits() {
     // test; je +0x40; jmp +0x40 (rel32)
     let code = [0x85, 0xff, 0x74, 0x40, 0xe9, 0x40, 0, 0, 0];
-    assert_eq!(all(&code), only(&["2t?", "4t"]));
+    assert_eq!(all(&code), only(&["2te", "4t"]));
     // Back to its own start it is a loop; that never ends.
     assert_eq!(all(&[0x85, 0xff, 0xeb, 0xfc]), only(&[]));
     assert!(exits(&[0xeb, 0xfe], &[(0, 2)]).never_returns());
@@ -98,7 +98,7 @@ fn running_past_the_end_is_not_decided() {
     assert_eq!(undecided, [Undecided::RunsOn { at: START }]);
     // je: only if the jump is not taken.
     let (found, undecided, _) = all(&[0x74, 0x40]);
-    assert_eq!(found, ["0t?"]);
+    assert_eq!(found, ["0te"]);
     assert_eq!(undecided, [Undecided::RunsOn { at: START }]);
     // 0x06 is no instruction; nothing leads there behind ret, but behind nop.
     assert_eq!(all(&[0xc3, 0x06]), only(&["0r"]));
@@ -107,6 +107,71 @@ fn running_past_the_end_is_not_decided() {
     // jmp into the middle of `mov $imm32,%eax`
     let (_, undecided, _) = all(&[0xeb, 0x01, 0xb8, 0, 0, 0, 0, 0xc3]);
     assert_eq!(undecided, [Undecided::NoInstruction { at: START + 3 }]);
+}
+
+/// The function is the first `size` bytes; the rest is another one, behind the nops there.
+fn running_on(bytes: &[u8], size: u64) -> (Vec<String>, Vec<Undecided>) {
+    let mut text = bytes.to_vec();
+    text.resize(bytes.len() + 64, 0xcc);
+    let code = Code::new(&text, START);
+    let next = START + bytes.len() as u64 - 1;
+    let around = Surroundings {
+        is_function: &|at| at == next,
+        ..Surroundings::NONE
+    };
+    let part = [Extent::new(START, START + size)];
+    let found = Exits::find(&code, &part, &around).unwrap();
+    (told(&found), found.undecided)
+}
+
+#[test]
+fn running_into_another_function_is_an_exit() {
+    // xor %eax,%eax | ret
+    let left = |exits: &[&str]| {
+        let exits: Vec<String> = exits.iter().map(|exit| (*exit).to_owned()).collect();
+        (exits, Vec::new())
+    };
+    assert_eq!(running_on(&[0x31, 0xc0, 0xc3], 2), left(&["0t"]));
+    // The same, with nops that belong to it, or to nobody.
+    let padded = [0x31, 0xc0, 0x90, 0x66, 0x90, 0xc3];
+    assert_eq!(running_on(&padded, 5), left(&["3t"]));
+    assert_eq!(running_on(&padded, 2), left(&["0t"]));
+    // test; je +0x40 | ret: it leaves either way.
+    assert_eq!(
+        running_on(&[0x85, 0xff, 0x74, 0x40, 0xc3], 4),
+        left(&["2t"])
+    );
+    // dec %edi; jne 0 | ret: it leaves if the jump is not taken.
+    let (exits, undecided) = running_on(&[0xff, 0xcf, 0x75, 0xfc, 0xc3], 4);
+    assert_eq!((exits, undecided.len()), (vec!["2te".to_owned()], 0));
+    // loop 0 | ret
+    let counted = running_on(&[0x90, 0xe2, 0xfd, 0xc3], 3);
+    assert_eq!(counted.1, [Undecided::Counted { at: START + 1 }]);
+    // push %rax | ret, push %rax; nop | ret and leave; nop | ret: its stack is not that of a
+    // return.
+    let runs_on = |at| vec![Undecided::RunsOn { at: START + at }];
+    assert_eq!(running_on(&[0x50, 0xc3], 1).1, runs_on(0));
+    assert_eq!(running_on(&[0x50, 0x90, 0xc3], 2).1, runs_on(0));
+    assert_eq!(running_on(&[0xc9, 0x90, 0xc3], 2).1, runs_on(0));
+    // Behind it stands something else than a function.
+    assert_eq!(running_on(&[0x31, 0xc0, 0x99, 0xc3], 2).1, runs_on(0));
+}
+
+#[test]
+fn jumps_that_keep_the_frame_are_not_decided() {
+    // push %rbx; je +0x40; pop %rbx; jne +0x40; ret
+    let (found, undecided, _) = all(&[0x53, 0x74, 0x40, 0x5b, 0x75, 0x40, 0xc3]);
+    assert_eq!(found, ["4tne", "6r"]);
+    assert_eq!(undecided, [Undecided::KeepsFrame { at: START + 1 }]);
+    // push %rbx; jmp +0x40
+    let (_, undecided, _) = all(&[0x53, 0xeb, 0x40]);
+    assert_eq!(undecided, [Undecided::KeepsFrame { at: START + 1 }]);
+    // leave; jmp +0x40: what the stack is, is not known.
+    assert_eq!(all(&[0xc9, 0xeb, 0x40]), only(&["1t"]));
+    // jrcxz +0x40; ret
+    let (found, undecided, _) = all(&[0xe3, 0x40, 0xc3]);
+    assert_eq!(found, ["2r"]);
+    assert_eq!(undecided, [Undecided::Counted { at: START }]);
 }
 
 #[test]
@@ -120,7 +185,7 @@ fn parts_belong_together() {
     assert_eq!(told(&whole), ["2r", "5r", "20r"]);
     assert_eq!((whole.undecided.len(), whole.unreached.len()), (0, 0));
     let alone = exits(&code, &[(0, 6)]);
-    assert_eq!(told(&alone), ["0t?", "2r"]);
+    assert_eq!(told(&alone), ["0te", "2r"]);
     assert_eq!(alone.unreached, [START + 5]);
 }
 
@@ -245,16 +310,20 @@ fn library(name: &str) {
             landing_pads: &|_| Vec::new(),
             read: &read,
             targets: Some(&targets),
+            is_function: &|at| extents.binary_search_by_key(&at, |e| e.start).is_ok(),
         };
         for extent in extents.iter().filter(|e| text.contains(e.start)) {
             let found = Exits::find(&code, &[*extent], &around).unwrap();
             let flow = FunctionFlow::analyse(&code, extent).unwrap();
             functions += 1;
             never += u64::from(found.never_returns());
-            decided += u64::from(found.undecided.is_empty());
+            // Jumps between the parts of a function, which are not put together here, keep
+            // its frame.
+            let apart = |u: &Undecided| matches!(u, Undecided::KeepsFrame { .. });
+            decided += u64::from(found.undecided.iter().all(apart));
             for exit in &found.exits {
                 assert!(flow.is_boundary(exit.address), "{name} {exit:?}");
-                let kind = match (exit.kind, exit.conditional) {
+                let kind = match (exit.kind, exit.condition.is_some()) {
                     (ExitKind::Return, _) => "ret",
                     (ExitKind::TailCall, false) => "tail jumps",
                     (ExitKind::TailCall, true) => "conditional tail jumps",
@@ -266,6 +335,8 @@ fn library(name: &str) {
                     Undecided::IndirectJump { .. } => "unknown jumps",
                     Undecided::NoInstruction { .. } => "not decoded",
                     Undecided::RunsOn { .. } => "run past the end",
+                    Undecided::KeepsFrame { .. } => "keep their frame",
+                    Undecided::Counted { .. } => "depend on a register",
                     Undecided::FarReturn { .. } => "far returns",
                 };
                 *counts.entry(why).or_default() += 1;

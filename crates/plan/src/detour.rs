@@ -181,7 +181,7 @@ pub enum Work {
     /// Something is added to a cell of a table.
     Tally(Straight),
     /// The resident runs a program that records an event. This comes before what else the
-    /// site has to do, as it looks at all registers.
+    /// site has to do, but the beginning of a call, as it looks at all registers.
     Run {
         /// The event's id in the trace.
         event: u32,

@@ -26,7 +26,7 @@ pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
 
 use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
 use crate::detour::{Compare, Filter, Operand, Record, Work};
-use iced_x86::Register;
+use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use thiserror::Error;
@@ -99,6 +99,9 @@ pub struct Fetch {
     pub recorded: usize,
     /// When the event is wanted; always, if there is none.
     pub condition: Option<Condition>,
+    /// What the flags have to be at the site, besides: at a conditional jump, whether it is
+    /// going to be taken.
+    pub flags: Option<ConditionCode>,
 }
 
 /// A program for the resident, as it stands in memory at a multiple of 8.
@@ -399,10 +402,10 @@ impl Fetch {
         }
     }
 
-    /// Parts the condition into what straight code can ask, and the rest.
+    /// Parts the condition into what straight code can ask, the flags among it, and the rest.
     fn split(&self) -> (Option<Filter>, Option<Condition>) {
         let all = match &self.condition {
-            None => return (None, None),
+            None => Vec::new(),
             Some(Condition::All(all)) => all.clone(),
             Some(condition) => vec![condition.clone()],
         };
@@ -413,7 +416,11 @@ impl Fetch {
                 None => rest.push(condition),
             }
         }
-        let straight = (!straight.is_empty()).then_some(Filter(Tree::All(straight).fold()));
+        let asks = self.flags.is_some() || !straight.is_empty();
+        let straight = asks.then_some(Filter {
+            flags: self.flags,
+            tree: Tree::All(straight).fold(),
+        });
         (straight, (!rest.is_empty()).then_some(Condition::All(rest)))
     }
 

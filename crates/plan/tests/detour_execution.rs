@@ -2,6 +2,8 @@
 //! live must come out as it went in, the record must hold what went in, and every run
 //! must have been counted once.
 
+#[path = "common/flags.rs"]
+mod flags;
 #[path = "common/mapped.rs"]
 mod mapped;
 #[path = "common/signals.rs"]
@@ -13,7 +15,7 @@ mod support;
 mod undisturbed;
 
 use capriole_insn::liveness::{Live, RegSet};
-use capriole_plan::detour::{Compiler, Detour, Record, Request, Runtime, Work, room};
+use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Runtime, Work, room};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, control};
 use capriole_ring::{Memory, Reader};
@@ -82,12 +84,22 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     let mut work = Vec::new();
     let mut used = HashSet::new();
     let only_counts = random.below(4) == 0;
+    let unregister = (random.below(4) == 0).then(|| random.pick(&[0, 0, 4711]));
+    let live = Live {
+        gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+        flags: random.below(2) == 0 && unregister.is_none(),
+    };
+    // As at a conditional jump by which a function is left: all there depends on the flags,
+    // or some of it.
+    let asked = flags::random(random).filter(|_| live.flags && random.below(2) == 0);
+    let all = random.below(2) == 0;
+    let filter = |random: &mut Random| asked.filter(|_| all || random.below(2) == 0);
     for index in 0..1 + random.below(3) as u32 {
         if only_counts || random.below(4) == 0 {
             let counter = random.below(GEOMETRY.counters as usize) as u32;
             work.push(Work::Count {
                 counter,
-                filter: None,
+                filter: filter(random).map(Filter::on_flags),
             });
             continue;
         }
@@ -97,7 +109,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             break; // more than a site can have
         }
         let event = 1000 + index;
-        let filter = None;
+        let filter = filter(random).map(Filter::on_flags);
         work.push(
             Record {
                 event,
@@ -107,16 +119,12 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             .into(),
         );
     }
-    let unregister = (random.below(4) == 0).then(|| random.pick(&[0, 0, 4711]));
     if unregister.is_some() {
         work.insert(0, Work::Unregister);
     }
     Case {
         before: random.below(4) as u32,
-        live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
-            flags: random.below(2) == 0 && unregister.is_none(),
-        },
+        live,
         red_zone: random.below(2) == 0,
         work,
         mode: random.pick(&[
@@ -317,6 +325,9 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             )?;
         }
         for work in &case.work {
+            if !flags::wanted(work, plain.state.flags) {
+                continue;
+            }
             let record = match work {
                 Work::Record(record) => record,
                 Work::Count { counter, .. } => {

@@ -5,6 +5,9 @@
 
 #[path = "common/description.rs"]
 mod description;
+#[path = "common/flags.rs"]
+#[allow(dead_code)]
+mod flags;
 #[path = "common/mapped.rs"]
 mod mapped;
 #[path = "../../insn/tests/support/mod.rs"]
@@ -65,11 +68,13 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         .collect();
     let condition =
         (!fields.is_empty() && random.below(4) != 0).then(|| random_condition(random, &fields, 3));
+    let asked = flags::random(random).filter(|_| random.below(3) == 0);
     Case {
         fetch: Fetch {
             fields,
             recorded,
             condition,
+            flags: asked,
         },
         live: Live {
             gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
@@ -186,7 +191,9 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             tid: own_tid(),
             text_limit: STRING_LIMIT,
         };
-        compare_records(session, case, &work, &world)?;
+        let flags = case.fetch.flags;
+        let asked = flags.is_none_or(|flags| flags::hold(flags, plain.state.flags));
+        compare_records(session, case, &work, &world, asked)?;
     }
     Ok(())
 }
@@ -196,12 +203,11 @@ fn compare_records(
     case: &Case,
     work: &Work,
     world: &World,
+    asked: bool,
 ) -> Result<(), String> {
     let fetch = &case.fetch;
-    let wanted = fetch
-        .condition
-        .as_ref()
-        .is_none_or(|condition| world.holds(&fetch.fields, condition));
+    let condition = fetch.condition.as_ref();
+    let wanted = asked && condition.is_none_or(|condition| world.holds(&fetch.fields, condition));
     let records = session.records()?;
     if records.len() != usize::from(wanted) {
         return Err(format!("{} records; wanted: {wanted}", records.len()));

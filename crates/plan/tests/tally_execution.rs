@@ -5,6 +5,9 @@
 
 #[path = "common/description.rs"]
 mod description;
+#[path = "common/flags.rs"]
+#[allow(dead_code)]
+mod flags;
 #[path = "common/mapped.rs"]
 mod mapped;
 #[path = "common/signals.rs"]
@@ -151,6 +154,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             fields,
             recorded,
             condition,
+            flags: flags::random(random).filter(|_| random.below(3) == 0),
         },
         live: Live {
             gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
@@ -348,8 +352,16 @@ impl Expected {
 
 fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), String> {
     let work = |event| case.fetch.tally(event, &case.tally);
-    let works = work(EVENT).map_err(|e| e.to_string())?;
-    let other = work(EVENT + 1).map_err(|e| e.to_string())?;
+    let mut works = work(EVENT).map_err(|e| e.to_string())?;
+    let mut other = work(EVENT + 1).map_err(|e| e.to_string())?;
+    if case.fetch.flags.is_some() && case.seed % 2 == 0 {
+        // Something else at the site that does not ask for the flags, and spoils them.
+        for works in [&mut works, &mut other] {
+            let at = if case.seed % 4 == 0 { 0 } else { works.len() };
+            let (call, filter) = (1, None);
+            works.insert(at, Work::Enter { call, filter });
+        }
+    }
     let session = Session::new(case);
     let mut random = Random::new(case.seed);
     let mut expected = Expected::default();
@@ -380,7 +392,10 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
             tid: own_tid(),
             text_limit: KEY_TEXT_LIMIT,
         };
-        expected.add(&world, case);
+        let flags = case.fetch.flags;
+        if flags.is_none_or(|flags| flags::hold(flags, plain.state.flags)) {
+            expected.add(&world, case);
+        }
     }
     compare_table(&session, &case.tally.table, &expected)
 }
@@ -581,7 +596,7 @@ fn calls_are_timed() {
                 fetch: Fetch {
                     recorded: fields.len(),
                     fields,
-                    condition: None,
+                    ..Fetch::default()
                 },
                 live: Live {
                     gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
@@ -612,13 +627,24 @@ fn time_case(
     let session = Session::new(case);
     let (mut calls, mut least, mut most, mut sum) = (0, 0, 0, 0);
     let mut unknown = 0;
+    let together_there = case.seed % 3 == 0;
     for _ in 0..4 {
         let input: State = random.state();
         let begin = timestamp();
         let entered = random.below(5) != 0;
         let number = if entered { call } else { call + 1 };
-        let mixed = random.below(5) == 0;
-        for (work, other) in [(&enter(number)[..], &enter(1)[..]), (&leave, &leave)] {
+        let mixed = !together_there && random.below(5) == 0;
+        // At a function of one instruction both are done there.
+        let both = [&enter(number)[..], &leave].concat();
+        let other = [&enter(1)[..], &leave].concat();
+        let apart = [(&enter(number)[..], &enter(1)[..]), (&leave, &leave)];
+        let together = [(&both[..], &other[..])];
+        let sites = if together_there {
+            &together[..]
+        } else {
+            &apart[..]
+        };
+        for (work, other) in sites.iter().copied() {
             let entry = session.place(sandbox, case, None, work, other);
             let plain = sandbox.run(EXIT, &input, 1);
             let out = sandbox.run(entry, &input, 1);
@@ -729,7 +755,7 @@ fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
         fetch: Fetch {
             fields: vec![field],
             recorded: 1,
-            condition: None,
+            ..Fetch::default()
         },
         tally: Tally {
             table,

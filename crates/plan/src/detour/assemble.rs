@@ -1,7 +1,7 @@
 //! Machine code by the assembler: all of a detour but the copies, and the code that
 //! detours of the same form share.
 
-use super::filter::{Literals, reject_unless};
+use super::filter::{Literals, common_flags, reject_unless, reject_unless_flags};
 use super::frame::Frame;
 use super::tally::{self, Patch};
 use super::timing;
@@ -210,9 +210,48 @@ pub(super) fn body(
         });
     }
     let entry = mark(&mut a)?;
+    let common = common_flags(work);
+    let mut copies = a.create_label();
+    if let Some(flags) = common {
+        reject_unless_flags(&mut a, flags, copies)?;
+    }
+    // What a work asks for by itself.
+    let flags_of = |work: &Work| match common {
+        Some(_) => None,
+        None => work.filter().and_then(Filter::flags),
+    };
     frame.enter(&mut a)?;
     let mut labels: Vec<Option<Labels>> = work.iter().map(|_| None).collect();
+    // A call that begins and ends at the same instruction: the resident looks when it began.
+    let runs = work.iter().any(|w| matches!(w, Work::Run { .. }));
+    let is_first = |w: &Work| runs && matches!(w, Work::Enter { .. });
+    for (work, labels) in work.iter().zip(&mut labels) {
+        let Work::Enter { call, filter } = work else {
+            continue;
+        };
+        if !runs {
+            continue;
+        }
+        frame.save(&mut a)?;
+        let mut rejected = a.create_label();
+        if let Some(flags) = flags_of(work) {
+            reject_unless_flags(&mut a, flags, rejected)?;
+        }
+        if let Some(filter) = filter {
+            reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
+        }
+        *labels = Some(timing::enter(&mut a, frame, runtime, *call)?);
+        bind(&mut a, &mut rejected)?;
+        frame.restore(&mut a)?;
+    }
     for ((work, program), labels) in work.iter().zip(programs).zip(&mut labels) {
+        if !work.is_early() {
+            continue;
+        }
+        let mut rejected = a.create_label();
+        if let Some(flags) = flags_of(work) {
+            reject_unless_flags(&mut a, flags, rejected)?;
+        }
         *labels = match (work, program) {
             (Work::Run { event, filter, .. }, Some(program)) => {
                 let code = |a: &mut CodeAssembler| super::run::early(a, runtime, *event, program);
@@ -224,16 +263,14 @@ pub(super) fn body(
             (Work::Unregister, _) => Some(super::unregister::hot(&mut a, runtime.rseq_offset)?),
             _ => None,
         };
+        bind(&mut a, &mut rejected)?;
     }
-    let late = work.iter().filter(|w| !w.is_early()).count();
+    let is_late = |w: &Work| !w.is_early() && !is_first(w);
+    let late = work.iter().filter(|w| is_late(w)).count();
     let mut out = a.create_label();
     // Rejected before anything is saved, if that is possible.
     let soon = late == 1 && !frame.flags_live;
-    if soon
-        && let Some(filter) = work
-            .iter()
-            .find_map(|w| w.filter().filter(|_| !w.is_early()))
-    {
+    if soon && let Some(filter) = work.iter().find_map(|w| w.filter().filter(|_| is_late(w))) {
         reject_unless(&mut a, filter, runtime, None, &literals, out)?;
     }
     if late > 0 {
@@ -241,10 +278,14 @@ pub(super) fn body(
     }
     let all = work.iter().zip(links).zip(colds).zip(tallies);
     for ((((work, links), cold), tally), labels) in all.zip(&mut labels) {
-        if work.is_early() {
+        if !is_late(work) {
             continue;
         }
         let mut rejected = a.create_label();
+        if let Some(flags) = flags_of(work) {
+            frame.restore_flags(&mut a)?;
+            reject_unless_flags(&mut a, flags, rejected)?;
+        }
         if let Some(filter) = work.filter().filter(|_| !soon) {
             reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
         }
@@ -274,6 +315,7 @@ pub(super) fn body(
     }
     bind(&mut a, &mut out)?;
     frame.leave(&mut a)?;
+    bind(&mut a, &mut copies)?;
     let labels: Vec<Labels> = labels.into_iter().flatten().collect();
     a.zero_bytes()?; // what the last labels stand at, if nothing follows
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;

@@ -33,17 +33,26 @@ pub fn room(work: &[Work]) -> u64 {
     const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
     // A comparison, its jump, and a constant.
     const COMPARE: u64 = 40;
+    // The flags, and a jump.
+    const FLAGS: u64 = 24;
+    // Registers once more, if something comes before a program.
+    const ENTER: u64 = 128;
     // The amount, the row, and the registers once more.
     const TALLY: u64 = 448;
     let more = |w: &Work| {
         let compares = w.filter().map_or(0, Filter::compares_len) as u64;
+        let flags = w.filter().and_then(Filter::flags).map_or(0, |_| FLAGS);
         let program = w.program().map_or(0, |p| p.bytes.len() + PROGRAM_ALIGN);
         let tally = if matches!(w, Work::Tally(_)) {
             TALLY
         } else {
             0
         };
-        48 * w.fields().len() as u64 + COMPARE * compares + program as u64 + tally
+        let enter = match w {
+            Work::Enter { .. } => ENTER,
+            _ => 0,
+        };
+        enter + 48 * w.fields().len() as u64 + COMPARE * compares + flags + program as u64 + tally
     };
     work.iter().map(|w| WORK + more(w)).sum::<u64>() + SITE
 }

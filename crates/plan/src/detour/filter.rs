@@ -10,12 +10,25 @@
 //! Where the flags are dead (at a function's entry) and the site has one thing to do,
 //! this comes before anything is saved: a rejected hit costs the jump to the detour, the
 //! comparison and the copies.
+//!
+//! **The flags themselves** may be asked, too: at a conditional jump they tell whether it is
+//! going to be taken. That is asked first. If all that the site has to do asks the same, as at
+//! a jump that is nothing but an exit, one jump does it, before anything is changed:
+//!
+//! ```text
+//!  entry  jne  copies           of `je other`: it will not be taken
+//!         ...
+//!  copies je   other
+//! ```
+//!
+//! Otherwise each work asks for itself: those that come before registers are saved find the
+//! flags as they were, the others restore them from where they were saved.
 
 use super::frame::{Frame, at, fs};
-use super::{CompileError, Runtime};
+use super::{CompileError, Runtime, Work};
 use crate::condition::{Exit, Test, Tree, Width};
 use iced_x86::code_asm::*;
-use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{Code, ConditionCode, IcedError, Instruction, MemoryOperand, Register};
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,14 +49,39 @@ pub(crate) struct Compare {
     pub result: bool,
 }
 
-/// A condition that registers and the thread decide.
+/// A condition that flags, registers and the thread decide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Filter(pub(crate) Tree<Compare>);
+pub struct Filter {
+    /// What the flags have to be at the site.
+    pub(crate) flags: Option<ConditionCode>,
+    /// What else has to hold.
+    pub(crate) tree: Tree<Compare>,
+}
 
 impl Filter {
+    /// The flags are such at the site.
+    #[must_use]
+    pub const fn on_flags(condition: ConditionCode) -> Filter {
+        Filter {
+            flags: Some(condition),
+            tree: Tree::Constant(true),
+        }
+    }
+
+    /// What the flags have to be at the site.
+    #[must_use]
+    pub const fn flags(&self) -> Option<ConditionCode> {
+        self.flags
+    }
+
+    /// Whether it asks for more than the flags.
+    pub(super) fn compares_any(&self) -> bool {
+        self.tree != Tree::Constant(true)
+    }
+
     /// The comparisons.
     fn compares(&self) -> Vec<&Compare> {
-        let branches = self.0.branches(true);
+        let branches = self.tree.branches(true);
         branches.into_iter().map(|branch| branch.leaf).collect()
     }
 
@@ -134,12 +172,12 @@ pub(super) fn reject_unless(
     literals: &Literals,
     reject: CodeLabel,
 ) -> Result<(), IcedError> {
-    match &filter.0 {
+    match &filter.tree {
         Tree::Constant(true) => return Ok(()),
         Tree::Constant(false) => return a.jmp(reject),
         _ => {}
     }
-    let branches = filter.0.branches(false);
+    let branches = filter.tree.branches(false);
     let mut labels: Vec<CodeLabel> = branches.iter().map(|_| a.create_label()).collect();
     let mut accept = a.create_label();
     let targets = labels.clone();
@@ -154,6 +192,47 @@ pub(super) fn reject_unless(
         jump(a, branch.leaf, branch.leaf.result == branch.when, to)?;
     }
     super::assemble::bind(a, &mut accept)
+}
+
+/// What the flags have to be for anything to be done at a site, if that is the same for all.
+pub(super) fn common_flags(work: &[Work]) -> Option<ConditionCode> {
+    let mut all = work.iter().map(|w| w.filter().and_then(Filter::flags));
+    let first = all.next()??;
+    all.all(|flags| flags == Some(first)).then_some(first)
+}
+
+/// Whether the work asks for the flags, each for itself.
+pub(super) fn asks_for_flags(work: &[Work]) -> bool {
+    let asks = |w: &Work| w.filter().is_some_and(|filter| filter.flags.is_some());
+    common_flags(work).is_none() && work.iter().any(asks)
+}
+
+/// Leads to `reject` unless the flags, as they are now, are such.
+pub(super) fn reject_unless_flags(
+    a: &mut CodeAssembler,
+    flags: ConditionCode,
+    reject: CodeLabel,
+) -> Result<(), IcedError> {
+    use ConditionCode as C;
+    match flags {
+        C::None => Ok(()),
+        C::o => a.jno(reject),
+        C::no => a.jo(reject),
+        C::b => a.jae(reject),
+        C::ae => a.jb(reject),
+        C::e => a.jne(reject),
+        C::ne => a.je(reject),
+        C::be => a.ja(reject),
+        C::a => a.jbe(reject),
+        C::s => a.jns(reject),
+        C::ns => a.js(reject),
+        C::p => a.jnp(reject),
+        C::np => a.jp(reject),
+        C::l => a.jge(reject),
+        C::ge => a.jl(reject),
+        C::le => a.jg(reject),
+        C::g => a.jle(reject),
+    }
 }
 
 /// Sets the flags by a comparison.

@@ -1,5 +1,6 @@
 //! Which registers a detour uses, and how they are saved.
 
+use super::filter::asks_for_flags;
 use super::{Filter, Request, Straight, Work};
 use capriole_insn::liveness::RegSet;
 use iced_x86::code_asm::*;
@@ -61,7 +62,7 @@ pub(super) struct Frame {
     saved: [Register; 7],
     pub keep_flags: bool,
     pub red_zone: bool,
-    /// Whether the flags may still be read after the site.
+    /// Whether the flags may still be read: after the site, or by what is done there.
     pub flags_live: bool,
 }
 
@@ -77,21 +78,27 @@ impl Frame {
         for register in filters.clone().flat_map(Filter::registers) {
             fields.0 |= RegSet::of(register).0;
         }
-        let filters = filters.count() > 0;
-        let live = request.live.gprs;
+        let filters = filters.clone().any(Filter::compares_any);
+        let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
+        let runs = request.work.iter().any(|w| matches!(w, Work::Run { .. }));
+        // What comes before a program must leave it every register.
+        let live = match enters && runs {
+            true => RegSet::ALL,
+            false => request.live.gprs,
+        };
+        let flags_live = request.live.flags || asks_for_flags(request.work);
         let records = request.work.iter().any(|w| matches!(w, Work::Record(_)));
         let any = |asked: fn(&Straight) -> bool| {
             let tallies = |w: &Work| matches!(w, Work::Tally(straight) if asked(straight));
             request.work.iter().any(tallies)
         };
-        let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         let timed = enters || any(Straight::is_timed);
         let keyed = timed || any(Straight::is_keyed);
         let (amounts, shifts) = (any(Straight::has_amount), any(Straight::shifts));
         let counts =
             timed || any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
         // Recording the locked way changes no flag.
-        let keep_flags = request.live.flags && (counts || filters || records && restartable);
+        let keep_flags = flags_live && (counts || filters || records && restartable);
         let mut taken = fields;
         let mut all = true;
         if shifts {
@@ -142,7 +149,7 @@ impl Frame {
             amount,
             saved,
             keep_flags,
-            flags_live: request.live.flags,
+            flags_live,
             red_zone: request.red_zone && request.work.iter().any(|w| *w != Work::Unregister),
         })
     }
@@ -209,15 +216,22 @@ impl Frame {
     }
 
     pub fn restore(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        self.restore_flags(a)?;
+        for register in self.saved().iter().rev() {
+            let from = at(Register::RSP, self.slot(*register).unwrap_or(0));
+            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, *register, from)?)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the flags what they are at the site, in the hot path: where they are live and not
+    /// saved, nothing has changed them. Spoils rax if they are saved.
+    pub fn restore_flags(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         if self.keep_flags {
             let from = at(Register::RSP, i64::from(-self.size()));
             a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, from)?)?;
             a.add(al, 0x7f)?; // overflows exactly if OF was set
             a.sahf()?;
-        }
-        for register in self.saved().iter().rev() {
-            let from = at(Register::RSP, self.slot(*register).unwrap_or(0));
-            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, *register, from)?)?;
         }
         Ok(())
     }

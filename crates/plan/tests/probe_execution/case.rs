@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
-use capriole_plan::detour::{Compiler, Detour, Record, Request, Work};
+use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Work};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Shape, SiteInput, Tactic, choose, choose_placed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::compare::{self, Loose, Run};
+use crate::flags;
 use crate::machine::{CALLS, End, FLAGS, Machine, Outcome, Program, Step};
 use crate::memory::{self, BIAS, Memory, SENTINEL, STACK_POINTER};
 use crate::object::Object;
@@ -224,7 +225,7 @@ impl<'a> Prover<'a> {
             Mode::Unregistered,
             Mode::Locked,
         ]);
-        let work = random_work(random);
+        let work = random_work(random, &shape);
         let address = DETOURS + 32 * random.below(64) as u64;
         let request = Request {
             work: &work,
@@ -385,6 +386,12 @@ impl<'a> Prover<'a> {
         );
         if !arrivals.is_empty() && probe.work.iter().any(is_count) {
             tally.counted();
+        }
+        for arrival in arrivals {
+            let asks = |work: &&Work| flags::asked(work).is_some();
+            for work in probe.work.iter().filter(asks) {
+                tally.asked(flags::wanted(work, arrival.step.flags));
+            }
         }
         let runs_on = match original.outcome.end {
             End::Left(to) => !self.memory.stops_at(to),
@@ -571,7 +578,8 @@ impl<'a> Prover<'a> {
         let mut counts = vec![0; COUNTERS as usize];
         for arrival in &original.arrivals {
             let value = |r: &Register| arrival.step.gprs[r.number()];
-            for work in &probe.work {
+            let wanted = |work: &&Work| flags::wanted(work, arrival.step.flags);
+            for work in probe.work.iter().filter(wanted) {
                 match work {
                     Work::Record(record) => {
                         records.push((record.event, record.fields.iter().map(value).collect()));
@@ -596,10 +604,23 @@ impl<'a> Prover<'a> {
 }
 
 /// One or two records, with a count before, between or behind them, or counts only.
-fn random_work(random: &mut Random) -> Vec<Work> {
+fn random_work(random: &mut Random, shape: &Shape) -> Vec<Work> {
+    // At a conditional jump often whether it is taken; else now and then any flags, if they
+    // are the same in the probed run: where they are dead the detour spoils them.
+    let jump = shape.displaced.first().filter(|i| i.is_jcc_short_or_near());
+    let asked = match jump {
+        Some(jump) if random.below(4) > 0 => Some(jump.condition_code()),
+        _ if shape.live.flags && random.below(4) == 0 => flags::random(random),
+        _ => None,
+    };
+    let all = random.below(2) == 0;
+    let filter = |random: &mut Random| {
+        let asked = asked.filter(|_| all || random.below(2) == 0);
+        asked.map(Filter::on_flags)
+    };
     let count = |random: &mut Random| Work::Count {
         counter: random.below(COUNTERS as usize) as u32,
-        filter: None,
+        filter: filter(random),
     };
     if random.below(8) == 0 {
         return (0..1 + random.below(2)).map(|_| count(random)).collect();
@@ -613,7 +634,7 @@ fn random_work(random: &mut Random) -> Vec<Work> {
         let record = Record {
             event: 1000 + event,
             fields: fields.collect(),
-            filter: None,
+            filter: filter(random),
         };
         work.push(record.into());
     }

@@ -60,6 +60,8 @@ pub struct Tally {
     plain: AtomicU64,
     restartable: AtomicU64,
     counted: AtomicU64,
+    fulfilled: AtomicU64,
+    not_fulfilled: AtomicU64,
     arrivals: AtomicU64,
     steps: AtomicU64,
     sites: AtomicU64,
@@ -133,6 +135,15 @@ impl Tally {
         add(&self.counted, 1);
     }
 
+    /// What asks for the flags was hit, with such flags or with others.
+    pub fn asked(&self, fulfilled: bool) {
+        let which = match fulfilled {
+            true => &self.fulfilled,
+            false => &self.not_fulfilled,
+        };
+        add(which, 1);
+    }
+
     pub fn other(&self, other: Other) {
         add(&self.others[other as usize], 1);
     }
@@ -161,6 +172,13 @@ impl Tally {
         );
         let counted = get(&self.counted);
         assert!(counted * 10 >= runs, "{counted} of {runs} counted");
+        for asked in [&self.fulfilled, &self.not_fulfilled] {
+            let asked = get(asked);
+            assert!(
+                asked * 50 >= runs,
+                "{asked} of {runs} hits with asked flags"
+            );
+        }
     }
 }
 
@@ -168,13 +186,16 @@ impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} site-runs at {} sites ({} arrivals, {} instructions; {} counted; {} also at full speed, {} of \
+            "{} site-runs at {} sites ({} arrivals, {} instructions; {} counted; flags asked for: {} \
+             times as wanted, {} times not; {} also at full speed, {} of \
              them by restartable sequences; {} half written):",
             self.runs(),
             get(&self.sites),
             get(&self.arrivals),
             get(&self.steps),
             get(&self.counted),
+            get(&self.fulfilled),
+            get(&self.not_fulfilled),
             get(&self.plain),
             get(&self.restartable),
             get(&self.half_written),

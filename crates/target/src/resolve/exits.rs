@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use capriole_insn::{Code, Exit, ExitKind, Exits, Extent, Surroundings, Undecided};
 
+use iced_x86::ConditionCode;
+
 use super::{ResolveError, Site};
 use crate::object::{Object, ObjectCode};
 use crate::symbols::SymbolTable;
@@ -21,6 +23,8 @@ pub struct Leaving {
     /// How control leaves there. Else the site is the function's entry, and this is why its
     /// exits cannot all be probed.
     pub way: Result<ExitKind, NoExits>,
+    /// Control leaves there only if the flags are such: the site is a conditional jump.
+    pub condition: Option<ConditionCode>,
 }
 
 /// Why the exits of a function cannot be probed.
@@ -32,12 +36,6 @@ pub enum NoExits {
     /// Some of them could not be found out.
     #[error("not all of its exits are known: {}", told(.0))]
     Undecided(Vec<Undecided>),
-    /// Conditional jumps to other functions.
-    #[error(
-        "it is left by {}, of which a probe cannot tell whether it is taken",
-        jumps(.0)
-    )]
-    Conditional(Vec<u64>),
     /// Its code is not there.
     #[error("its code is not known: a table of the file is damaged")]
     Damaged,
@@ -55,26 +53,12 @@ fn told(undecided: &[Undecided]) -> String {
     told.join("; ")
 }
 
-fn jumps(at: &[u64]) -> String {
-    let named: Vec<String> = at.iter().take(NAMED).map(|at| format!("{at:#x}")).collect();
-    let what = match at.len() {
-        1 => "a conditional jump at",
-        _ => "conditional jumps at",
-    };
-    let more = match at.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("{what} {}{more}", named.join(", "))
-}
-
 impl NoExits {
     /// The same with offsets from the function's name instead of addresses.
     fn within(&self, function: &Site) -> String {
         let mut text = self.to_string();
         let addresses: Vec<u64> = match self {
             NoExits::Undecided(undecided) => undecided.iter().map(Undecided::address).collect(),
-            NoExits::Conditional(at) => at.clone(),
             NoExits::Never | NoExits::Damaged => Vec::new(),
         };
         let Some(name) = &function.symbol else {
@@ -109,6 +93,7 @@ pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>,
                 leaving: Some(Leaving {
                     function: entry.address,
                     way: Err(reason),
+                    condition: None,
                 }),
                 ..entry
             }),
@@ -150,15 +135,6 @@ fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
     if !found.undecided.is_empty() {
         return Err(NoExits::Undecided(found.undecided));
     }
-    let conditional: Vec<u64> = found
-        .exits
-        .iter()
-        .filter(|exit| exit.conditional)
-        .map(|exit| exit.address)
-        .collect();
-    if !conditional.is_empty() {
-        return Err(NoExits::Conditional(conditional));
-    }
     let site = |exit: &Exit| {
         let part = parts.iter().find(|part| part.contains(exit.address))?;
         let in_part = Site {
@@ -169,6 +145,7 @@ fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
             leaving: Some(Leaving {
                 function: entry.address,
                 way: Ok(exit.kind),
+                condition: exit.condition,
             }),
             body: entry.body.clone(),
             ..in_part.at(exit.address)?
@@ -207,10 +184,16 @@ impl<'a> Looked<'a> {
         loop {
             let found = self.exits(&parts)?;
             let before = parts.len();
-            for exit in &found.exits {
-                let target = (exit.kind == ExitKind::TailCall)
-                    .then(|| self.target(exit.address))
-                    .flatten();
+            let tails = found.exits.iter();
+            let tails = tails.filter(|exit| exit.kind == ExitKind::TailCall);
+            // Jumps to a part keep the function's frame, mostly.
+            let others = found.undecided.iter().filter(|undecided| {
+                use Undecided::{Counted, KeepsFrame};
+                matches!(undecided, KeepsFrame { .. } | Counted { .. })
+            });
+            let jumps = tails.map(|exit| exit.address);
+            for jump in jumps.chain(others.map(Undecided::address)) {
+                let target = self.target(jump);
                 if let Some(part) = target.and_then(|target| self.part(target, &parts))
                     && !parts.contains(&part)
                 {
@@ -230,6 +213,10 @@ impl<'a> Looked<'a> {
             landing_pads: &pads,
             read: &read,
             targets: self.all.targets_at(self.code.address),
+            is_function: &|at| {
+                let function = self.symbols.function_starting_at(self.object.link(at));
+                function.is_some()
+            },
         };
         Exits::find(&self.code, parts, &around).ok()
     }

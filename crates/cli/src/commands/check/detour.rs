@@ -169,6 +169,16 @@ impl Sketch {
             };
             let note = match parts.name(at) {
                 Some("record") => notes.of(instruction),
+                Some("save") if instruction.is_jcc_short_or_near() => {
+                    let flags = event.fields.fetch.flags.is_some();
+                    let first = instruction.ip() == detour.entry && flags;
+                    let note = if first {
+                        "the function is not left here"
+                    } else {
+                        ""
+                    };
+                    note.to_owned()
+                }
                 _ => String::new(),
             };
             lines.push(line(instruction, what, note));

@@ -5,7 +5,7 @@ use crate::detour::{
 };
 use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
-use iced_x86::{Decoder, DecoderOptions, Register};
+use iced_x86::{ConditionCode, Decoder, DecoderOptions, Register};
 use std::collections::HashSet;
 
 const ADDRESS: u64 = 0x1000_0000;
@@ -83,7 +83,7 @@ fn random_work(random: &mut Random) -> Vec<Work> {
                 let fetch = Fetch {
                     fields: vec![comm; 1 + random.below(2) as usize],
                     recorded: 1,
-                    condition: None,
+                    ..Fetch::default()
                 };
                 match fetch.work(random.below(1 << 32) as u32) {
                     Ok(Work::Run { event, program, .. }) => Work::Run {
@@ -164,15 +164,16 @@ fn random_filter(random: &mut Random) -> Option<Filter> {
         with: u64::MAX >> random.below(2),
         ..compare
     };
-    match random.below(6) {
-        0 => Some(Filter(Tree::Leaf(compare))),
-        1 => Some(Filter(Tree::Any(vec![
-            Tree::Leaf(long),
-            Tree::Leaf(compare),
-        ]))),
-        2 => Some(Filter(Tree::Constant(random.below(2) == 0))),
-        _ => None,
-    }
+    let flags = [None, Some(ConditionCode::le), Some(ConditionCode::no)];
+    let flags = flags[random.below(3) as usize];
+    let tree = match random.below(6) {
+        0 => Tree::Leaf(compare),
+        1 => Tree::Any(vec![Tree::Leaf(long), Tree::Leaf(compare)]),
+        2 => Tree::Constant(random.below(2) == 0),
+        _ if flags.is_none() => return None,
+        _ => Tree::Constant(true),
+    };
+    Some(Filter { flags, tree })
 }
 
 /// What is patched together from templates is, byte for byte, what the assembler makes
