@@ -164,6 +164,13 @@ impl<'a> Reader<'a> {
                 None => bail!("`{aggregate}` asks for a field that there is not"),
             }
         }
+        if let Some(float) = fields.infos.iter().find(|info| info.field_type.is_float()) {
+            bail!(
+                "`{}` is a floating point number, which is neither added up nor a key; \
+                 `capriole record` shows each",
+                float.name
+            );
+        }
         fields.fetch.recorded = fields.fetch.fields.len();
         let Some(filter) = &spec.filter else {
             return Ok(fields);
@@ -208,19 +215,31 @@ impl<'a> Reader<'a> {
                 .map_err(|error| anyhow!("{error}"))?;
             return typed(&found, site);
         }
-        let field_type = match is_untyped_result(argument) {
+        let (field_type, vector) = match is_untyped_result(argument) {
             true => self.result_type(site)?,
-            false => argument.known_type().unwrap_or(FieldType::X64),
+            false => {
+                let known = argument.known_type().unwrap_or(FieldType::X64);
+                (known, known.is_float())
+            }
         };
+        let result = argument.fetch.base == Base::Retval && argument.fetch.derefs.is_empty();
+        if result && vector {
+            let field = Field {
+                source: Source::Vector(0),
+                pointers: Vec::new(),
+                content: content(field_type)?,
+            };
+            return Ok((field, field_type));
+        }
         let field = known(&argument.fetch, field_type, site, 0)?;
         Ok((field, field_type))
     }
 
     /// The type of what the function of an exit returns: that of the source, if debug
-    /// information tells.
-    fn result_type(&mut self, site: &'a Site) -> anyhow::Result<FieldType> {
+    /// information tells; and whether it is in a vector register.
+    fn result_type(&mut self, site: &'a Site) -> anyhow::Result<(FieldType, bool)> {
         let Some(leaving) = &site.leaving else {
-            return Ok(FieldType::X64);
+            return Ok((FieldType::X64, false));
         };
         let entry = site.object.link(leaving.function);
         let returned = self.debug_of(site).and_then(|debug| {
@@ -228,12 +247,13 @@ impl<'a> Reader<'a> {
             Ok(debug.returned(&place)?)
         });
         match returned {
-            Ok(Returned::Number(field_type)) => Ok(field_type),
+            Ok(Returned::Number(field_type)) => Ok((field_type, false)),
+            Ok(Returned::Vector(field_type)) => Ok((field_type, true)),
             Ok(Returned::Floating(c_type)) => bail!(
-                "the function returns `{c_type}`, and floating point results cannot be read \
-                 yet; $retval:x64 is whatever rax holds"
+                "the function returns `{c_type}`; of floating point results only `float` and \
+                 `double`, which are in xmm0, can be read; $retval:x64 is whatever rax holds"
             ),
-            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok(FieldType::X64),
+            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok((FieldType::X64, false)),
         }
     }
 
@@ -332,6 +352,10 @@ impl Fields {
         operand: &Operand,
     ) -> anyhow::Result<Condition> {
         let own = self.infos.iter().rposition(|info| info.name == name);
+        let float = own.is_some_and(|index| self.infos[index].field_type.is_float());
+        if float {
+            bail!("the filter asks for `{name}`, a floating point number, which is not compared");
+        }
         let subject = match (own, name) {
             (Some(index), _) => Subject::Field(index),
             (None, "tid" | "common_pid") => Subject::Thread,
@@ -480,6 +504,7 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
     let mut pointers = Vec::new();
     let source = match &asked.base {
         Base::Register(gpr) => Source::Register(register(*gpr)),
+        Base::Vector(number) => Source::Vector(*number),
         Base::Argument(number) => match Gpr::of_argument(*number) {
             Some(gpr) => Source::Register(register(gpr)),
             None if site.offset == 0 => {

@@ -334,7 +334,6 @@ fn what_cannot_be_known_at_a_return_is_refused() {
             "the arguments of a function are not known at its return",
         ),
         ("r :whole x", "variables are not known at a return"),
-        ("r :floating $retval", "the function returns `double`"),
         ("r :whole+4", "retprobe address must be a function entry"),
     ] {
         let said = refused(event);

@@ -12,6 +12,9 @@ use std::str::FromStr;
 pub enum Base {
     /// `%di`, `%rdi`: all 64 bits of the register.
     Register(Gpr),
+    /// `%xmm0` to `%xmm15`: the low 64 bits of the vector register, in which a floating point
+    /// number is. Never dereferenced. (The kernel does not read them.)
+    Vector(u8),
     /// `$arg1` and so on, from 1: an integer or pointer argument of the function. The first six
     /// are in registers, see [`Gpr::of_argument`], the others on the stack.
     Argument(u8),
@@ -92,11 +95,13 @@ impl Fetch {
             )
     }
 
-    /// The type if none is given: `string` for `$comm` and texts, `x64` for the others. `None`
+    /// The type if none is given: `string` for `$comm` and texts, `f64` for `%xmm0` and so on,
+    /// `x64` for the others. `None`
     /// where debug information tells it.
     pub fn default_type(&self) -> Option<FieldType> {
         match self.base {
             Base::Comm | Base::Text(_) => Some(FieldType::STRING),
+            Base::Vector(_) => Some(FieldType::F64),
             Base::AllArguments => None,
             Base::Variable(_) if self.derefs.is_empty() => None,
             _ => Some(FieldType::X64),
@@ -115,6 +120,7 @@ impl fmt::Display for Base {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Base::Register(register) => write!(f, "{register}"),
+            Base::Vector(number) => write!(f, "%xmm{number}"),
             Base::Argument(number) => write!(f, "$arg{number}"),
             Base::AllArguments => f.write_str("$arg*"),
             Base::Retval => f.write_str("$retval"),

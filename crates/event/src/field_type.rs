@@ -18,6 +18,8 @@ pub enum Shown {
     Character,
     /// `symbol`: the function that the address lies in.
     Symbol,
+    /// `f32`, `f64`: a floating point number (IEEE 754). The kernel has no such types.
+    Float,
 }
 
 /// Which bits of a number are the field. `1 <= width` and `width + offset <=` the bits of the
@@ -52,7 +54,7 @@ pub enum Element {
 /// The type behind the colon of a fetch argument.
 ///
 /// `Display` and [`FromStr`] are the kernel's spelling: `u32`, `s8`, `x64`, `char`, `string`,
-/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`.
+/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and `f32`, `f64`, which it has not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
     /// Of each element.
@@ -65,8 +67,8 @@ pub struct FieldType {
 const MAX_COUNT: u64 = 64;
 
 /// The help for a type that there is not.
-const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, char, string, ustring, symbol, \
-     bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
+const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, char, string, ustring, \
+     symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
 
 impl FieldType {
     /// `x64`: a register or 8 bytes of memory, unless a type is given.
@@ -99,11 +101,32 @@ impl FieldType {
         count: None,
     };
 
+    /// `f64`
+    pub const F64: FieldType = FieldType {
+        element: Element::Number {
+            shown: Shown::Float,
+            bytes: 8,
+            bits: None,
+        },
+        count: None,
+    };
+
     /// `string`
     pub const STRING: FieldType = FieldType {
         element: Element::String { user: false },
         count: None,
     };
+
+    /// Whether it is a floating point number, or several.
+    pub fn is_float(&self) -> bool {
+        matches!(
+            self.element,
+            Element::Number {
+                shown: Shown::Float,
+                ..
+            }
+        )
+    }
 
     /// Whether there is a string in it, so that its length is known only when it is read.
     pub fn is_string(&self) -> bool {
@@ -177,9 +200,11 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
                 Some('u') => Shown::Unsigned,
                 Some('s') => Shown::Signed,
                 Some('x') => Shown::Hexadecimal,
+                Some('f') => Shown::Float,
                 _ => return unknown(TYPES),
             };
             match &name[1..] {
+                "8" | "16" if shown == Shown::Float => return unknown(TYPES),
                 "8" => number(shown, 1),
                 "16" => number(shown, 2),
                 "32" => number(shown, 4),
@@ -246,6 +271,7 @@ impl fmt::Display for Element {
                 Shown::Unsigned => ('u', u16::from(bytes) * 8),
                 Shown::Signed => ('s', u16::from(bytes) * 8),
                 Shown::Hexadecimal => ('x', u16::from(bytes) * 8),
+                Shown::Float => ('f', u16::from(bytes) * 8),
             },
         };
         write!(f, "{letter}{bits}")

@@ -242,7 +242,7 @@ fn errors() {
         "%sil",
         "%ip",
         "%flags",
-        "%xmm0",
+        "%xmm16",
         "%di,%si",
         "%di)",
         "@main",

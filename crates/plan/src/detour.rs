@@ -17,7 +17,8 @@
 //!                 jmp resume
 //! ```
 //!
-//! There is no call, lock, system call or vector register on the hot path, and no
+//! There is no call, lock or system call on the hot path, no vector register is changed (and
+//! none read, unless it is a field), and no
 //! memory is touched but session memory, the thread's own `struct rseq` and thread
 //! id, and the stack below the stack pointer.
 //!
@@ -151,8 +152,9 @@ impl Counters {
 pub struct Record {
     /// The event's id in the trace.
     pub event: u32,
-    /// 64-bit general registers as they are at the site, in the order of the fields; at
-    /// most eleven different ones in all records of a site.
+    /// 64-bit general registers as they are at the site, or xmm registers, of which the low 64
+    /// bits are meant, in the order of the fields; at most eleven different general ones in all
+    /// records of a site.
     pub fields: Vec<Register>,
     /// When it is recorded; always, if there is none.
     pub filter: Option<Filter>,

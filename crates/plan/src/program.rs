@@ -41,6 +41,8 @@ const HEADER: u64 = capriole_ring::layout::record::FIELDS as u64;
 pub enum Source {
     /// A 64-bit general register, as it is at the site.
     Register(Register),
+    /// The low 64 bits of a vector register, xmm0 to xmm15, as it is at the site.
+    Vector(u8),
     /// A number.
     Immediate(u64),
     /// The name of the thread.
@@ -203,10 +205,11 @@ mod step {
     pub const UNREADABLE: u8 = 22;
     pub const NARROW: u8 = 23;
     pub const LATENCY: u8 = 24;
+    pub const VECTOR: u8 = 25;
 }
 
 /// The numbers of this format, by their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 40] = [
+pub const NUMBERS: [(&str, u64); 41] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
     ("STEP_REGISTER", step::REGISTER as u64),
@@ -240,6 +243,7 @@ pub const NUMBERS: [(&str, u64); 40] = [
     ("STEP_UNREADABLE", step::UNREADABLE as u64),
     ("STEP_NARROW", step::NARROW as u64),
     ("STEP_LATENCY", step::LATENCY as u64),
+    ("STEP_VECTOR", step::VECTOR as u64),
     ("TALLY_ONE", tally::ONE as u64),
     ("TALLY_SUM", tally::SUM as u64),
     ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
@@ -325,14 +329,18 @@ impl Field {
             (Source::Register(register), Content::Number(width)) if self.pointers.is_empty() => {
                 Some((*register, width))
             }
+            (Source::Vector(number), Content::Number(width)) if self.pointers.is_empty() => {
+                Some((Register::XMM0 + u32::from(*number), width))
+            }
             _ => None,
         }
     }
 
-    /// The same, for code that looks at registers as they are. The stack pointer has moved
-    /// in a detour; a record has what it was.
+    /// The same, for code that calculates with registers as they are. The stack pointer has
+    /// moved in a detour; a record has what it was.
     fn register(&self) -> Option<(Register, Width)> {
-        self.recordable().filter(|(r, _)| *r != Register::RSP)
+        let register = self.recordable();
+        register.filter(|(r, _)| *r != Register::RSP && !r.is_xmm())
     }
 
     /// Whether it may turn out not to be readable.
@@ -376,7 +384,8 @@ impl Fetch {
             // A detour needs some registers to work with.
             let asked = straight.iter().flat_map(Filter::registers);
             let all: BTreeSet<Register> = fields.iter().copied().chain(asked).collect();
-            if all.len() <= MOST_REGISTERS {
+            let all = all.iter().filter(|register| !register.is_xmm());
+            if all.count() <= MOST_REGISTERS {
                 return Ok(Work::Record(Record {
                     event,
                     fields,
@@ -599,6 +608,10 @@ impl<'a> Builder<'a> {
             Source::Register(register) => self.steps.push(Step {
                 a: register.number() as u8,
                 ..step(step::REGISTER)
+            }),
+            Source::Vector(number) => self.steps.push(Step {
+                a: *number,
+                ..step(step::VECTOR)
             }),
             Source::Immediate(value) => self.steps.push(Step {
                 value: *value,

@@ -269,6 +269,21 @@ static u64 read_memory(u64 to, u64 from, u64 size)
 	return result < 0 ? 0 : (u64)result;
 }
 
+/* The low half of a vector register, which is what it was at the site: the resident is
+ * compiled for general registers only, and the kernel keeps them. */
+static u64 vector(u32 number)
+{
+	u64 value;
+#define XMM(n) \
+	case n: __asm__ volatile("movq %%xmm" #n ", %0" : "=r"(value)); return value;
+	switch (number & 15) {
+	XMM(0) XMM(1) XMM(2) XMM(3) XMM(4) XMM(5) XMM(6) XMM(7)
+	XMM(8) XMM(9) XMM(10) XMM(11) XMM(12) XMM(13) XMM(14) XMM(15)
+	}
+#undef XMM
+	return 0;
+}
+
 /* What is known while a program runs. */
 struct state {
 	const u64 *registers;
@@ -685,6 +700,10 @@ static u32 run(const struct program *program, struct state *state)
 				state->value = 0;
 				fault(state, step);
 			}
+			break;
+		case STEP_VECTOR:
+			state->bad = 0;
+			state->value = vector(step->a);
 			break;
 		case STEP_KEY:
 			state->key = state->at;

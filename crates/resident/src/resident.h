@@ -151,6 +151,8 @@ struct program {
 #define STEP_NARROW 23
 /* How long ago the call began whose function has the number `value`: time stamps. */
 #define STEP_LATENCY 24
+/* The low half of the vector register with the number `a`. */
+#define STEP_VECTOR 25
 
 #define TEST_BYTES 15
 #define TEST_SIGNED 16

@@ -17,6 +17,10 @@ pub enum Value<'a> {
     Signed(i64),
     /// A number that is shown in hexadecimal (`x8` to `x64`).
     Hexadecimal(u64),
+    /// A floating point number of 32 bits (`f32`).
+    Single(f32),
+    /// A floating point number of 64 bits (`f64`).
+    Double(f64),
     /// A character, in whatever encoding the program has (`char`).
     Character(u8),
     /// An address (`symbol`).
@@ -202,6 +206,8 @@ fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'stati
         Shown::Hexadecimal => Value::Hexadecimal(plain),
         Shown::Character => Value::Character(plain as u8),
         Shown::Symbol => Value::Symbol(plain),
+        Shown::Float if bytes == 4 => Value::Single(f32::from_bits(plain as u32)),
+        Shown::Float => Value::Double(f64::from_bits(plain)),
     }
 }
 

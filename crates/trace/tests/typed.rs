@@ -260,6 +260,8 @@ fn babeltrace_value(element: Element, value: &Owned) -> String {
         Owned::Unsigned(value) => value.to_string(),
         Owned::Signed(value) => value.to_string(),
         Owned::Hexadecimal(value) | Owned::Symbol(value) => format!("0x{value:X}"),
+        Owned::Single(bits) => f32::from_bits(*bits).to_string(),
+        Owned::Double(bits) => f64::from_bits(*bits).to_string(),
         Owned::Character(value) => value.to_string(),
         Owned::Text(text) => format!("\"{}\"", String::from_utf8(text.clone()).unwrap()),
         Owned::Array(values) if matches!(values[0], Owned::Character(_)) => {
@@ -375,7 +377,7 @@ fn babeltrace_reads_every_type() {
         let event = &typed::events()[own.1];
         let (_, rest) = line.split_once("] ").unwrap();
         let mut rest = rest.replace("_align = [ ], ", "");
-        for n in 2..5 {
+        for n in 2..7 {
             rest = rest.replace(&format!("_align_{n} = [ ], "), "");
         }
         let rest = without_stale_text(&rest);

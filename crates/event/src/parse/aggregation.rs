@@ -181,6 +181,10 @@ fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String)> {
             let help = format!("give it the type u64, or make it a key: by {word}");
             Some(("is a symbol", help))
         }
+        Shown::Float => {
+            let help = "only whole numbers are added up; `capriole record` shows each".to_string();
+            Some(("is a floating point number", help))
+        }
         Shown::Unsigned | Shown::Signed | Shown::Hexadecimal => None,
     }
 }

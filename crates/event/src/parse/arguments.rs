@@ -273,6 +273,19 @@ fn check(
             return error(type_at, message, "leave the type out".to_string());
         }
         Base::Comm | Base::Text(_) => return Ok(()),
+        Base::Vector(_) if !fetch.derefs.is_empty() => {
+            let message = "there is no address in a vector register";
+            let help = "write the register alone, as in %xmm0:f64";
+            return error(argument.at, message, help.to_string());
+        }
+        Base::Argument(_)
+            if fetch.derefs.is_empty() && field_type.is_some_and(|t| t.is_float()) =>
+        {
+            let message = format!("{fetch} is an integer or pointer argument");
+            let help = "floating point arguments are counted by themselves: the first is \
+                        %xmm0:f64, the eighth %xmm7:f64; debug information knows them by name";
+            return error(type_at, &message, help.to_string());
+        }
         _ => {}
     }
     let Some(field_type) = field_type.filter(|_| !fetch.is_memory()) else {

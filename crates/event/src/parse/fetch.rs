@@ -106,6 +106,11 @@ fn register(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
     if let Some(register) = Gpr::from_name(name) {
         return Ok(Base::Register(register));
     }
+    let vector = |number: &&str| number.len() < 3 && !number.starts_with('0') || *number == "0";
+    let vector = name.strip_prefix("xmm").filter(vector);
+    if let Some(number @ 0..16) = vector.and_then(|number| number.parse().ok()) {
+        return Ok(Base::Vector(number));
+    }
     let help = match (name, Gpr::from_part(name)) {
         ("ip" | "rip" | "eip", _) => {
             "the place of an event is known: it is in the trace's description".to_string()
@@ -120,7 +125,7 @@ fn register(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
             format!("write {register}:u{} for its lower bits", bytes * 8)
         }
         _ if name.starts_with("xmm") || name.starts_with("ymm") || name.starts_with("st") => {
-            "floating point registers are not read".to_string()
+            "of floating point registers %xmm0 to %xmm15 can be read, 32 or 64 bits".to_string()
         }
         _ => REGISTERS.to_string(),
     };

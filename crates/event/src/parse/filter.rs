@@ -183,6 +183,13 @@ impl Parser<'_> {
                     element: Element::String { .. },
                     ..
                 }) => Ok(Kind::Text),
+                Some(float) if float.is_float() => {
+                    let message = format!(
+                        "illegal operation for field type: {field} is a floating point number"
+                    );
+                    let help = "floating point numbers are recorded, and not compared";
+                    Err(self.error(at, message, help))
+                }
                 Some(_) => Ok(Kind::Number),
                 None => Ok(Kind::Unknown),
             };

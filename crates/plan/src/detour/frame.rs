@@ -274,6 +274,14 @@ impl Frame {
                 )?)?;
                 continue;
             }
+            if field.is_xmm() {
+                // Whoever comes here has changed none: the resident has no vector registers.
+                Frame::move_stack(a, -8)?;
+                let to = at(Register::RSP, 0);
+                let code = Code::Movq_xmmm64_xmm;
+                a.add_instruction(Instruction::with2(code, to, *field)?)?;
+                continue;
+            }
             match self.slot(*field) {
                 Some(slot) => a.add_instruction(Instruction::with1(
                     Code::Push_rm64,

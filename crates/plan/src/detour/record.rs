@@ -86,6 +86,9 @@ pub(super) fn hot(
                 a.add_instruction(load(R::RAX, at(R::RSP, saved))?)?;
                 a.add_instruction(store(to, R::RAX)?)?;
             }
+            None if field.is_xmm() => {
+                a.add_instruction(Instruction::with2(Code::Movq_xmmm64_xmm, to, *field)?)?;
+            }
             None => a.add_instruction(store(to, *field)?)?,
         }
     }

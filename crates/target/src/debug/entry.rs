@@ -102,7 +102,7 @@ impl<'a> Debug<'a> {
                         }
                         Class::Vector => {
                             vector += 1;
-                            Place::Vector
+                            Place::Vector(u8::try_from(vector - 1).ok())
                         }
                         Class::Nothing => Place::Missing,
                     };
@@ -123,6 +123,15 @@ impl<'a> Debug<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Whether what a function returns, of this type, begins in a vector register.
+    pub(super) fn returned_in_vector(&self, kind: Option<DieKey>) -> Result<bool, DebugError> {
+        let passed = self.passing(kind)?;
+        Ok(matches!(
+            passed,
+            Some(Passed::Registers(_, [Class::Vector, _]))
+        ))
     }
 
     fn follows_convention(&self, function: &Die<'a>) -> bool {

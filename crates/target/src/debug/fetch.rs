@@ -136,6 +136,11 @@ impl<'a> Debug<'a> {
         };
         match self.shape(thing.kind)? {
             Shape::Base {
+                encoding: dw::DW_ATE_float,
+                size: size @ (4 | 8),
+                ..
+            } => self.as_number(thing, number(Shown::Float, size as u8)),
+            Shape::Base {
                 encoding: dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_decimal_float,
                 size,
                 ..
@@ -190,6 +195,11 @@ impl<'a> Debug<'a> {
                 let count = count.filter(|count| (1..=MOST_ELEMENTS).contains(count));
                 let count = count.ok_or_else(refused)?;
                 let inner = match self.shape(element)? {
+                    Shape::Base {
+                        encoding: dw::DW_ATE_float,
+                        size: size @ (4 | 8),
+                        ..
+                    } => (Some(Shown::Float), size),
                     Shape::Base { encoding, size, .. }
                         if !matches!(
                             encoding,
@@ -360,7 +370,14 @@ impl<'a> Debug<'a> {
             Place::Register { register, at } => (Sum::of(Start::Register(register)), at),
             Place::Value { value, at } => (value, at),
             Place::Pieces { .. } => return Err(Refusal::Pieces(of())),
-            Place::Vector => return Err(Refusal::VectorRegister(of())),
+            Place::Vector(Some(number)) if part.is_none() => {
+                let fetch = Fetch {
+                    base: Base::Vector(number),
+                    derefs: Vec::new(),
+                };
+                return Ok(typed(fetch, false, wanted, c_type));
+            }
+            Place::Vector(_) => return Err(Refusal::VectorRegister(of())),
             Place::Missing => {
                 return Err(Refusal::OptimisedOut {
                     name: of(),
@@ -373,6 +390,8 @@ impl<'a> Debug<'a> {
         let (first, width) = match part {
             Some((first, width)) => (first.saturating_add(at.saturating_mul(8)), width),
             None if at == 0 => return Ok(typed(fetch, link_address, wanted, c_type)),
+            // The upper half of a register is no field of its own.
+            None if shown == Shown::Float => return Err(Refusal::Pieces(of())),
             None => (at.saturating_mul(8), u64::from(bytes) * 8),
         };
         if first.saturating_add(width) > 64 || width == 0 {

@@ -124,7 +124,8 @@ fn shown(place: &Place) -> String {
                 .collect();
             pieces.join(", ")
         }
-        Place::Vector => "vector register".to_owned(),
+        Place::Vector(Some(number)) => format!("%xmm{number}"),
+        Place::Vector(None) => "vector register".to_owned(),
         Place::Missing => "optimised out".to_owned(),
     }
 }

@@ -9,7 +9,7 @@ use gimli::{AttributeValue, DieReference, Expression, Operation, constants as dw
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
-use super::place::{Place, Start, Sum, general};
+use super::place::{Place, Start, Sum, general, vector};
 use super::units::{Bytes, Debug, DieKey};
 
 /// What an expression is evaluated for.
@@ -118,7 +118,7 @@ impl<'a> Debug<'a> {
                 Operation::Register { register } => {
                     current = Some(match general(register) {
                         Some(register) => Place::Register { register, at: 0 },
-                        None => Place::Vector,
+                        None => Place::Vector(vector(register)),
                     });
                 }
                 Operation::StackValue => {

@@ -122,8 +122,9 @@ pub(super) enum Place {
     Value { value: Sum, at: u64 },
     /// Part here, part there: sizes in bytes and places. Meant is what is `at` bytes in.
     Pieces { pieces: Rc<[(u64, Place)]>, at: u64 },
-    /// In a vector or x87 register.
-    Vector,
+    /// In a vector register from its lowest byte on, or somewhere else in one, or in one of the
+    /// coprocessor.
+    Vector(Option<u8>),
     /// Optimised out.
     Missing,
 }
@@ -146,7 +147,8 @@ impl Place {
                 pieces,
                 at: moved(at),
             },
-            Place::Vector | Place::Missing => self,
+            Place::Vector(_) if bytes != 0 => Place::Vector(None),
+            Place::Vector(_) | Place::Missing => self,
         }
     }
 
@@ -172,6 +174,12 @@ impl Place {
         }
         self
     }
+}
+
+/// A vector register by its DWARF number (System V AMD64 psABI, figure 3.36).
+pub(super) fn vector(register: gimli::Register) -> Option<u8> {
+    let number = register.0.checked_sub(17).filter(|number| *number < 16)?;
+    u8::try_from(number).ok()
 }
 
 /// A general register by its DWARF number (System V AMD64 psABI, figure 3.36).

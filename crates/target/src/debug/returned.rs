@@ -16,11 +16,14 @@ pub enum Returned {
     /// A number or an address in `rax`: numbers by sign and size, `bool` as `u8`, `char` as a
     /// character, enumerations as numbers, pointers and references as `x64`.
     Number(FieldType),
-    /// A floating point number, in a vector register or that of the coprocessor; with its
-    /// type in the source.
+    /// In the low half of `xmm0`: `float` and `double`, and of a structure of at most 16 bytes
+    /// that begins with such numbers the first eight bytes, as `x64`.
+    Vector(FieldType),
+    /// A floating point number that is elsewhere (`long double` is in a register of the
+    /// coprocessor), or of another kind (complex, decimal); with its type in the source.
     Floating(String),
-    /// A structure or something else of a kind that does not tell what `rax` is: if the
-    /// structure is large it is its address.
+    /// A structure or something else of a kind that does not tell what `rax` is: of a small
+    /// structure the first eight bytes, of a large one its address.
     Other(String),
 }
 
@@ -58,6 +61,18 @@ impl Debug<'_> {
         Ok(match self.shape(Some(kind))? {
             Shape::Void => Returned::Nothing,
             Shape::Base {
+                encoding: dw::DW_ATE_float,
+                size: size @ (4 | 8),
+                ..
+            } => Returned::Vector(FieldType {
+                element: Element::Number {
+                    shown: Shown::Float,
+                    bytes: size as u8,
+                    bits: None,
+                },
+                count: None,
+            }),
+            Shape::Base {
                 encoding: dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_imaginary_float,
                 ..
             } => Returned::Floating(c_type()),
@@ -65,6 +80,9 @@ impl Debug<'_> {
             Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
             Shape::Enumeration { size, signed } => number(of_sign(signed), size),
             Shape::Pointer { .. } | Shape::Reference { .. } => number(Shown::Hexadecimal, 8),
+            Shape::Record { .. } if self.returned_in_vector(Some(kind))? => {
+                Returned::Vector(FieldType::X64)
+            }
             Shape::Record { .. } | Shape::Array { .. } | Shape::Function | Shape::Other => {
                 Returned::Other(c_type())
             }

@@ -363,7 +363,7 @@ pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
         Place::Value { value, at: 0 } => Ok(value),
         Place::Register { .. } | Place::Value { .. } => Err(computed()),
         Place::Pieces { .. } => Err(Refusal::Pieces(text.to_owned())),
-        Place::Vector => Err(Refusal::VectorRegister(text.to_owned())),
+        Place::Vector(_) => Err(Refusal::VectorRegister(text.to_owned())),
         Place::Missing => Err(Refusal::OptimisedOut {
             name: text.to_owned(),
             lines: Vec::new(),

@@ -245,6 +245,8 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
             let fits = value.unsigned_abs() <= MOST;
             put_number(lines, fits, |lines| lines.put_signed(value));
         }
+        Value::Single(value) => put_float(lines, value.is_finite(), &format!("{value:?}")),
+        Value::Double(value) => put_float(lines, value.is_finite(), &format!("{value:?}")),
         Value::Character(value) => put_string(lines, &[value]),
         Value::Text(text) => put_string(lines, text),
         Value::Symbol(address) => match symbols.find(address) {
@@ -272,6 +274,11 @@ fn put_hex(lines: &mut Lines<impl Write>, value: u64) {
     lines.put(b"\"");
     lines.put_hex(value);
     lines.put(b"\"");
+}
+
+/// JSON has no infinity, and nothing for what is no number: they are texts.
+fn put_float(lines: &mut Lines<impl Write>, finite: bool, shown: &str) {
+    put_number(lines, finite, |lines| lines.put(shown.as_bytes()));
 }
 
 fn put_number<W: Write>(lines: &mut Lines<W>, fits: bool, put: impl Fn(&mut Lines<W>)) {

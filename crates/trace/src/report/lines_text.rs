@@ -219,6 +219,9 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Hexadecimal(value) => lines.put_hex(value),
         Value::Unsigned(value) => lines.put_decimal(value, 1),
         Value::Signed(value) => lines.put_signed(value),
+        // As short as it can be without being another number.
+        Value::Single(value) => lines.put(format!("{value:?}").as_bytes()),
+        Value::Double(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Character(value) => put_quoted(lines, &[value], b'\''),
         Value::Text(text) => put_quoted(lines, text, b'"'),
         Value::Symbol(address) => match symbols.find(address) {

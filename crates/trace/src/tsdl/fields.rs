@@ -110,9 +110,17 @@ impl Writer<'_> {
     }
 }
 
-/// An integer type; sizes and alignment in bits.
+/// The type of a number; sizes and alignment in bits.
 fn integer(shown: Shown, size: u32, align: u32) -> String {
     let more = match shown {
+        // IEEE 754: the mantissa's digits count the one that is not stored, and the sign's bit
+        // takes its place.
+        Shown::Float => {
+            let (exponent, mantissa) = if size == 32 { (8, 24) } else { (11, 53) };
+            return format!(
+                "floating_point {{ exp_dig = {exponent}; mant_dig = {mantissa}; align = {align}; }}"
+            );
+        }
         Shown::Unsigned => "signed = false; base = 10;",
         Shown::Signed => "signed = true; base = 10;",
         Shown::Hexadecimal | Shown::Symbol => "signed = false; base = 16;",

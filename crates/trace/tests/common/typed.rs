@@ -15,6 +15,9 @@ pub enum Owned {
     Unsigned(u64),
     Signed(i64),
     Hexadecimal(u64),
+    /// The bits: what is no number is not even itself.
+    Single(u32),
+    Double(u64),
     Character(u8),
     Symbol(u64),
     Text(Vec<u8>),
@@ -27,6 +30,8 @@ pub fn owned(value: Value<'_>) -> Owned {
         Value::Unsigned(value) => Owned::Unsigned(value),
         Value::Signed(value) => Owned::Signed(value),
         Value::Hexadecimal(value) => Owned::Hexadecimal(value),
+        Value::Single(value) => Owned::Single(value.to_bits()),
+        Value::Double(value) => Owned::Double(value.to_bits()),
         Value::Character(value) => Owned::Character(value),
         Value::Symbol(value) => Owned::Symbol(value),
         Value::Text(text) => Owned::Text(text.to_vec()),
@@ -56,7 +61,7 @@ pub fn event(id: u32, name: &str, fields: &[&str], faults: bool) -> EventInfo {
 pub fn events() -> Vec<EventInfo> {
     let numbers = [
         "a:u8", "b:u16", "c:u32", "d:u64", "e:s8", "f:s16", "g:s32", "h:s64", "i:x8", "j:x16",
-        "k:x32", "l:x64", "m:symbol", "n:char",
+        "k:x32", "l:x64", "m:symbol", "n:char", "o:f32", "p:f64",
     ];
     let bits = [
         "a:b3@5/32",
@@ -76,6 +81,8 @@ pub fn events() -> Vec<EventInfo> {
         "h:b3@5/16[3]",
         "i:b8@0/8[64]",
         "j:s8[1]",
+        "k:f32[3]",
+        "l:f64[2]",
     ];
     let strings = [
         "path:string",
@@ -198,6 +205,14 @@ impl Maker {
         if self.plain && shown == Shown::Character {
             value = u64::from(b'a') + value % 26;
         }
+        if self.plain && shown == Shown::Float {
+            // Few digits, which all readers show.
+            let quarters = (value % 4_000) as f64 / 4.0 - 500.0;
+            value = match width {
+                32 => u64::from((quarters as f32).to_bits()),
+                _ => quarters.to_bits(),
+            };
+        }
         let around = match self.plain {
             true => u64::MAX,
             false => self.random.below(u64::MAX),
@@ -213,6 +228,8 @@ impl Maker {
             Shown::Hexadecimal => Owned::Hexadecimal(value),
             Shown::Character => Owned::Character(value as u8),
             Shown::Symbol => Owned::Symbol(value),
+            Shown::Float if width == 32 => Owned::Single(value as u32),
+            Shown::Float => Owned::Double(value),
         };
         (value, raw)
     }
