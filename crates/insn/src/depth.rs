@@ -23,11 +23,14 @@ use crate::jump_table::Resolution;
 pub(crate) struct Depths(BTreeMap<u64, Option<i64>>);
 
 impl Depths {
-    /// Follows the flow of a function, or of a part of one that is entered at its start.
-    pub(crate) fn of(code: &Code<'_>, flow: &FunctionFlow) -> Self {
+    /// Follows the flow of a function, or of a part of one that is entered at its start; and
+    /// from `labels`, to which it jumps in ways that are not followed, with the stack so deep.
+    pub(crate) fn of(code: &Code<'_>, flow: &FunctionFlow, labels: &[(u64, i64)]) -> Self {
         let mut depths = Self::default();
         let mut factory = InstructionInfoFactory::new();
-        let mut work = vec![(flow.extent().start, Some(0))];
+        let labels = labels.iter().map(|(label, depth)| (*label, Some(*depth)));
+        let mut work: Vec<_> = labels.collect();
+        work.push((flow.extent().start, Some(0)));
         while let Some((at, depth)) = work.pop() {
             // What was known once is changed once at most: to what is not known.
             let depth = match depths.0.get(&at) {
@@ -138,7 +141,7 @@ mod tests {
     fn depths(bytes: &[u8]) -> Depths {
         let code = Code::new(bytes, START);
         let flow = FunctionFlow::analyse(&code, &code.extent()).unwrap();
-        Depths::of(&code, &flow)
+        Depths::of(&code, &flow, &[])
     }
 
     fn depth_at(bytes: &[u8], offset: u64) -> Option<i64> {

@@ -6,7 +6,8 @@
 //!   [`ExitKind::Return`].
 //! * A direct jump, conditional or not, to code that is no part of the function,
 //!   and an indirect one that cannot lead into the function, is an
-//!   [`ExitKind::TailCall`]. By a conditional one control leaves only if the
+//!   [`ExitKind::TailCall`]. With something of the function's own on the stack an indirect
+//!   jump stays inside (a computed `goto`), wherever it may lead to. By a conditional one control leaves only if the
 //!   flags are such: [`Exit::condition`].
 //! * Control may run past the function's last instruction into another function, in
 //!   assembly (`__memcpy_chk` of the C library runs on into `memcpy`). That is a tail
@@ -28,13 +29,15 @@
 //! `ret`s that nothing leads to are in [`Exits::unreached`]. If some indirect jump
 //! of the function is not understood, it may lead there, and they count as exits.
 
+use std::cell::LazyCell;
+
 use iced_x86::{ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use thiserror::Error;
 
 use crate::decode::{Code, Extent, is_nop};
 use crate::depth::{Depths, grows};
 use crate::flow::{FlowError, FunctionFlow, Hints, ReadMemory};
-use crate::jump_table::Resolution;
+use crate::jump_table::{IndirectJump, Resolution};
 use crate::sweep::{Kind, Record};
 use crate::targets::Targets;
 
@@ -175,9 +178,11 @@ impl Exits {
         };
         let flows = function.flows()?;
         let mut found = Self::default();
-        let unknown = function.indirect(&flows, &mut found);
+        // Most functions have nothing that asks for them.
+        let depths: Lazy<'_> = LazyCell::new(Box::new(|| function.depths(&flows)));
+        let unknown = function.indirect(&flows, &depths, &mut found);
         for flow in &flows {
-            function.direct(flow, unknown, &mut found);
+            function.direct(flow, &depths, unknown, &mut found);
         }
         found.exits.sort_unstable();
         found.exits.dedup();
@@ -194,6 +199,9 @@ impl Exits {
         self.exits.is_empty() && self.undecided.is_empty()
     }
 }
+
+/// How deep the stack is in a function, found out if somebody asks.
+type Lazy<'a> = LazyCell<Depths, Box<dyn FnOnce() -> Depths + 'a>>;
 
 struct Function<'a> {
     code: &'a Code<'a>,
@@ -266,12 +274,44 @@ impl Function<'_> {
         Ok(flows)
     }
 
+    /// How deep the stack is in the first part. (One that was split off is entered at any
+    /// depth.)
+    fn depths(&self, flows: &[FunctionFlow]) -> Depths {
+        let Some(flow) = flows.first() else {
+            return Depths::default();
+        };
+        let is_open = |jump: &&IndirectJump| !matches!(jump.resolution, Resolution::Table { .. });
+        let open = || flow.indirect_jumps().iter().filter(is_open);
+        let depths = Depths::of(self.code, flow, &[]);
+        // Where computed gotos lead, the stack is as deep as where they stand.
+        let mut kept = open().filter_map(|jump| depths.at(jump.address).filter(|d| *d != 0));
+        let Some(depth) = kept
+            .next()
+            .filter(|depth| kept.all(|other| other == *depth))
+        else {
+            return depths;
+        };
+        let mut labels = Vec::new();
+        let mut rest = Extent::new(flow.extent().start.saturating_add(1), flow.extent().end);
+        while let Some(label) = self.around.targets.and_then(|t| t.pointed_in(rest)) {
+            labels.push((label, depth));
+            rest = Extent::new(label + 1, rest.end);
+        }
+        Depths::of(self.code, flow, &labels)
+    }
+
     /// Indirect jumps. Returns whether one of them may lead anywhere in the function.
-    fn indirect(&self, flows: &[FunctionFlow], found: &mut Exits) -> bool {
+    fn indirect(&self, flows: &[FunctionFlow], depths: &Lazy<'_>, found: &mut Exits) -> bool {
         let mut unreached = Vec::new();
+        let mut stays = false;
         for flow in flows {
             for jump in flow.indirect_jumps() {
                 let at = jump.address;
+                let is_table = matches!(jump.resolution, Resolution::Table { .. });
+                if !is_table && depths.at(at).is_some_and(|depth| depth != 0) {
+                    stays = true;
+                    continue;
+                }
                 let leaves = match &jump.resolution {
                     Resolution::Table { targets, certain } => {
                         let mut certain = targets[..*certain].iter();
@@ -294,7 +334,7 @@ impl Function<'_> {
                 }
             }
         }
-        let unknown = !found.undecided.is_empty();
+        let unknown = stays || !found.undecided.is_empty();
         if unknown {
             // It may lead to these.
             for (at, leaves) in unreached {
@@ -325,7 +365,7 @@ impl Function<'_> {
     }
 
     /// Returns, direct jumps, and the ends. `unknown` says that everything may be reached.
-    fn direct(&self, flow: &FunctionFlow, unknown: bool, found: &mut Exits) {
+    fn direct(&self, flow: &FunctionFlow, depths: &Lazy<'_>, unknown: bool, found: &mut Exits) {
         let mut runs_on = None;
         let mut last = None;
         let mut last_end = flow.extent().start;
@@ -362,12 +402,6 @@ impl Function<'_> {
             last = Some(instruction);
         }
         let runs_on = runs_on.filter(|_| !self.holds(flow.extent().end));
-        // Most functions have neither of them.
-        let depths = match leaving.is_empty() && runs_on.is_none() {
-            true => Depths::default(),
-            false => Depths::of(self.code, flow),
-        };
-        // A part that was split off is entered at any depth.
         let is_first = self.parts.first() == Some(&flow.extent());
         for jump in &leaving {
             let at = jump.ip();

@@ -219,6 +219,37 @@ fn indirect_jumps_through_pointers_leave_if_none_leads_inside() {
     assert_eq!(found(Some(&targets)).undecided.len(), 1);
 }
 
+/// With something on the stack a jump through a pointer stays in the function, also where it
+/// is reached by such jumps only; without it may leave.
+#[test]
+fn a_computed_goto_is_no_exit() {
+    let found = |bytes: &[u8], labels: &[u64]| {
+        let mut text = bytes.to_vec();
+        text.resize(64, 0xcc);
+        let code = Code::new(&text, START);
+        let mut targets = Targets::new(code.extent());
+        labels
+            .iter()
+            .for_each(|label| targets.insert_pointer(START + label));
+        let around = Surroundings {
+            targets: Some(&targets),
+            ..Surroundings::NONE
+        };
+        let part = [Extent::new(START, START + bytes.len() as u64)];
+        let found = Exits::find(&code, &part, &around).unwrap();
+        let undecided = found.undecided.iter().map(|u| u.address() - START);
+        (told(&found), undecided.collect::<Vec<u64>>())
+    };
+    // push %rbx; jmp *%rax; jmp *%rax; pop %rbx; ret
+    let bytes = [0x53, 0xff, 0xe0, 0xff, 0xe0, 0x5b, 0xc3];
+    // Nobody knows with what on the stack the second one is reached.
+    assert_eq!(found(&bytes, &[]), (vec!["6r".to_owned()], vec![3]));
+    assert_eq!(found(&bytes, &[3, 5]), (vec!["6r".to_owned()], vec![]));
+    // push %rbx; jmp *%rax; pop %rbx; jmp *%rax
+    let bytes = [0x53, 0xff, 0xe0, 0x5b, 0xff, 0xe0];
+    assert_eq!(found(&bytes, &[3]), (vec![], vec![4]));
+}
+
 proptest! {
     /// Whatever the bytes are: exits are instructions that decoding finds, each is what it is
     /// said to be, and every return is told.
