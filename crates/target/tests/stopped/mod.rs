@@ -146,6 +146,8 @@ fn shown(bytes: &[u8], field: FieldType) -> String {
         Shown::Unsigned => value.to_string(),
         Shown::Hexadecimal | Shown::Symbol => format!("{value:#x}"),
         Shown::Character => format!("'{}'", char::from(value as u8)),
+        Shown::Float if size == 4 => f32::from_bits(value as u32).to_string(),
+        Shown::Float => f64::from_bits(value).to_string(),
     }
 }
 
