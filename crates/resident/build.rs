@@ -1,6 +1,6 @@
 //! Compiles and links the resident into one flat blob.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn run(command: &mut Command) {
@@ -13,11 +13,23 @@ fn run(command: &mut Command) {
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let cc = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    for file in ["resident.c", "resident.h", "entry.S", "resident.ld"] {
+    for file in [
+        "resident.c",
+        "resident.h",
+        "entry.S",
+        "resident.ld",
+        "returns.S",
+        "returns.h",
+        "returns.ld",
+    ] {
         println!("cargo:rerun-if-changed=src/{file}");
     }
     println!("cargo:rerun-if-env-changed=CC");
-    for (source, object) in [("src/entry.S", "entry.o"), ("src/resident.c", "resident.o")] {
+    for (source, object) in [
+        ("src/entry.S", "entry.o"),
+        ("src/resident.c", "resident.o"),
+        ("src/returns.S", "returns.o"),
+    ] {
         run(Command::new(&cc)
             .args("-c -std=gnu11 -O2 -g0 -Wall -Wextra -Werror -ffreestanding -fpie".split(' '))
             .args("-mgeneral-regs-only -mno-red-zone -fno-stack-protector".split(' '))
@@ -27,11 +39,21 @@ fn main() {
             .args([source, "-o"])
             .arg(out.join(object)));
     }
+    link(&out, "resident", &["entry.o", "resident.o"]);
+    link(&out, "returns", &["returns.o"]);
+}
+
+/// Makes the flat blob `NAME.bin` of objects, as `NAME.ld` says.
+fn link(out: &Path, name: &str, objects: &[&str]) {
+    let elf = out.join(format!("{name}.elf"));
     run(Command::new("ld")
-        .args("-m elf_x86_64 -static --no-warn-rwx-segments -T src/resident.ld -o".split(' '))
-        .arg(out.join("resident.elf"))
-        .args([out.join("entry.o"), out.join("resident.o")]));
+        .args("-m elf_x86_64 -static --no-warn-rwx-segments -T".split(' '))
+        .arg(format!("src/{name}.ld"))
+        .arg("-o")
+        .arg(&elf)
+        .args(objects.iter().map(|object| out.join(object))));
     run(Command::new("objcopy")
         .args("-O binary -j .blob".split(' '))
-        .args([out.join("resident.elf"), out.join("resident.bin")]));
+        .arg(&elf)
+        .arg(out.join(format!("{name}.bin"))));
 }

@@ -63,6 +63,7 @@ mod compiler;
 mod count;
 mod filter;
 mod frame;
+mod help;
 mod record;
 mod run;
 mod tally;
@@ -196,6 +197,16 @@ pub enum Work {
     /// Behind a system call that makes a thread, that is the new one, see
     /// `detour/unregister.rs`. Spoils the flags. Nothing where they are not used anyway.
     Unregister,
+    /// A routine is called that stays in the program longer than the detours do: it follows a
+    /// call, or answers an unwinder. It keeps all registers and the flags, and comes behind
+    /// what else the site has to do.
+    Help {
+        /// Address of the routine, which takes two words off the stack: how far the stack
+        /// pointer is below that of the site, and behind it the argument.
+        routine: u64,
+        /// What it is given.
+        argument: u64,
+    },
 }
 
 impl Work {
@@ -203,7 +214,11 @@ impl Work {
         match self {
             Work::Record(record) => &record.fields,
             Work::Tally(straight) => straight.registers(),
-            Work::Count { .. } | Work::Run { .. } | Work::Enter { .. } | Work::Unregister => &[],
+            Work::Count { .. }
+            | Work::Run { .. }
+            | Work::Enter { .. }
+            | Work::Unregister
+            | Work::Help { .. } => &[],
         }
     }
 
@@ -215,7 +230,7 @@ impl Work {
             Work::Count { filter, .. } | Work::Run { filter, .. } | Work::Enter { filter, .. } => {
                 filter.as_ref()
             }
-            Work::Unregister => None,
+            Work::Unregister | Work::Help { .. } => None,
         }
     }
 
@@ -224,7 +239,11 @@ impl Work {
         match self {
             Work::Run { program, .. } => Some(program),
             Work::Tally(straight) => Some(straight.program()),
-            Work::Record(_) | Work::Count { .. } | Work::Enter { .. } | Work::Unregister => None,
+            Work::Record(_)
+            | Work::Count { .. }
+            | Work::Enter { .. }
+            | Work::Unregister
+            | Work::Help { .. } => None,
         }
     }
 
@@ -242,7 +261,10 @@ impl Work {
 
     /// Whether it is done before registers are saved.
     fn is_early(&self) -> bool {
-        matches!(self, Work::Run { .. } | Work::Unregister)
+        matches!(
+            self,
+            Work::Run { .. } | Work::Unregister | Work::Help { .. }
+        )
     }
 }
 

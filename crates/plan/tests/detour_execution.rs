@@ -164,7 +164,11 @@ impl Case {
                 match work {
                     Work::Record(record) => record.event = 7777 + other,
                     Work::Count { counter, .. } => *counter = (*counter + 1) % GEOMETRY.counters,
-                    Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => {}
+                    Work::Run { .. }
+                    | Work::Tally(_)
+                    | Work::Enter { .. }
+                    | Work::Unregister
+                    | Work::Help { .. } => {}
                 }
             }
             let mut request = request(self);
@@ -334,7 +338,11 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                     counts[*counter as usize] += 1;
                     continue;
                 }
-                Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => {
+                Work::Run { .. }
+                | Work::Tally(_)
+                | Work::Enter { .. }
+                | Work::Unregister
+                | Work::Help { .. } => {
                     continue;
                 }
             };

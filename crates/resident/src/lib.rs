@@ -7,6 +7,8 @@
 //! crate holds the blob and fills in its configuration.
 #![forbid(unsafe_code)]
 
+pub mod returns;
+
 use capriole_ring::layout::Geometry;
 
 static BLOB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.bin"));

@@ -95,6 +95,13 @@ pub mod header {
     pub const STUBS_INODE: usize = 136;
     /// u64: the row that a batch of system calls in the target came to; 0: not yet.
     pub const BATCH: usize = 144;
+    /// u64: address of the region of followed calls; 0: none are followed.
+    pub const RETURNS: usize = 152;
+    /// u64: calls that were not followed, as there was no slot free; behind it u64: calls
+    /// that were followed and left without a return.
+    pub const RETURNS_MISSED: usize = 160;
+    /// The second of the two.
+    pub const RETURNS_ABANDONED: usize = 168;
     /// u32, a futex, on a line of its own: 1 while the reader sleeps and wants
     /// to be woken when a packet is closed.
     pub const READER_WAITING: usize = 192;
@@ -202,7 +209,7 @@ pub mod journal {
     /// u8: when it is written, among those of one site; they are taken back in the
     /// opposite order.
     pub const PHASE: usize = 9;
-    /// u8: [`CODE`], [`GUARD`] or [`REFERENCE`].
+    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`] or [`REFERENCE`].
     pub const KIND: usize = 10;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
@@ -222,6 +229,8 @@ pub mod journal {
     /// holds the inode of its file and its offset there, `AFTER` the device (major number
     /// above minor), and `DETOUR` the address of the word that says how far it is.
     pub const REFERENCE: u8 = 2;
+    /// A guard's that answers unwinders, which is taken back last of all.
+    pub const UNWINDER: u8 = 3;
 }
 
 /// Calls that are open: a slot for each, found by the stack pointer at the function's entry,
@@ -253,6 +262,42 @@ pub mod frame {
     /// Slots of a session that times calls: enough for a stack of 16 MiB. (No fewer: stack
     /// pointers whose upper bits are the same must not want the same slot.)
     pub const SLOTS: u32 = 1 << 20;
+}
+
+/// Calls whose return address is replaced: a slot for each, in a region of the program's own
+/// memory, found by where the return address stands.
+///
+/// ```text
+/// slot = ((address >> 4) + (address >> 21) * SPREAD) mod SLOTS, or one of the next WINDOW
+/// ```
+///
+/// The return address on the stack is replaced by that of the slot's stub. Several functions
+/// share a slot that are left for one another by a jump, and return at once.
+pub mod returns {
+    /// First word of the region's code.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"CPRUTRN1");
+    /// Slots: as many calls can be open at once.
+    pub const SLOTS: u64 = 1 << 17;
+    /// Bytes of a slot.
+    pub const SLOT_SIZE: u64 = 64;
+    /// Bytes of a slot's stub.
+    pub const STUB_SIZE: u64 = 16;
+    /// u64: where the return address stands; 0: the slot is free.
+    pub const ADDRESS: usize = 0;
+    /// u64: the original return address.
+    pub const ORIGINAL: usize = 8;
+    /// u64: how many functions return there; 0: nothing is to be run for them any more.
+    pub const CALLS: usize = 16;
+    /// [`MOST_CALLS`] × u64: what is to be run when they return, the outermost first.
+    pub const WORKS: usize = 24;
+    /// Functions that can share a slot.
+    pub const MOST_CALLS: u64 = 5;
+    /// Slots that are looked at, from an address's home on.
+    pub const WINDOW: u64 = 64;
+    /// What the upper bits of an address are multiplied with. So little that a stack of more
+    /// than 2 MiB goes on beside itself; odd, so that calls that are a power of two apart do
+    /// not meet; and prime.
+    pub const SPREAD: u64 = 1021;
 }
 
 /// A table's directory: a head, then a row for each key that there is room for.

@@ -209,6 +209,15 @@ pub(super) fn body(
             _ => None,
         });
     }
+    let mut helps = Vec::new();
+    for work in work {
+        helps.push(match work {
+            Work::Help { routine, argument } => {
+                Some(super::help::words(&mut a, *routine, *argument)?)
+            }
+            _ => None,
+        });
+    }
     let entry = mark(&mut a)?;
     let common = common_flags(work);
     let mut copies = a.create_label();
@@ -244,7 +253,12 @@ pub(super) fn body(
         bind(&mut a, &mut rejected)?;
         frame.restore(&mut a)?;
     }
-    for ((work, program), labels) in work.iter().zip(programs).zip(&mut labels) {
+    let early = work.iter().zip(programs).zip(helps);
+    for (((work, program), help), labels) in early.zip(&mut labels) {
+        if let Some(words) = help {
+            *labels = Some(super::help::early(&mut a, frame, words)?);
+            continue;
+        }
         if !work.is_early() {
             continue;
         }
@@ -306,7 +320,9 @@ pub(super) fn body(
                 super::count::locked(&mut a, frame, runtime, *counter)?
             }
             // They are early, or not there without restartable sequences.
-            (Work::Run { .. } | Work::Unregister | Work::Tally(_), ..) => continue,
+            (Work::Run { .. } | Work::Unregister | Work::Help { .. } | Work::Tally(_), ..) => {
+                continue;
+            }
         });
         bind(&mut a, &mut rejected)?;
     }

@@ -249,6 +249,10 @@ impl Compiler {
                 Work::Count { .. } => self.key.push(0),
                 Work::Unregister => self.key.push(u8::MAX),
                 Work::Enter { .. } => self.key.push(u8::MAX - 3),
+                Work::Help { routine, .. } => {
+                    self.key.push(u8::MAX - 4);
+                    self.key.extend(routine.to_le_bytes());
+                }
                 Work::Run { .. } => {
                     self.key.push(u8::MAX - 1);
                     self.key.extend(program.to_le_bytes());
@@ -345,6 +349,7 @@ impl Compiler {
                 (Work::Enter { call, .. }, _) => {
                     put(image, value, &above_pointer(*call).to_le_bytes());
                 }
+                (Work::Help { argument, .. }, _) => put(image, value, &argument.to_le_bytes()),
                 (Work::Unregister, _) => {}
             }
             if let Some(at) = part.locked {

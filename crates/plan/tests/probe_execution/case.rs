@@ -585,7 +585,11 @@ impl<'a> Prover<'a> {
                         records.push((record.event, record.fields.iter().map(value).collect()));
                     }
                     Work::Count { counter, .. } => counts[*counter as usize] += 1,
-                    Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => {}
+                    Work::Run { .. }
+                    | Work::Tally(_)
+                    | Work::Enter { .. }
+                    | Work::Unregister
+                    | Work::Help { .. } => {}
                 }
             }
         }
@@ -656,7 +660,11 @@ fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
             counter: (counter + 1 + other) % COUNTERS,
             filter: filter.clone(),
         },
-        Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => work.clone(),
+        Work::Run { .. }
+        | Work::Tally(_)
+        | Work::Enter { .. }
+        | Work::Unregister
+        | Work::Help { .. } => work.clone(),
     };
     work.iter().map(change).collect()
 }

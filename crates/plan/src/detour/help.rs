@@ -1,0 +1,66 @@
+//! The code that calls a routine of the region of followed calls.
+//!
+//! ```text
+//!         push $128                     how far the stack pointer was moved, or 0
+//!         push argument(%rip)
+//!         call *routine(%rip)
+//!         lea  16(%rsp), %rsp
+//! ```
+//!
+//! The routine keeps all registers and the flags, and may be anywhere: it stays mapped when
+//! the detours are not any more. What an entry's events record of the stack is as it was if
+//! this comes last.
+
+use super::assemble::{Labels, mark};
+use super::frame::{Frame, RED_ZONE};
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction};
+
+/// The words with the addresses of the routine and of its argument.
+pub(super) struct Words {
+    routine: CodeLabel,
+    argument: CodeLabel,
+    /// Behind the argument.
+    behind: CodeLabel,
+}
+
+/// The words.
+pub(super) fn words(
+    a: &mut CodeAssembler,
+    routine: u64,
+    argument: u64,
+) -> Result<Words, IcedError> {
+    let word = |a: &mut CodeAssembler, value| -> Result<CodeLabel, IcedError> {
+        let label = mark(a)?;
+        a.dq(&[value])?;
+        Ok(label)
+    };
+    Ok(Words {
+        routine: word(a, routine)?,
+        argument: word(a, argument)?,
+        behind: mark(a)?,
+    })
+}
+
+/// The call.
+pub(super) fn early(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    words: Words,
+) -> Result<Labels, IcedError> {
+    let begin = mark(a)?;
+    let below = if frame.red_zone { RED_ZONE } else { 0 };
+    a.add_instruction(Instruction::with1(Code::Pushq_imm32, below)?)?;
+    a.push(qword_ptr(words.argument))?;
+    a.call(qword_ptr(words.routine))?;
+    Frame::move_stack(a, 16)?;
+    let done = mark(a)?;
+    Ok(Labels {
+        begin,
+        done,
+        value: (words.behind, 8),
+        sequence: None,
+        locked: None,
+        more: Vec::new(),
+    })
+}

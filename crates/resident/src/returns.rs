@@ -1,0 +1,151 @@
+//! The region of followed calls: memory of the program's own in which return addresses are
+//! kept that were replaced, and through which the functions return.
+//!
+//! ```text
+//! 0          header, a page that can be written: the address of two counters
+//! 0x1000     code, a page: what an entry does, where a return goes on (returns.S)
+//! 0x2000     stubs, 16 bytes for each slot: where a followed call returns to
+//! 0x202000   slots, 64 bytes each
+//! ```
+//!
+//! Code and stubs are read and executed, the rest is read and written. The memory is private:
+//! a forked child has its own, which fits its own copy of the stacks. And it stays mapped when
+//! all else is taken out, because a return address may have been copied to where nobody finds
+//! it.
+
+use capriole_ring::layout::returns::{SLOT_SIZE, SLOTS, STUB_SIZE};
+
+static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/returns.bin"));
+
+/// Byte offset of the code; what is before is the header.
+pub const CODE_OFFSET: u64 = 0x1000;
+/// Byte offset of the stubs.
+pub const STUBS_OFFSET: u64 = 0x2000;
+/// Byte offset of the slots.
+pub const SLOTS_OFFSET: u64 = STUBS_OFFSET + SLOTS * STUB_SIZE;
+/// Bytes of a region.
+pub const SIZE: u64 = SLOTS_OFFSET + SLOTS * SLOT_SIZE;
+/// Byte offset, in the header, of the address of the counters: u64 calls that were missed,
+/// u64 calls that were abandoned.
+pub const COUNTERS: u64 = 8;
+
+/// Where the first of the words stands, in the code, that tell where everything is.
+const HEAD: usize = 8;
+
+/// Addresses in a region that stands somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entries {
+    /// Called when a function is entered that is to be followed.
+    pub follow: u64,
+    /// Called when libgcc's unwinder asks for the entry of an address in its tables.
+    pub find_fde: u64,
+    /// Where stubs lead.
+    pub returned: u64,
+}
+
+fn head(index: usize) -> u32 {
+    let at = HEAD + index * 4;
+    u32::from_le_bytes([CODE[at], CODE[at + 1], CODE[at + 2], CODE[at + 3]])
+}
+
+/// The entries of the region at `base`.
+#[must_use]
+pub fn entries(base: u64) -> Entries {
+    let at = |index| base + u64::from(head(index));
+    Entries {
+        follow: at(0),
+        find_fde: at(1),
+        returned: at(2),
+    }
+}
+
+/// Code and stubs as they have to stand from [`CODE_OFFSET`] on in a region, wherever that is.
+#[must_use]
+pub fn code() -> Vec<u8> {
+    let size = (SLOTS_OFFSET - CODE_OFFSET) as usize;
+    let mut bytes = Vec::with_capacity(size);
+    bytes.extend_from_slice(CODE);
+    const INT3: u8 = 0xcc;
+    bytes.resize((STUBS_OFFSET - CODE_OFFSET) as usize, INT3);
+    let returned = u64::from(head(2));
+    for slot in 0..SLOTS {
+        // push $offset; jmp returned
+        let behind = STUBS_OFFSET + slot * STUB_SIZE + 10;
+        let mut stub = [INT3; STUB_SIZE as usize];
+        stub[0] = 0x68;
+        stub[1..5].copy_from_slice(&((slot * SLOT_SIZE) as u32).to_le_bytes());
+        stub[5] = 0xe9;
+        stub[6..10].copy_from_slice(&(returned.wrapping_sub(behind) as u32).to_le_bytes());
+        bytes.extend_from_slice(&stub);
+    }
+    bytes
+}
+
+/// The address of the stub of a slot, in the region at `base`.
+#[must_use]
+pub fn stub(base: u64, slot: u64) -> u64 {
+    base + STUBS_OFFSET + slot * STUB_SIZE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capriole_ring::layout::returns::{
+        ADDRESS, CALLS, MAGIC, MOST_CALLS, SPREAD, WINDOW, WORKS,
+    };
+
+    /// The header of the assembler and the layout are written twice; they must agree.
+    #[test]
+    fn the_header_agrees_with_the_layout() {
+        let text = include_str!("returns.h");
+        let define = |name: &str| -> u64 {
+            let line = text
+                .lines()
+                .find_map(|l| l.strip_prefix(&format!("#define {name} ")));
+            let word = line.and_then(|l| l.split_whitespace().next()).expect(name);
+            match word.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).expect(name),
+                None => word.parse().expect(name),
+            }
+        };
+        for (name, value) in [
+            ("RETURNS_MAGIC", MAGIC),
+            ("RETURNS_SLOTS", SLOTS),
+            ("RETURNS_WINDOW", WINDOW),
+            ("RETURNS_SPREAD", SPREAD),
+            ("RETURNS_CALLS", MOST_CALLS),
+        ] {
+            assert_eq!(define(name), value, "{name}");
+        }
+        assert_eq!((ADDRESS, CALLS, WORKS), (0, 16, 24));
+        assert_eq!(WORKS as u64 + 8 * MOST_CALLS, SLOT_SIZE);
+    }
+
+    #[test]
+    fn the_code_fits_its_page_and_has_its_head() {
+        assert_eq!(CODE[..8], MAGIC.to_le_bytes());
+        assert!(CODE.len() <= (STUBS_OFFSET - CODE_OFFSET) as usize);
+        let entries = entries(0x10_0000);
+        let code = 0x10_0000 + CODE_OFFSET..0x10_0000 + STUBS_OFFSET;
+        for entry in [entries.follow, entries.find_fde, entries.returned] {
+            assert!(code.contains(&entry), "{entry:#x}");
+        }
+        assert_eq!(SLOTS_OFFSET, 0x202000);
+    }
+
+    #[test]
+    fn each_stub_leads_to_the_code_with_its_slot() {
+        let base = 0x7000_0000;
+        let bytes = code();
+        assert_eq!(bytes.len() as u64, SLOTS_OFFSET - CODE_OFFSET);
+        for slot in [0, 1, 77, SLOTS - 1] {
+            let at = (stub(base, slot) - base - CODE_OFFSET) as usize;
+            let word = |at: usize| i32::from_le_bytes(bytes[at..at + 4].try_into().expect("4"));
+            assert_eq!((bytes[at], bytes[at + 5]), (0x68, 0xe9));
+            assert_eq!(i64::from(word(at + 1)), (slot * SLOT_SIZE) as i64);
+            let behind = stub(base, slot) + 10;
+            let to = behind.wrapping_add_signed(i64::from(word(at + 6)));
+            assert_eq!(to, entries(base).returned);
+        }
+    }
+}
