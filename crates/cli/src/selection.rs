@@ -601,6 +601,7 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
             let probe = Probe {
                 shape: plan.shape.clone(),
                 work: Vec::new(),
+                returns: Vec::new(),
                 near: event.site.object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,

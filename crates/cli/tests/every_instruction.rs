@@ -196,6 +196,7 @@ fn executed(
             probes.push(Probe {
                 shape: plan.shape.clone(),
                 work: vec![Record::new(index as u32, Vec::new()).into()],
+                returns: Vec::new(),
                 near: sites[index].object.range(),
                 before: plan.before.clone(),
                 stand_in: plan.breakpoint,

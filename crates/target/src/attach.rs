@@ -30,6 +30,7 @@ use crate::guards::Guards;
 use crate::memory::RemoteMemory;
 use crate::process::{Process, Seccomp};
 use crate::recover;
+use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
 use crate::survey::Survey;
 use crate::threads::Stopped;
@@ -48,6 +49,9 @@ pub struct Probe {
     pub shape: Shape,
     /// What it does.
     pub work: Vec<Work>,
+    /// What is done when the function returns that is entered here: then the site is its
+    /// entry, where the return address is on top of the stack, and that is replaced.
+    pub returns: Vec<Work>,
     /// The mapped extent of its object, run time.
     pub near: Range<u64>,
     /// The bytes of `shape.covered` that the plan was made for.
@@ -164,6 +168,8 @@ pub struct Site {
     pub state: SiteState,
 }
 
+/// How often the place where unwinders ask may be occupied.
+const UNWINDER_TRIES: u32 = 5;
 /// How often a thread that blocks SIGTRAP is looked at before that counts.
 const LOOKS: u32 = 20;
 
@@ -230,9 +236,11 @@ fn attach_living(
     guards: &Guards,
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
-    let mut guards = Some(guards).filter(|guards| guards.are_complete());
+    let mut guards = guards.clone();
+    let mut tries = 0;
     loop {
-        let attached = prepare_and_write(process, &mut probes, guards, &geometry);
+        tries += 1;
+        let attached = prepare_and_write(process, &mut probes, &guards, &geometry);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; whatever else fails here is left to a later
             // `capriole detach`.
@@ -240,7 +248,13 @@ fn attach_living(
         }
         match attached? {
             Some(attached) => return Ok(attached),
-            None => guards = None,
+            // Without those who answer unwinders no call may be followed.
+            None if !guards.are_complete() && tries > UNWINDER_TRIES => {
+                return Err(TargetError::Unwinder {
+                    pid: process.pid() as i32,
+                });
+            }
+            None => guards = guards.without_threads(),
         }
     }
 }
@@ -249,7 +263,7 @@ fn attach_living(
 fn prepare_and_write(
     process: &Process,
     probes: &mut Vec<Probe>,
-    guards: Option<&Guards>,
+    guards: &Guards,
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Option<Attached>, TargetError> {
     let pid = process.pid() as i32;
@@ -266,7 +280,7 @@ fn prepare_and_write(
             .as_ref()
             .map_or(1, |placed| placed.writes.len())
     };
-    let mut writes = probes.iter().map(writes).sum::<usize>() + guards.map_or(0, Guards::len);
+    let mut writes = probes.iter().map(writes).sum::<usize>() + guards.len();
     writes += counters(probes).len();
     let geometry = geometry(writes as u32);
 
@@ -282,11 +296,11 @@ fn prepare_and_write(
         stopped = Stopped::all(pid)?;
     }
     let mut survey = Survey::of(process, &stopped, &remote);
-    let guarded = match guards {
-        Some(guards) if survey.rseq_offset.is_some() => guards.join(probes),
-        _ => {
+    let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
+        true => guards.join(probes),
+        false => {
             survey.rseq_offset = None;
-            Guards::default().join(probes)
+            guards.without_threads().join(probes)
         }
     };
     let filtered = stopped.threads().iter().any(|t| {
@@ -308,6 +322,14 @@ fn prepare_and_write(
     // Nor, if they are large, where arenas have to be.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
+    let follows = probes.iter().any(|p| !p.returns.is_empty());
+    let region = match follows || !guarded.unwinders.is_empty() {
+        true => Some(Region::create(&agent, process, &remote, &memory)?),
+        false => None,
+    };
+    if let Some(region) = region {
+        guarded.answer(probes, region);
+    }
     let mut arenas = Vec::new();
     let clusters = code::clusters(probes);
     for cluster in &clusters {
@@ -318,7 +340,9 @@ fn prepare_and_write(
     }
     standstill.one += agent.dismiss();
 
-    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, filtered);
+    let mut code = Code::compile(
+        probes, &clusters, &arenas, &memory, &survey, filtered, region,
+    );
     code.guard(&guarded);
     if filtered {
         code.refuse_calls(probes);
@@ -351,6 +375,7 @@ fn prepare_and_write(
         base: memory.base,
         size: geometry.size() as u64,
         arenas,
+        returns: region,
         stubs: recover::stubs_in(&process.maps()?, memory.memory.load(header::STUBS_INODE)),
         changes: Vec::new(),
         references: Vec::new(),

@@ -4,11 +4,13 @@
 //! correctly, and from which a later detach can go on:
 //!
 //! 1. reference counters, and the bytes (detours and handler are still there for whoever
-//!    is inside);
+//!    is inside), but those that answer unwinders;
 //! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
 //!    SIGTRAP and goes through the detour like any other;
 //! 3. the signal actions;
-//! 4. arenas, then session memory, which holds the journal.
+//! 4. return addresses that were replaced, then what answers unwinders, while all threads
+//!    stand still; the memory through which calls return stays (see [`crate::returns`]);
+//! 5. arenas, then session memory, which holds the journal.
 //!
 //! Memory is unmapped only if no thread is in it, no signal frame on a stack returns
 //! into it (a handler interrupted a detour, or was called from ours) and no
@@ -24,6 +26,7 @@ use crate::memory::RemoteMemory;
 use crate::patch::{Batch, Change, Found, INT3};
 use crate::process::Process;
 use crate::ptrace;
+use crate::returns::Region;
 use crate::session::{Agent, Arena};
 use crate::stacks;
 use crate::steps::step;
@@ -52,6 +55,8 @@ pub struct Installed {
     pub size: u64,
     /// Memory for detours.
     pub arenas: Vec<Arena>,
+    /// The memory through which followed calls return.
+    pub returns: Option<Region>,
     /// Where stubs are mapped, ascending.
     pub stubs: Vec<Range<u64>>,
     /// The sites.
@@ -77,6 +82,7 @@ impl Installed {
             .get(at)
             .is_some_and(|range| range.start <= address)
             || self.arenas.iter().any(|arena| arena.contains(address))
+            || self.returns.is_some_and(|region| region.holds(address))
     }
 
     /// Entries of the journal.
@@ -111,6 +117,11 @@ const MOMENTS: u32 = 60;
 /// The program runs in between: a thread in a signal handler that interrupted a detour
 /// needs a processor to come back, which with hundreds of busy threads takes its time.
 const ROUNDS: u32 = 16;
+/// In how many of them a copy of a replaced return address may be one that an unwinder has
+/// just taken. That takes nanoseconds; what is there after a second is left over.
+const UNWINDING_ROUNDS: u32 = 10;
+/// How far from the stack pointer an unwinder has its copy, bytes.
+const UNWINDER_STACK: usize = 4096;
 
 /// Whether session memory at `base` is still mapped in the process: after exec it
 /// is not, and the addresses in the journal mean nothing any more.
@@ -158,7 +169,8 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
             }
         }
         let quiet = leave(&mut stopped, &remote, installed)?
-            && unreferenced(&stopped, &remote, process, installed)?;
+            && unreferenced(&stopped, &remote, process, installed)?
+            && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
         report.standstill += stopped.elapsed();
         if quiet {
             // Nobody can come in any more, since no byte leads there; but a foreign
@@ -172,13 +184,16 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
                     return Ok(report);
                 }
                 let quiet = leave(&mut stopped, &remote, installed)?
-                    && unreferenced(&stopped, &remote, process, installed)?;
+                    && unreferenced(&stopped, &remote, process, installed)?
+                    && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
                 report.standstill += stopped.elapsed();
                 if !quiet {
                     continue;
                 }
+                restore_returns(process, &remote, installed)?;
                 unmap(process, &remote, installed, stopped)?;
             } else {
+                restore_returns(process, &remote, installed)?;
                 unmap(process, &remote, installed, stopped)?;
             }
             return Ok(report);
@@ -234,9 +249,10 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
+    // Exceptions have to find their way as long as a return address is replaced.
+    let changes = installed.changes.iter().filter(|change| !change.unwinder);
     // A site before the neighbour that made room for it, and what guards all at last.
-    let (guards, others): (Vec<&Change>, Vec<&Change>) =
-        installed.changes.iter().partition(|change| change.guard);
+    let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
     let mut steps: Vec<Vec<&Change>> = installed
         .phases()
         .rev()
@@ -263,6 +279,68 @@ fn restore_bytes(
         batch.write()?;
     }
     step("all bytes restored");
+    Ok(())
+}
+
+/// Whether no unwinder has taken a return address from a stack that was replaced, and not asked
+/// yet where it leads. When it has asked it has the original; in between it is in its own code,
+/// and would ask in vain when nobody answers any more.
+fn asked(
+    stopped: &Stopped,
+    remote: &RemoteMemory,
+    process: &Process,
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    let unwinders = installed.changes.iter().filter(|change| change.unwinder);
+    let asks: Vec<u64> = unwinders.map(|change| change.address).collect();
+    let (Some(region), false) = (installed.returns, asks.is_empty()) else {
+        return Ok(true);
+    };
+    let maps = process.maps()?;
+    let own: Vec<Range<u64>> = maps
+        .iter()
+        .filter(|m| m.perms.execute)
+        .filter(|m| asks.iter().any(|address| m.contains(*address)))
+        .map(|m| m.start..m.end)
+        .collect();
+    let is_between = |thread: &crate::threads::StoppedThread| {
+        let inside = own.iter().any(|code| code.contains(&thread.registers.rip));
+        let stack = || remote.read_some(thread.registers.rsp & !7, UNWINDER_STACK);
+        inside
+            && stack().is_ok_and(|stack| {
+                let words = stack
+                    .chunks_exact(8)
+                    .zip((thread.registers.rsp & !7..).step_by(8));
+                words.into_iter().any(|(word, at)| {
+                    let word = word.try_into().map_or(0, u64::from_le_bytes);
+                    region.is_copy(remote, at, word)
+                })
+            })
+    };
+    Ok(!stopped.threads().iter().any(is_between))
+}
+
+/// Puts the return addresses back, and then the bytes of unwinders. All threads stand still,
+/// nobody is in generated code, and nobody comes into it any more but by a return.
+fn restore_returns(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let pid = process.pid() as i32;
+    // What is found there may be the journal's of another process, which shares it.
+    let region = installed.returns;
+    if let Some(region) = region.filter(|region| region.is_in(process, remote)) {
+        region.restore(pid, remote)?;
+    }
+    let mut batch = Batch::new(pid, remote);
+    for change in installed.changes.iter().filter(|change| change.unwinder) {
+        if matches!(batch.inspect(change), Found::After | Found::Between) {
+            batch.revert(change)?;
+        }
+    }
+    batch.write()?;
+    step("bytes of unwinders restored");
     Ok(())
 }
 

@@ -38,6 +38,14 @@ pub enum TargetError {
         /// Its name.
         name: String,
     },
+    /// The place where unwinders ask is occupied.
+    #[error(
+        "process {pid}: a thread stays in the first instructions of _Unwind_Find_FDE, where exceptions ask the way; try again, or leave out --return=stack"
+    )]
+    Unwinder {
+        /// The process.
+        pid: i32,
+    },
     /// Another `capriole` is recording the process.
     #[error(
         "process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`"

@@ -24,6 +24,7 @@ use crate::object::{Object, Objects};
 use crate::planner::{Plan, Planner, is_c_library};
 use crate::process::{Process, ProcessError};
 use crate::resolve::Site;
+use crate::returns::Region;
 use capriole_insn::{Code, Extent};
 use capriole_plan::detour::Work;
 use capriole_plan::site::Tactic;
@@ -48,6 +49,8 @@ const GO_VFORK: &str = "syscall.rawVforkSyscall.abi0";
 #[derive(Debug, Clone, Default)]
 pub struct Guards {
     probes: Vec<Probe>,
+    /// Probes where unwinders ask, see [`crate::unwinders`].
+    unwinders: Vec<Probe>,
     /// Some call cannot be guarded.
     missing: bool,
 }
@@ -59,6 +62,8 @@ pub(crate) struct Guarded {
     pub asked: usize,
     /// The probes that guard: those behind `asked`, and some that were asked for.
     pub guards: Vec<usize>,
+    /// Those of them that answer unwinders.
+    pub unwinders: Vec<usize>,
     /// Probes that were asked for and would change a guard's bytes.
     pub refused: Vec<usize>,
 }
@@ -68,7 +73,20 @@ impl Guarded {
     pub fn part(&self, probes: &mut Vec<Probe>) {
         probes.truncate(self.asked);
         for index in self.guards.iter().filter(|i| **i < self.asked) {
-            probes[*index].work.remove(0);
+            match self.unwinders.contains(index) {
+                true => probes[*index].work.pop(),
+                false => Some(probes[*index].work.remove(0)),
+            };
+        }
+    }
+
+    /// Has those answer that are asked by unwinders, once it is known where the answer is.
+    pub fn answer(&self, probes: &mut [Probe], region: Region) {
+        for index in &self.unwinders {
+            probes[*index].work.push(Work::Help {
+                routine: region.entries().find_fde,
+                argument: 0,
+            });
         }
     }
 }
@@ -95,6 +113,7 @@ impl Guards {
                 Some(plan) => self.probes.push(Probe {
                     shape: plan.shape,
                     work: vec![Work::Unregister],
+                    returns: Vec::new(),
                     near: object.range(),
                     before: plan.before,
                     // New threads have all signals blocked.
@@ -127,6 +146,21 @@ impl Guards {
         !self.missing
     }
 
+    /// The same and the places where unwinders ask.
+    #[must_use]
+    pub fn with_unwinders(self, unwinders: Vec<Probe>) -> Guards {
+        Guards { unwinders, ..self }
+    }
+
+    /// Only the places where unwinders ask: new threads are not told apart.
+    pub(crate) fn without_threads(&self) -> Guards {
+        Guards {
+            probes: Vec::new(),
+            missing: true,
+            unwinders: self.unwinders.clone(),
+        }
+    }
+
     /// Adds them to `probes`.
     pub(crate) fn join(&self, probes: &mut Vec<Probe>) -> Guarded {
         let asked = probes.len();
@@ -134,19 +168,25 @@ impl Guards {
             asked,
             ..Guarded::default()
         };
-        for guard in &self.probes {
+        let threads = self.probes.iter().map(|guard| (guard, false));
+        let unwinders = self.unwinders.iter().map(|guard| (guard, true));
+        for (guard, unwinder) in threads.chain(unwinders) {
             let same = |p: &Probe| {
                 p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
             };
-            match probes[..asked].iter().position(same) {
+            let index = match probes[..asked].iter().position(same) {
                 Some(index) => {
-                    probes[index].work.insert(0, Work::Unregister);
-                    guarded.guards.push(index);
+                    probes[index].work.splice(0..0, guard.work.iter().cloned());
+                    index
                 }
                 None => {
-                    guarded.guards.push(probes.len());
                     probes.push(guard.clone());
+                    probes.len() - 1
                 }
+            };
+            guarded.guards.push(index);
+            if unwinder {
+                guarded.unwinders.push(index);
             }
         }
         let own: Vec<Range<u64>> = guarded
@@ -165,7 +205,7 @@ impl Guards {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.probes.len()
+        self.probes.len() + self.unwinders.len()
     }
 }
 
@@ -194,10 +234,15 @@ fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
 
 /// Whether a guard can be put in by writing one jump, at once, and spoils nothing.
 fn is_usable(plan: &Plan) -> bool {
+    is_one_write(plan) && !plan.shape.live.flags
+}
+
+/// Whether a probe can be put in by writing one jump, at once.
+pub(crate) fn is_one_write(plan: &Plan) -> bool {
     let start = plan.shape.covered.start;
     let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
     let jump = plan.shape.tactic != Tactic::Int3 && plan.shape.placed.is_none();
-    jump && one_page && !plan.shape.live.flags
+    jump && one_page
 }
 
 /// The address behind each call in an object, run time.

@@ -5,8 +5,8 @@
 //!   without touching
 //! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
-//! - [`session`], [`attach`], [`guards`], [`patch`], [`counter`], [`detach`], [`recover`]:
-//!   probes in and out
+//! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
+//!   [`detach`], [`recover`]: probes in and out
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.
@@ -30,6 +30,7 @@ pub mod process;
 pub mod ptrace;
 pub mod recover;
 pub mod resolve;
+pub mod returns;
 pub mod session;
 pub mod stacks;
 pub mod steps;
@@ -37,5 +38,6 @@ pub mod stubs;
 pub mod survey;
 pub mod symbols;
 pub mod threads;
+pub mod unwinders;
 
 pub use error::TargetError;

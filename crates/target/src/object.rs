@@ -6,6 +6,7 @@
 //! one process.
 
 mod bias;
+mod call_frames;
 mod code;
 pub(crate) mod elf;
 mod error;
@@ -33,6 +34,7 @@ pub use unwind::{Frame, LandingPads};
 
 use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError};
 use crate::symbols::{OtherSymbol, SymbolTable};
+use call_frames::CallFrames;
 use elf::Headers;
 use notes::Facts;
 use source::Source;
@@ -87,6 +89,7 @@ pub struct ObjectFile {
     headers: Headers,
     facts: Facts,
     frames: OnceLock<Result<Vec<Frame>, ObjectProblem>>,
+    call_frames: OnceLock<CallFrames>,
     landing_pads: OnceLock<Result<LandingPads, ObjectProblem>>,
     symbols: OnceLock<Result<SymbolTable, ObjectProblem>>,
     text: OnceLock<Result<Vec<Text>, ObjectProblem>>,
@@ -149,6 +152,7 @@ impl ObjectFile {
             headers,
             facts,
             frames: OnceLock::new(),
+            call_frames: OnceLock::new(),
             landing_pads: OnceLock::new(),
             symbols: OnceLock::new(),
             text: OnceLock::new(),
@@ -344,6 +348,14 @@ impl ObjectFile {
             unwind::read_frames(&self.source, &self.headers)
         })
         .map(Vec::as_slice)
+    }
+
+    /// Whether the return address is on top of the stack at a link address, as the call frame
+    /// information says. `None` if that says nothing about it.
+    #[must_use]
+    pub fn is_called(&self, link_address: u64) -> Option<bool> {
+        let read = || CallFrames::read(&self.source, &self.headers);
+        self.call_frames.get_or_init(read).is_called(link_address)
     }
 
     /// Where exceptions continue: code that no jump leads to.

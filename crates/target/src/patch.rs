@@ -51,6 +51,9 @@ pub struct Change {
     pub phase: u8,
     /// It is a [guard's](crate::guards): made before all others, taken back after them.
     pub guard: bool,
+    /// It answers [unwinders](crate::unwinders): taken back when no return address is
+    /// replaced any more. Then it is a guard's, too.
+    pub unwinder: bool,
 }
 
 /// What stands at a site.
@@ -281,6 +284,7 @@ mod tests {
             detour: 0,
             phase: 0,
             guard: false,
+            unwinder: false,
         };
         assert!(!change(0x1000, 5).crosses_pages());
         assert!(!change(0x1ffb, 5).crosses_pages());

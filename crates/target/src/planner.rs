@@ -232,6 +232,12 @@ impl Planner {
         }
     }
 
+    /// Whether the program runs with a shadow stack (CET).
+    #[must_use]
+    pub fn has_shadow_stack(&self) -> bool {
+        self.shadow_stack
+    }
+
     fn placer(&self, site: &Site) -> Placer {
         let space = self.space.clone();
         Placer::new(space.unwrap_or_else(|| space_around(site)))

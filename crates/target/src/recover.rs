@@ -7,6 +7,7 @@ use crate::maps::{Device, Mapping};
 use crate::memory::RemoteMemory;
 use crate::patch::Change;
 use crate::process::Process;
+use crate::returns::Region;
 use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
 use crate::threads::Stopped;
 use crate::{gadgets, inject};
@@ -131,6 +132,7 @@ fn read_session(
         base,
         size,
         arenas: Vec::new(),
+        returns: None,
         stubs: Vec::new(),
         changes: Vec::new(),
         references: Vec::new(),
@@ -165,6 +167,7 @@ fn read_session(
         }
     }
 
+    installed.returns = Region::at(remote, maps, h.u64(header::RETURNS));
     installed.stubs = stubs_in(maps, h.u64(header::STUBS_INODE));
 
     let count = h.u32(header::JOURNAL_LEN) as usize;
@@ -284,7 +287,8 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
             .ok()?,
         detour: word(entry, journal::DETOUR)?,
         phase: entry[journal::PHASE],
-        guard: entry[journal::KIND] == journal::GUARD,
+        guard: matches!(entry[journal::KIND], journal::GUARD | journal::UNWINDER),
+        unwinder: entry[journal::KIND] == journal::UNWINDER,
     })
 }
 

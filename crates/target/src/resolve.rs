@@ -4,6 +4,7 @@ mod choose;
 mod copies;
 mod error;
 mod exits;
+mod follow;
 mod indirect;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use capriole_insn::{Code, Extent};
 
 pub use error::{Candidate, Namesake, ResolveError};
 pub use exits::{Leaving, NoExits};
+pub use follow::{NotFollowed, followed};
 
 use crate::debug;
 use crate::object::{Object, ObjectError, Objects};

@@ -301,6 +301,21 @@ impl Agent {
         }
     }
 
+    /// Makes one system call; `what` it is for stands in the error.
+    pub(crate) fn call(
+        &self,
+        remote: &RemoteMemory,
+        session: &SessionMemory,
+        what: &'static str,
+        number: i64,
+        arguments: [u64; 6],
+    ) -> Result<u64, TargetError> {
+        self.with(remote, self.scratch(session.base), |i| {
+            i.call(number, arguments)
+        })?
+        .map_err(self.refused(what))
+    }
+
     /// Maps an arena of `len` bytes from where, and to where, all of `near` is in
     /// reach of a jump, and notes it in the session's header. The addresses in `avoid`
     /// (ascending) are left free, with a page around them.

@@ -151,6 +151,7 @@ impl Target {
         Probe {
             shape,
             work: vec![Record::new(7, vec![Register::RDI, Register::RSI]).into()],
+            returns: Vec::new(),
             near: first.start..last,
             before,
             stand_in: false,

@@ -113,6 +113,7 @@ impl Plans {
                         probe: Probe {
                             shape: plan.shape,
                             work: Vec::new(),
+                            returns: Vec::new(),
                             near: site.object.range(),
                             before: plan.before,
                             stand_in: plan.breakpoint,

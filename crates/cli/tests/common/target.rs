@@ -180,6 +180,7 @@ impl Probes {
             let mut probe = Probe {
                 shape: plan.shape,
                 work: vec![record.into()],
+                returns: Vec::new(),
                 near: site.object.range(),
                 before: plan.before,
                 stand_in: plan.breakpoint,

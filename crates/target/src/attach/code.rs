@@ -8,19 +8,23 @@ use crate::guards::Guarded;
 use crate::memory::RemoteMemory;
 use crate::patch::{Change, INT3};
 use crate::planner::CLUSTER;
+use crate::returns::Region;
 use crate::session::{Agent, Arena, SessionMemory};
 use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::survey::Survey;
+use capriole_insn::liveness::Live;
 use capriole_plan::detour::{Compiler, Counters, Detour, Frames, Request, Runtime, Work, room};
 use capriole_plan::site::{Placed, StubTo, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{FAULTS, header, journal};
-use iced_x86::{FlowControl, Instruction};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::ops::Range;
 
 /// Room for one neighbour's copy, bytes; more than ever needed.
 const COPY_ROOM: u64 = 64;
+/// Room for what follows a call, bytes: the call of the routine, the way back.
+const RETURN_ROOM: u64 = 512;
 /// An entry of the table of breakpoints, and a row for a batch of system calls.
 const ENTRY: u64 = 16;
 const ROW: u64 = 32;
@@ -73,7 +77,11 @@ fn placed(probe: &Probe) -> impl Iterator<Item = &Placed> {
 
 fn room_of(probe: &Probe) -> u64 {
     let copies: usize = placed(probe).map(|p| p.evicted.len()).sum();
-    room(&probe.work) + COPY_ROOM * copies as u64
+    let returns = match probe.returns.is_empty() {
+        true => 0,
+        false => room(&probe.returns) + RETURN_ROOM,
+    };
+    room(&probe.work) + COPY_ROOM * copies as u64 + returns
 }
 
 /// Room for two tables of breakpoints (a second one with stand-ins may replace the
@@ -203,18 +211,53 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         detour,
         phase,
         guard: false,
+        unwinder: false,
     };
     change.before[..after.len()].copy_from_slice(&before[..after.len()]);
     change.after[..after.len()].copy_from_slice(after);
     change
 }
 
+/// Compiles what is run when a followed function has returned. It finds everything as at a
+/// `ret`, which it then does, without the processor's prediction of returns: the function's own
+/// `ret` has used that up.
+///
+/// ```text
+/// lea 8(%rsp), %rsp
+/// jmp *-8(%rsp)
+/// ```
+fn returning(probe: &Probe, compiler: &mut Compiler) -> Result<u64, SiteError> {
+    const RETURN: [u8; 9] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24, 0xf8];
+    let decoder = Decoder::with_ip(64, &RETURN, probe.shape.site, DecoderOptions::NONE);
+    let displaced: Vec<Instruction> = decoder.into_iter().collect();
+    let detour = compiler.compile(&Request {
+        work: &probe.returns,
+        displaced: &displaced,
+        resume: probe.shape.site,
+        red_zone: true,
+        live: Live::ALL,
+    })?;
+    Ok(detour.entry)
+}
+
 /// Compiles one probe's detour, and what else it needs, in the image that is to stand at
 /// `start`.
-fn make(probe: &Probe, start: u64, compiler: &mut Compiler) -> Result<Made, SiteError> {
+fn make(
+    probe: &Probe,
+    start: u64,
+    compiler: &mut Compiler,
+    region: Option<Region>,
+) -> Result<Made, SiteError> {
     let shape = &probe.shape;
+    let mut work = probe.work.clone();
+    if let (false, Some(region)) = (probe.returns.is_empty(), region) {
+        work.push(Work::Help {
+            routine: region.entries().follow,
+            argument: returning(probe, compiler)?,
+        });
+    }
     let detour = compiler.compile(&Request {
-        work: &probe.work,
+        work: &work,
         displaced: &shape.displaced,
         resume: shape.resume,
         red_zone: !shape.at_entry,
@@ -336,6 +379,7 @@ impl Code {
         memory: &SessionMemory,
         survey: &Survey,
         filtered: bool,
+        region: Option<Region>,
     ) -> Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
         let mut images = Vec::new();
@@ -373,7 +417,7 @@ impl Code {
             let head = vec![INT3; resident::size()];
             let mut compiler = Compiler::new(runtime, arena.start, head);
             for &index in &cluster.probes {
-                made[index] = Some(make(&probes[index], arena.start, &mut compiler));
+                made[index] = Some(make(&probes[index], arena.start, &mut compiler, region));
             }
             let bytes = compiler.into_image();
             assert!(
@@ -557,6 +601,10 @@ impl Code {
             let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
             changes.for_each(|change| change.guard = true);
         }
+        for index in &guarded.unwinders {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.unwinder = true);
+        }
         for index in &guarded.refused {
             self.made[*index] = Err(SiteError::Guarded);
         }
@@ -568,6 +616,7 @@ impl Code {
             if probe
                 .work
                 .iter()
+                .chain(&probe.returns)
                 .any(|work| matches!(work, Work::Run { .. }))
             {
                 *made = Err(SiteError::Filtered);

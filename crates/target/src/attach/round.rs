@@ -331,10 +331,10 @@ fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
     let at = memory.geometry.journal_offset() + index * journal::SIZE;
     let m = &memory.memory;
     m.store(at + journal::ADDRESS, change.address);
-    let kind = if change.guard {
-        journal::GUARD
-    } else {
-        journal::CODE
+    let kind = match (change.guard, change.unwinder) {
+        (_, true) => journal::UNWINDER,
+        (true, false) => journal::GUARD,
+        (false, false) => journal::CODE,
     };
     m.write(at + journal::LEN, &[change.len as u8, change.phase, kind]);
     m.write(at + journal::BEFORE, &change.before);

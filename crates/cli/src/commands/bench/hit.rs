@@ -170,6 +170,7 @@ impl Ours {
             probes.push(Probe {
                 shape: plan.shape,
                 work,
+                returns: Vec::new(),
                 near: site.object.range(),
                 before: plan.before,
                 stand_in: plan.breakpoint,

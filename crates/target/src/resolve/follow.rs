@@ -1,0 +1,204 @@
+//! Functions whose return address is replaced when they are entered: which ones may be.
+//!
+//! A function is not followed if what is on top of the stack at its first instruction is no
+//! return address, or one that somebody looks at or keeps.
+
+use std::sync::Arc;
+
+use capriole_event::{At, EventSpec, Place};
+use capriole_insn::ExitKind;
+
+use super::{Body, Leaving, ResolveError, Site, resolve};
+use crate::object::{Object, Objects};
+
+/// Why a function's return address is not replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum NotFollowed {
+    /// A copy of it within another function.
+    #[error("a copy that was inlined into another function has no return address of its own")]
+    Inlined,
+    /// What is on top of the stack there is something else.
+    #[error("it is not entered by a call: what is on top of the stack there is no return address")]
+    NotCalled,
+    /// Nobody knows what it is.
+    #[error(
+        "it has no name, and in a static program without symbols it could be setjmp or vfork, which return more than once"
+    )]
+    Nameless,
+    /// It returns more than once, or keeps its return address for later.
+    #[error(
+        "it returns more than once to the same place, or keeps its return address for later, as setjmp, vfork and getcontext do"
+    )]
+    Again,
+    /// It looks at its return address.
+    #[error("it asks by its return address who called it, as dlsym and dlopen do")]
+    Asks,
+    /// It is what finds the way for exceptions.
+    #[error("it belongs to what unwinds the stack, which starts with its own return address")]
+    Unwinds,
+    /// It is part of the loader.
+    #[error("it belongs to the dynamic loader, whose functions are entered in ways of their own")]
+    Loader,
+    /// It is written in Go.
+    #[error("Go moves its stacks and looks at the return addresses on them")]
+    Go,
+    /// Its first instruction is the target of one of its own jumps.
+    #[error("it jumps back to its first instruction, where the return address is then no more")]
+    Loop,
+}
+
+/// These return twice, or keep their return address; without underscores before them.
+const AGAIN: &[&str] = &[
+    "setjmp",
+    "sigsetjmp",
+    "savectx",
+    "vfork",
+    "libc_vfork",
+    "getcontext",
+    "setcontext",
+    "swapcontext",
+    "makecontext",
+    "clone",
+    "clone2",
+    "clone3",
+    "clone_internal",
+    "syscall",
+    "longjmp_chk",
+    "longjmp",
+    "siglongjmp",
+    "libc_longjmp",
+    "libc_siglongjmp",
+    "libc_start_main",
+    "libc_start_main_impl",
+    "libc_start_call_main",
+    "morestack",
+    "coro_transfer",
+];
+/// What is on top of the stack at these is something else.
+const NOT_CALLED: &[&str] = &["_start", "__restore", "__restore_rt", "__start_context"];
+/// These look at it.
+const ASKS: &[&str] = &[
+    "dlopen",
+    "dlmopen",
+    "dlsym",
+    "dlvsym",
+    "libc_dlopen_mode",
+    "libc_dlsym",
+    "libc_dlvsym",
+    "mcount",
+    "fentry",
+    "tls_get_addr",
+    "tls_get_addr_slow",
+    "tlsdesc_static",
+    "tlsdesc_dynamic",
+    "cyg_profile_func_enter",
+    "cyg_profile_func_exit",
+    "builtin_return_address",
+    "gnu_mcount_nc",
+    "caml_c_call",
+];
+/// Starts of names.
+const ASKING: &[&str] = &[
+    "_dl_", "__dl_", "__dls", "dlopen_", "dlsym_", "dlmopen_", "dlvsym_",
+];
+
+/// Finds the functions that an event at a return means, each as its entry with the way that it
+/// is left, and why it cannot be followed.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn followed(
+    objects: &Objects,
+    spec: &EventSpec,
+) -> Result<Vec<(Site, Option<NotFollowed>)>, ResolveError> {
+    let entries = EventSpec {
+        at: At::Entry,
+        ..spec.clone()
+    };
+    let sites = resolve(objects, &entries)?;
+    if let (Some(entry), Place::FileOffset(offset)) = (sites.first(), &spec.place)
+        && entry.offset != 0
+    {
+        return Err(ResolveError::NotAnEntry {
+            offset: *offset,
+            object: entry.object.path().to_owned(),
+        });
+    }
+    let alone = objects.all().count() == 1;
+    let with_way = |site: Site| {
+        let refused = can_follow(&site, alone).err();
+        let leaving = Some(Leaving {
+            function: site.address,
+            way: Ok(ExitKind::Return),
+            condition: None,
+        });
+        (Site { leaving, ..site }, refused)
+    };
+    Ok(sites.into_iter().map(with_way).collect())
+}
+
+/// Whether a function may be followed; `alone` in a program that consists of one file.
+fn can_follow(site: &Site, alone: bool) -> Result<(), NotFollowed> {
+    if matches!(site.body, Body::Inlined { .. }) {
+        return Err(NotFollowed::Inlined);
+    }
+    let object: &Arc<Object> = &site.object;
+    let file = object.file();
+    if file.is_go() {
+        return Err(NotFollowed::Go);
+    }
+    if is_loader(object) {
+        return Err(NotFollowed::Loader);
+    }
+    if site.link_address == file.entry() {
+        return Err(NotFollowed::NotCalled);
+    }
+    let symbols = object.symbols().ok();
+    let function = symbols.and_then(|s| s.function_starting_at(site.link_address));
+    let (Some(symbols), Some(function)) = (symbols, function) else {
+        return Err(NotFollowed::NotCalled);
+    };
+    if symbols.is_split_off(function) {
+        return Err(NotFollowed::NotCalled);
+    }
+    match file.is_called(site.link_address) {
+        Some(false) => return Err(NotFollowed::NotCalled),
+        Some(true) => {}
+        // Nothing is said about it: then at least somebody has to say that it is a function.
+        None if !function.is_named() => return Err(NotFollowed::NotCalled),
+        None => {}
+    }
+    let mut named = false;
+    for name in symbols.names(function) {
+        named = true;
+        by_name(name.linkage)?;
+    }
+    if !named && alone {
+        return Err(NotFollowed::Nameless);
+    }
+    Ok(())
+}
+
+fn by_name(name: &str) -> Result<(), NotFollowed> {
+    let plain = name.strip_prefix("__GI_").unwrap_or(name);
+    let bare = plain.trim_start_matches('_');
+    if plain.starts_with("_Unwind_") || plain.starts_with("uw_") {
+        return Err(NotFollowed::Unwinds);
+    }
+    if NOT_CALLED.contains(&plain) {
+        return Err(NotFollowed::NotCalled);
+    }
+    if AGAIN.contains(&bare) {
+        return Err(NotFollowed::Again);
+    }
+    if ASKS.contains(&bare) || ASKING.iter().any(|start| plain.starts_with(start)) {
+        return Err(NotFollowed::Asks);
+    }
+    Ok(())
+}
+
+/// Whether an object is a dynamic loader that is nothing else.
+fn is_loader(object: &Object) -> bool {
+    let name = object.file().soname().unwrap_or_default();
+    name.starts_with("ld-linux") || name.starts_with("ld.so")
+}
