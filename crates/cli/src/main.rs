@@ -6,6 +6,7 @@ mod exit;
 mod fields;
 mod machine;
 mod probing;
+mod returning;
 mod selection;
 mod signals;
 mod units;

@@ -2,6 +2,7 @@
 //! in it, and how it comes to an end.
 
 use crate::fields::Purpose;
+use crate::returning::Returns;
 use crate::selection::{self, Probes, Selected};
 use crate::{machine, signals, units};
 use anyhow::{Context, bail};
@@ -17,6 +18,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
+use capriole_target::unwinders;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -98,15 +100,20 @@ impl Planned {
         process: &Process,
         events: &[EventSpec],
         breakpoints: bool,
-        purpose: Purpose,
+        (purpose, returns): (Purpose, Returns),
         works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<Vec<Work>>>,
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process).with_breakpoints(breakpoints);
-        let selected = selection::select(&objects, &planner, events, purpose)?;
+        let selected = selection::select(&objects, &planner, events, purpose, returns)?;
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
-        let guards = Guards::find(&objects, &planner);
+        let mut guards = Guards::find(&objects, &planner);
+        if selected.iter().any(|event| event.followed) {
+            let unwinders = unwinders::find(&objects, &planner)
+                .context("return addresses cannot be replaced; leave out --return=stack")?;
+            guards = guards.with_unwinders(unwinders);
+        }
         let mut dropped: Vec<Option<String>> = selected.iter().map(Selected::refused).collect();
         for &(index, other) in &probes.overlapping {
             let other = selected[other].name();

@@ -2,10 +2,11 @@
 
 use crate::calls;
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
+use crate::returning::{self, Returns};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
-    Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
+    At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
     definition_lines, definitions,
 };
 use capriole_insn::ExitKind;
@@ -16,7 +17,7 @@ use capriole_target::counter::ReferenceCounter;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::{Body, ResolveError, Site, resolve};
+use capriole_target::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
 use capriole_trace::{EventInfo, RefusalInfo, Role};
 use iced_x86::ConditionCode;
 use serde_json::{Value, json};
@@ -42,6 +43,9 @@ pub struct Selected {
     pub of_calls: bool,
     /// Where.
     pub site: Site,
+    /// Whether the site is the entry of a function whose return address is replaced there, and
+    /// the event is when it returns.
+    pub followed: bool,
     /// What it records.
     pub fields: Arc<Fields>,
     /// The name that the user gave it.
@@ -113,7 +117,11 @@ impl Selected {
 
     /// What tells several sites of an event apart, for people: ` at main+0x12`.
     pub fn at_exit(&self) -> String {
-        let leaving = self.site.leaving.as_ref().filter(|_| self.is_exit());
+        let leaving = self
+            .site
+            .leaving
+            .as_ref()
+            .filter(|_| self.is_exit() && !self.followed);
         match leaving.filter(|leaving| leaving.way.is_ok()) {
             Some(leaving) => {
                 let condition = leaving.condition.map(|_| ", conditional");
@@ -185,6 +193,9 @@ impl Selected {
             Role::Point | Role::Entry => {}
             Role::Return => site["exit"] = json!("return"),
             Role::TailCall => site["exit"] = json!("tail call"),
+        }
+        if self.followed {
+            site["return"] = json!("stack");
         }
         if let Some(counter) = &self.counter {
             site["reference_counter"] = json!({
@@ -373,10 +384,24 @@ pub fn select(
     planner: &Planner,
     events: &[EventSpec],
     purpose: Purpose,
+    returns: Returns,
 ) -> anyhow::Result<Vec<Selected>> {
     let mut found: Vec<(Site, usize)> = Vec::new();
+    // By definition and function.
+    let mut not_followed: HashMap<(usize, u64), NotFollowed> = HashMap::new();
+    let by_stack = |spec: &EventSpec| returns == Returns::Stack && spec.at == At::Return;
     for (definition, spec) in events.iter().enumerate() {
-        let sites = resolve(objects, spec).with_context(|| format!("event `{}`", spec.text))?;
+        let context = || format!("event `{}`", spec.text);
+        if by_stack(spec) {
+            for (site, refused) in followed(objects, spec).with_context(context)? {
+                if let Some(reason) = refused {
+                    not_followed.insert((definition, site.address), reason);
+                }
+                found.push((site, definition));
+            }
+            continue;
+        }
+        let sites = resolve(objects, spec).with_context(context)?;
         found.extend(sites.into_iter().map(|site| (site, definition)));
     }
     let mut reader = Reader::new(purpose);
@@ -428,11 +453,18 @@ pub fn select(
         .collect();
     let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
     let plans = planner.plan_all(&sites);
+    for (((site, definition), _), plan) in distinct.iter().zip(&plans) {
+        if by_stack(&events[*definition]) && plan.as_ref().is_ok_and(|p| !p.shape.at_entry) {
+            let function = (*definition, site.address);
+            not_followed.entry(function).or_insert(NotFollowed::Loop);
+        }
+    }
     // Whether an event is recorded at all.
     let mut works = vec![false; events.len()];
     for (((site, definition), fields), plan) in distinct.iter().zip(&plans) {
         let there = site.leaving.as_ref().is_none_or(|l| l.way.is_ok());
-        works[*definition] |= there && fields.is_ok() && plan.is_ok();
+        let refused = not_followed.get(&(*definition, site.address));
+        works[*definition] |= there && fields.is_ok() && plan.is_ok() && refused.is_none();
     }
     let mut selected: Vec<Selected> = Vec::with_capacity(plans.len());
     let mut ids: HashMap<(usize, u64, ExitKind), u32> = HashMap::new();
@@ -446,8 +478,15 @@ pub fn select(
             },
         };
         let missing = site.leaving.as_ref().and_then(|l| l.way.as_ref().err());
+        let missing = missing.map(ToString::to_string);
+        let refused = not_followed.get(&(definition, site.address));
+        let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
+        if let (Some(reason), true) = (refused, named && site.body == Body::Own) {
+            bail!("event `{}`: {}", spec.text, returning::refusal(*reason));
+        }
+        let missing = missing.or(refused.map(ToString::to_string));
         let (fields, left_out) = match (fields, missing) {
-            (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing.to_string())),
+            (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
             (Err(error), None) if !works[definition] => return Err(error),
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
@@ -470,6 +509,7 @@ pub fn select(
             call: None,
             definition,
             of_calls: spec.of_calls,
+            followed: by_stack(spec),
             site,
             fields,
             given_name: spec.name.clone(),
@@ -609,8 +649,10 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
             };
             (probe, Vec::new())
         });
+        let (work, returns) = returning::part(event, work);
         entry.0.work.extend(work);
         entry.0.counters.extend(event.counter);
+        entry.0.returns.extend(returns);
         entry.1.push(index);
     }
     let mut result = Probes {
@@ -679,7 +721,7 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
 /// Why an event cannot be probed, for a person. An offset that was miscounted is
 /// answered with those that are right, in the way it was given.
 fn refusal(event: &Selected, refused: &Refused) -> String {
-    if event.is_exit() {
+    if event.is_exit() && !event.followed {
         let function = event.function();
         let reason = format!("its exit at {} has no probe: {refused}", event.place());
         return match event.of_calls {

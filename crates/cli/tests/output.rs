@@ -1049,6 +1049,7 @@ fn help() {
       -o, --output <DIR>        The trace directory [default: capriole.trace]
           --duration <TIME>     Stop recording after this time, such as 500ms, 2s, 1m
           --buffer-size <SIZE>  Memory shared with the program for events not yet on disk [default: 64M]
+          --return <HOW>        How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --no-breakpoints      Never use breakpoints; functions that need one are left out
           --json                Print what was recorded where as JSON, when it is over
       -h, --help                Print help
@@ -1069,6 +1070,7 @@ fn help() {
           --interval <TIME>  Also print, each time this time is over, what was called in it
           --top <N>          Show at most so many rows of a table, the most frequent ones
           --keys <N>         Keys there is room for in each event's table [default: 1024]
+          --return <HOW>     How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --no-breakpoints   Never use breakpoints; functions that need one are left out
           --json             Print JSON
       -h, --help             Print help
@@ -1119,9 +1121,10 @@ fn help() {
       [PATH]   A file instead of a process
 
     Options:
-      -p, --pid <PID>  The running process
-          --json       Print JSON
-      -h, --help       Print help
+      -p, --pid <PID>     The running process
+          --return <HOW>  How it is seen that a function returns [default: exits] [possible values: exits, stack]
+          --json          Print JSON
+      -h, --help          Print help
     ");
     insta::assert_snapshot!(help(&["detach", "--help"]), @r"
     Take every probe out of a process, also those of a recorder that was killed

@@ -10,6 +10,7 @@ mod used;
 use self::detour::Sketch;
 use self::threads::Threads;
 use crate::fields::Purpose;
+use crate::returning::Returns;
 use crate::selection::{self, Selected};
 use capriole_target::object::Objects;
 use serde_json::Value;
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// The running process
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
+    /// How it is seen that a function returns
+    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
+    returns: Returns,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -43,7 +47,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         .map(selection::existing)
         .transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
-    let selected = selection::select(&objects, &planner, &events, Purpose::Record)?;
+    let selected = selection::select(
+        &objects,
+        &planner,
+        &events,
+        Purpose::Record,
+        arguments.returns,
+    )?;
     let threads = Threads::of(&objects);
     if arguments.json {
         let sites: Vec<_> = selected
@@ -67,7 +77,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// The site and its detour, for a person.
 fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
     let mut text = site::describe(event);
-    if let (Ok(plan), None) = (&event.plan, &event.left_out) {
+    if event.followed && event.refused().is_none() {
+        text.push_str(
+            "  returns   its return address is replaced here; the event is when it comes back by that\n",
+        );
+    } else if let (Ok(plan), None) = (&event.plan, &event.left_out) {
         match Sketch::of(event, &plan.shape, objects, threads) {
             Ok(sketch) => sketch.describe(threads, &mut text),
             Err(reason) => {
@@ -81,7 +95,9 @@ fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
 /// The same for `--json`.
 fn json(event: &Selected, objects: &Objects, threads: &Threads) -> Value {
     let mut value = site::json(event);
-    if let (Ok(plan), None) = (&event.plan, &event.left_out)
+    if event.followed {
+        value["return"] = serde_json::json!("stack");
+    } else if let (Ok(plan), None) = (&event.plan, &event.left_out)
         && let Ok(sketch) = Sketch::of(event, &plan.shape, objects, threads)
     {
         sketch.json(&mut value);

@@ -4,6 +4,7 @@ mod args;
 
 use crate::exit::Usage;
 use crate::fields::Purpose;
+use crate::returning::Returns;
 use crate::selection::{self, Selected};
 use crate::units;
 use anyhow::bail;
@@ -70,7 +71,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let events = selection::parse_plain(&[event], &[])?;
     let path = path.map(|p| selection::existing(&p)).transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
-    let selected = selection::select(&objects, &planner, &events, Purpose::Record)?;
+    let selected = selection::select(&objects, &planner, &events, Purpose::Record, Returns::Exits)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     match (arguments.summary, arguments.json) {
         (false, false) if arguments.args => args::write(&selected, &mut out)?,

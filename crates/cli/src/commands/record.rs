@@ -5,6 +5,7 @@ mod recorder;
 use crate::calls;
 use crate::fields::Purpose;
 use crate::probing::{Ended, Planned, Probed, Program, wait_for};
+use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, signals};
@@ -56,6 +57,9 @@ pub struct Arguments {
     /// Memory shared with the program for events not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     buffer_size: u64,
+    /// How it is seen that a function returns
+    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
+    returns: Returns,
     /// Never use breakpoints; functions that need one are left out
     #[arg(long)]
     no_breakpoints: bool,
@@ -96,7 +100,8 @@ fn prepare(
     process: &Process,
 ) -> anyhow::Result<(Probed, Recorder)> {
     let breakpoints = !arguments.no_breakpoints;
-    let planned = Planned::new(process, events, breakpoints, Purpose::Record, |selected| {
+    let purpose = (Purpose::Record, arguments.returns);
+    let planned = Planned::new(process, events, breakpoints, purpose, |selected| {
         Ok(Selected::record_all(selected))
     })?;
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
@@ -151,8 +156,9 @@ fn record(
         }
     };
 
+    let unseen = Unseen::of(attached);
     if arguments.json {
-        let value = json!({
+        let mut value = json!({
             "trace": arguments.output.to_string_lossy(),
             "pid": attached.process.pid(),
             "events": summary.events,
@@ -165,6 +171,10 @@ fn record(
             "ended": ended.as_str(),
             "sites": probed.sites_json(),
         });
+        if arguments.returns == Returns::Stack {
+            value["returns_missed"] = json!(unseen.missed);
+            value["returns_abandoned"] = json!(unseen.abandoned);
+        }
         println!("{value}");
     } else {
         say_summary(arguments, &probed, &summary, ended, &detached);
@@ -207,6 +217,7 @@ fn say_summary(
             units::count(arguments.buffer_size >> 10)
         );
     }
+    Unseen::of(&probed.attached).say();
     if summary.damaged > 0 {
         eprintln!(
             "capriole: {} could not be read: the program wrote over session memory",

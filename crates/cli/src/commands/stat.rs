@@ -15,6 +15,7 @@ mod text;
 use crate::calls;
 use crate::fields::{Fields, Purpose};
 use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
+use crate::returning::{Returns, Unseen};
 use crate::selection::{self, InFile, Selected};
 use crate::units::{self, parse_duration};
 use crate::{exit, machine, signals};
@@ -75,6 +76,9 @@ pub struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20)
     )]
     keys: u32,
+    /// How it is seen that a function returns
+    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
+    returns: Returns,
     /// Never use breakpoints; functions that need one are left out
     #[arg(long)]
     no_breakpoints: bool,
@@ -192,10 +196,11 @@ fn attach(
     };
     let process = program.process();
     let breakpoints = !arguments.no_breakpoints;
+    let purpose = (Purpose::Count, arguments.returns);
     let mut tables = Tables::default();
     let mut kept = Vec::new();
     let mut fetches = false;
-    let planned = Planned::new(process, &events, breakpoints, Purpose::Count, |selected| {
+    let planned = Planned::new(process, &events, breakpoints, purpose, |selected| {
         for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
             if *hits == Hits::Entries {
                 kept.push(None);
@@ -298,6 +303,7 @@ fn count(
                     units::counted(whole.lost, "hit was", "hits were")
                 );
             }
+            Unseen::of(&probed.attached).say();
             probed.say_end(ended, &detached);
             printed
         }

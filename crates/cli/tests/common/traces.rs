@@ -130,14 +130,19 @@ impl Background {
         for event in events {
             arguments.extend(["-e", event]);
         }
-        let mut command = recorder(trace, &arguments);
+        Background::of(recorder(trace, &arguments), pid)
+    }
+
+    /// Runs a recorder of `pid`, with `--json`; returns when its probes are there.
+    pub fn of(mut command: Command, pid: u32) -> Background {
+        let trace = command.get_args().nth(2).map(PathBuf::from);
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
         let background = Background {
             child: child.expect("capriole starts"),
-            trace: trace.to_owned(),
+            trace: trace.expect("record -o TRACE"),
         };
         until_recording(pid);
         background

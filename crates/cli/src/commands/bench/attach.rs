@@ -113,6 +113,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .zip(plans)
         .zip(0..)
         .map(|((site, plan), id)| Selected {
+            followed: false,
             id,
             role: Role::Point,
             call: None,

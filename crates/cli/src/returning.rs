@@ -1,0 +1,65 @@
+//! How events at returns are seen.
+
+use crate::selection::Selected;
+use capriole_plan::detour::Work;
+use capriole_ring::layout::header;
+use capriole_target::attach::Attached;
+use capriole_target::resolve::NotFollowed;
+
+/// How it is seen that a function returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Returns {
+    // By a probe at each of its exits
+    #[default]
+    Exits,
+    // By its return address, which is replaced when it is entered: also through tail calls
+    Stack,
+}
+
+/// Calls that were followed by their return address and whose return was not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unseen {
+    /// There was no slot free when they began, or more than five functions were left for one
+    /// another.
+    pub missed: u64,
+    /// They were left in another way than by returning.
+    pub abandoned: u64,
+}
+
+impl Unseen {
+    /// What a session has counted, in all processes that share it.
+    pub fn of(attached: &Attached) -> Unseen {
+        let memory = &attached.memory.memory;
+        Unseen {
+            missed: memory.load(header::RETURNS_MISSED),
+            abandoned: memory.load(header::RETURNS_ABANDONED),
+        }
+    }
+
+    /// Tells a person what was missed.
+    pub fn say(self) {
+        if self.missed > 0 {
+            eprintln!(
+                "capriole: the returns of {} were MISSED: too many calls were open at once, or \
+                 functions left for one another; follow fewer functions",
+                crate::units::counted(self.missed, "call", "calls")
+            );
+        }
+    }
+}
+
+/// Work at a function's entry, and what is done when it returns.
+pub fn part(event: &Selected, work: Vec<Work>) -> (Vec<Work>, Vec<Work>) {
+    match event.followed {
+        true => (Vec::new(), work),
+        false => (work, Vec::new()),
+    }
+}
+
+/// Why an event that the user named cannot have its return address replaced.
+pub fn refusal(reason: NotFollowed) -> String {
+    format!(
+        "the function's return address cannot be replaced: {reason}; without --return=stack a \
+         probe is put at each of its exits"
+    )
+}
