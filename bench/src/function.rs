@@ -95,6 +95,8 @@ copies! {
     HistByKey = capriole_bench_hist_by_key,
     /// For `capriole.entry_exit`.
     EntryExit = capriole_bench_entry_exit,
+    /// For `capriole.return.stack`.
+    ReturnStack = capriole_bench_return_stack,
     /// For `capriole.latency`.
     Latency = capriole_bench_latency,
     /// For a return probe.
@@ -161,6 +163,7 @@ plain_copy!("capriole_bench_sum", 6);
 plain_copy!("capriole_bench_hist", 6);
 plain_copy!("capriole_bench_hist_by_key", 6);
 plain_copy!("capriole_bench_entry_exit", 6);
+plain_copy!("capriole_bench_return_stack", 6);
 plain_copy!("capriole_bench_latency", 6);
 plain_copy!("capriole_bench_return", 6);
 plain_copy!("capriole_bench_spare", 6);

@@ -140,6 +140,7 @@ fn no_row_vanishes_without_its_tool() {
         "record2",
         "record6",
         "entry_exit",
+        "return.stack",
         "latency",
         "string",
         "int3",

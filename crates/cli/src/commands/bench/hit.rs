@@ -23,7 +23,8 @@ use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
-use capriole_target::resolve::{Site, resolve};
+use capriole_target::resolve::{Site, followed, resolve};
+use capriole_target::unwinders;
 use std::process::Command;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ enum Kind {
     Breakpoint,
     /// Records two arguments at the entry, and the result at the exit.
     Both,
+    /// The same, with the return address replaced.
+    Stack,
     /// Times the call, from entry to exit.
     Time,
 }
@@ -62,7 +65,7 @@ impl Kind {
             Kind::Add(of) => (fields(of), record_size(0)),
             Kind::Record(of) => (fields(of), record_size(of.split_whitespace().count())),
             Kind::Breakpoint => (fields("$arg1 $arg2"), record_size(2)),
-            Kind::Both => (fields("$arg1 $arg2"), record_size(2) + record_size(1)),
+            Kind::Both | Kind::Stack => (fields("$arg1 $arg2"), record_size(2) + record_size(1)),
             Kind::Time => (format!("latency(:{symbol})"), record_size(0)),
             Kind::Reject => (
                 fields("$arg1 if arg1 == 0x8000000000000001"),
@@ -157,7 +160,10 @@ impl Ours {
         };
         let (event, record_bytes) = self.kind.event(self.function, text);
         let planner = Planner::of_process(&process);
-        let guards = Guards::find(&objects, &planner);
+        let mut guards = Guards::find(&objects, &planner);
+        if self.kind == Kind::Stack {
+            guards = guards.with_unwinders(unwinders::find(&objects, &planner)?);
+        }
         let mut tables = Tables::default();
         let mut kept = None;
         let mut probes = Vec::new();
@@ -217,6 +223,19 @@ impl Ours {
                 let (spec, site) = site(&event)?;
                 add(&site, record(1, &spec, &site)?)?;
             }
+        }
+        if self.kind == Kind::Stack {
+            let event = format!(":{}%return $retval:x64", only(self.function.symbol()));
+            let spec = EventSpec::parse(&event).map_err(|e| anyhow::anyhow!("{e}"))?;
+            let (at, refused) = followed(&objects, &spec)?
+                .into_iter()
+                .next()
+                .context("it is there")?;
+            refused.map_or(Ok(()), Err)?;
+            let returns = record(2, &spec, &at)?;
+            probes
+                .iter_mut()
+                .for_each(|probe| probe.returns = returns.clone());
         }
         let timed = self.kind == Kind::Time;
         let cpus = machine::possible_cpus();
@@ -336,6 +355,7 @@ fn rows_of_one_thread() -> Vec<Row> {
         ),
         Ours::row("capriole.record6", Function::Record6, Kind::Record(SIX)),
         Ours::row("capriole.entry_exit", Function::EntryExit, Kind::Both),
+        Ours::row("capriole.return.stack", Function::ReturnStack, Kind::Stack),
         Ours::row("capriole.latency", Function::Latency, Kind::Time),
         Ours::row("capriole.string", Function::Text, Kind::Text),
         Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
