@@ -43,7 +43,8 @@ pub fn asked(work: &Work) -> Option<ConditionCode> {
     let filter = match work {
         Work::Record(record) => record.filter.as_ref(),
         Work::Count { filter, .. } => filter.as_ref(),
-        Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } | Work::Unregister => None,
+        Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } => None,
+        Work::Unregister | Work::Help { .. } => None,
     };
     filter.and_then(Filter::flags)
 }
