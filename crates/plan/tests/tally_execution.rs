@@ -354,10 +354,14 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
     let work = |event| case.fetch.tally(event, &case.tally);
     let mut works = work(EVENT).map_err(|e| e.to_string())?;
     let mut other = work(EVENT + 1).map_err(|e| e.to_string())?;
-    if case.fetch.flags.is_some() && case.seed % 2 == 0 {
+    if case.fetch.flags.is_some() && case.seed.is_multiple_of(2) {
         // Something else at the site that does not ask for the flags, and spoils them.
         for works in [&mut works, &mut other] {
-            let at = if case.seed % 4 == 0 { 0 } else { works.len() };
+            let at = if case.seed.is_multiple_of(4) {
+                0
+            } else {
+                works.len()
+            };
             let (call, filter) = (1, None);
             works.insert(at, Work::Enter { call, filter });
         }
@@ -627,7 +631,7 @@ fn time_case(
     let session = Session::new(case);
     let (mut calls, mut least, mut most, mut sum) = (0, 0, 0, 0);
     let mut unknown = 0;
-    let together_there = case.seed % 3 == 0;
+    let together_there = case.seed.is_multiple_of(3);
     for _ in 0..4 {
         let input: State = random.state();
         let begin = timestamp();
