@@ -114,10 +114,7 @@ const HANDLE: &[(&str, &str)] = &[
     ("label", "\"label\""),
     ("label[2]", "'b'"),
     ("current->list->next->id", "2"),
-    (
-        "req->d",
-        "error 3: `req->d` is double; ask for its bits with req->d:x64",
-    ),
+    ("req->d", "1.5"),
     (
         "req->flags",
         "error 3: `req->flags` is struct flags; name a member: there are a, b, c, d",
