@@ -302,10 +302,11 @@ struct state {
 };
 
 /* Reads all of `size` bytes at `from`, or clears `to`. What lies above the stack pointer
- * in its page is there: that needs no system call. */
+ * in its page is there: that needs no system call. At the very start of a page the stack may
+ * be empty, and end there. */
 static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
 {
-	u64 page_end = (state->stack | 4095) + 1;
+	u64 page_end = ((state->stack - 1) | 4095) + 1;
 	if (from >= state->stack && from < page_end && size <= page_end - from) {
 		for (u64 i = 0; i < size; i++)
 			WRITE(((u8 *)to)[i], READ(((u8 *)from)[i]));
