@@ -131,6 +131,13 @@ impl<'a> Reader<'a> {
 
     /// First the keys, then what is aggregated, and what the filter alone asks for.
     fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
+        let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
+        if let Some(stack) = spec.arguments.iter().find(is_stack) {
+            bail!(
+                "`{stack}` cannot be counted: record the event, and see \
+                 `capriole report --callers`"
+            );
+        }
         let mut fields = Fields::at(site);
         let named = |name: &str| spec.arguments.iter().find(|a| a.name == name);
         for key in &spec.aggregation.keys {
@@ -539,6 +546,8 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
             Source::Immediate(site.object.run_time(link))
         }
         Base::Retval => Source::Register(Register::RAX),
+        // How it is copied, its content says.
+        Base::CallStack(_) => stack,
         Base::AllArguments | Base::Variable(_) => bail!("it has no place of its own"),
     };
     pointers.extend(asked.derefs.iter().map(|deref| deref.offset));
@@ -558,6 +567,7 @@ fn content(field_type: FieldType) -> anyhow::Result<Content> {
     Ok(match (field_type.element, field_type.count) {
         (Element::String { .. }, None) => Content::Text,
         (Element::String { .. }, Some(count)) => Content::Texts { count },
+        (Element::CallStack { bytes }, _) => Content::CallStack { bytes },
         (Element::Number { bytes, .. }, Some(count)) => Content::Numbers { bytes, count },
         (Element::Number { shown, bytes, bits }, None) => {
             if bits.is_some() && shown == Shown::Signed {

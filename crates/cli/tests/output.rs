@@ -1091,7 +1091,7 @@ fn help() {
           --depth <N>            With --graph: show only so many levels of calls
           --min-duration <TIME>  With --graph: leave out calls that took less, such as 10us
           --sort <BY>            With --summary of calls: by what functions are sorted, self time unless given [possible values: self, total, calls]
-          --by <BY>              With --flame: what the width of a function shows [default: time] [possible values: time, calls]
+          --by <BY>              With --flame and --callers: what is shown of functions; time if calls were recorded, else events by their call stacks [possible values: time, calls, events]
           --json                 Print JSON: one object, or with --graph and for every event one a line
       -h, --help                 Print help
     ");

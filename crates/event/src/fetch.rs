@@ -29,6 +29,9 @@ pub enum Base {
     /// How long the call has taken that ends here. It is not written: `latency(EVENT)` means
     /// it. Never dereferenced.
     Latency,
+    /// `stack`, `stack(SIZE)`: who called whom, found out from a copy of so many bytes of the
+    /// stack. Never dereferenced.
+    CallStack(u16),
     /// `$comm`: the name of the thread. Never dereferenced.
     Comm,
     /// `\IMM`: a number, as two's complement.
@@ -103,6 +106,7 @@ impl Fetch {
             Base::Comm | Base::Text(_) => Some(FieldType::STRING),
             Base::Vector(_) => Some(FieldType::F64),
             Base::AllArguments => None,
+            Base::CallStack(bytes) => Some(FieldType::call_stack(bytes)),
             Base::Variable(_) if self.derefs.is_empty() => None,
             _ => Some(FieldType::X64),
         }
@@ -127,6 +131,8 @@ impl fmt::Display for Base {
             Base::StackPointer => f.write_str("$stack"),
             Base::StackWord(number) => write!(f, "$stack{number}"),
             Base::Latency => f.write_str("latency"),
+            Base::CallStack(FieldType::USUAL_STACK) => f.write_str("stack"),
+            Base::CallStack(bytes) => write!(f, "stack({bytes})"),
             Base::Comm => f.write_str("$comm"),
             Base::Immediate(value) => write!(f, "\\{value}"),
             Base::Text(text) => {

@@ -2,6 +2,7 @@
 
 use crate::error::ParseError;
 use crate::number;
+use crate::parse::call_stack;
 use std::fmt;
 use std::str::FromStr;
 
@@ -49,12 +50,20 @@ pub enum Element {
         /// `ustring`, which in a program means the same as `string`.
         user: bool,
     },
+    /// Registers, and a copy of the stack: what it takes to find out who called whom. Only of
+    /// the field `stack`; never an array.
+    CallStack {
+        /// How much of the stack is copied, at most: a multiple of 8, from
+        /// [`FieldType::LEAST_STACK`] to [`FieldType::MOST_STACK`].
+        bytes: u16,
+    },
 }
 
 /// The type behind the colon of a fetch argument.
 ///
 /// `Display` and [`FromStr`] are the kernel's spelling: `u32`, `s8`, `x64`, `char`, `string`,
-/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and `f32`, `f64`, which it has not.
+/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and what it has not: `f32`, `f64`, and
+/// `stack(4096)`, which is not written in events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
     /// Of each element.
@@ -128,9 +137,29 @@ impl FieldType {
         )
     }
 
+    /// How much of the stack is copied unless a size is given, in bytes.
+    pub const USUAL_STACK: u16 = 4096;
+    /// The least that can be asked for, in bytes.
+    pub const LEAST_STACK: u16 = 64;
+    /// The most, in bytes: with all other fields it has to fit into a record.
+    pub const MOST_STACK: u16 = 32_000;
+
+    /// `stack(SIZE)`
+    pub const fn call_stack(bytes: u16) -> FieldType {
+        FieldType {
+            element: Element::CallStack { bytes },
+            count: None,
+        }
+    }
+
     /// Whether there is a string in it, so that its length is known only when it is read.
     pub fn is_string(&self) -> bool {
         matches!(self.element, Element::String { .. })
+    }
+
+    /// Whether it is a call stack.
+    pub fn is_call_stack(&self) -> bool {
+        matches!(self.element, Element::CallStack { .. })
     }
 }
 
@@ -192,6 +221,10 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
         "string" => Element::String { user: false },
         "ustring" => Element::String { user: true },
         "symstr" => return unknown("`symbol` shows an address as the function it lies in"),
+        "stack" => return unknown("a call stack is a field of its own: stack or stack(SIZE)"),
+        _ if name.starts_with("stack(") => {
+            return unknown("a call stack is a field of its own: stack or stack(SIZE)");
+        }
         "%pd" | "%pD" => return unknown("directory entries are in the kernel only"),
         _ if name.contains(')') => return unknown("the type stands behind the last brace"),
         _ if name.starts_with('b') && name.contains('@') => return bit_field(text, start, name),
@@ -260,6 +293,7 @@ impl fmt::Display for Element {
         let (letter, bits) = match *self {
             Element::String { user: false } => return f.write_str("string"),
             Element::String { user: true } => return f.write_str("ustring"),
+            Element::CallStack { bytes } => return write!(f, "stack({bytes})"),
             Element::Number {
                 bytes,
                 bits: Some(Bits { width, offset }),
@@ -292,6 +326,13 @@ impl FromStr for FieldType {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        parse(text, 0, text.len())
+        match text.starts_with("stack(") {
+            true => Ok(FieldType::call_stack(call_stack::size(
+                text,
+                0,
+                text.len(),
+            )?)),
+            false => parse(text, 0, text.len()),
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! OBJECT    PATH, the start of a library's file name, or nothing for the main program
 //! PLACE     SYMBOL[+OFFSET]  GLOB  0xOFFSET[(COUNTER)]  FILE:LINE, all but the last [%return]
 //! ARGUMENT  [NAME=]VALUE[:TYPE]
+//!           stack[(SIZE)]
 //! VALUE     %REG  $argN  $arg*  $retval  $stack  $stackN  $comm  @ADDR  @+OFFSET
 //!           \NUMBER  \"TEXT"  VARIABLE  +|-[u]OFFSET(VALUE)
 //! TYPE      u8..u64  s8..s64  x8..x64  char  string  ustring  symbol  bWIDTH@OFFSET/SIZE

@@ -2,6 +2,7 @@
 
 mod aggregation;
 mod arguments;
+pub(crate) mod call_stack;
 pub(crate) mod fetch;
 mod filter;
 mod place;

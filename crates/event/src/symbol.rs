@@ -162,14 +162,15 @@ pub(crate) fn starts_aggregate(text: &str) -> Option<Function> {
     behind.starts_with('(').then_some(function)
 }
 
-/// Whether an aggregate or the word `by` starts at `rest`, behind a blank outside all brackets.
+/// Whether an aggregate, a call stack with its size or the word `by` starts at `rest`, behind a
+/// blank outside all brackets.
 ///
 /// No demangler prints a return type before `sum(`, as templates alone have one (`int
 /// sum<int>(int)`); but `operator sum()` is a conversion and `transaction clone for sum(int)` a
 /// function.
 fn starts_statistics(before: &str, rest: &str) -> bool {
     let is_by = || rest.split(char::is_whitespace).next() == Some("by");
-    (starts_aggregate(rest).is_some() || is_by())
+    (starts_aggregate(rest).is_some() || rest.starts_with("stack(") || is_by())
         && !matches!(last_word(before), "operator" | "for")
 }
 

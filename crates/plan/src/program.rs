@@ -78,6 +78,13 @@ pub enum Content {
         /// How many, at least 1.
         count: u16,
     },
+    /// What unwinding needs, of a field that is the stack pointer: that, rbp, and what lies
+    /// above the stack pointer, as far as it can be read. There is always some of it in the
+    /// record, though it may be nothing of the stack.
+    CallStack {
+        /// How much of the stack, at most.
+        bytes: u16,
+    },
 }
 
 /// A field: from the source, by the pointers, to the content.
@@ -206,10 +213,11 @@ mod step {
     pub const NARROW: u8 = 23;
     pub const LATENCY: u8 = 24;
     pub const VECTOR: u8 = 25;
+    pub const STACK: u8 = 26;
 }
 
 /// The numbers of this format, by their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 41] = [
+pub const NUMBERS: [(&str, u64); 43] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
     ("STEP_REGISTER", step::REGISTER as u64),
@@ -244,6 +252,8 @@ pub const NUMBERS: [(&str, u64); 41] = [
     ("STEP_NARROW", step::NARROW as u64),
     ("STEP_LATENCY", step::LATENCY as u64),
     ("STEP_VECTOR", step::VECTOR as u64),
+    ("STEP_STACK", step::STACK as u64),
+    ("STACK_HEAD", STACK_HEAD),
     ("TALLY_ONE", tally::ONE as u64),
     ("TALLY_SUM", tally::SUM as u64),
     ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
@@ -253,6 +263,8 @@ pub const NUMBERS: [(&str, u64); 41] = [
     ("TABLE_SIZE", tally::TABLE_SIZE as u64),
 ];
 
+/// Bytes before the copy of the stack: two registers, and how many bytes of it there are.
+const STACK_HEAD: u64 = 20;
 const FAULTS: u32 = 1;
 const TALLIES: u32 = 2;
 const SIGNED: u8 = 16;
@@ -320,6 +332,9 @@ impl Field {
             }
             (_, Content::Text) => text(STRING_LIMIT.into()),
             (_, Content::Texts { count }) => u64::from(count) * text(STRING_LIMIT.into()),
+            (_, Content::CallStack { bytes }) => {
+                (STACK_HEAD + u64::from(bytes)).next_multiple_of(8)
+            }
         }
     }
 
@@ -645,6 +660,13 @@ impl<'a> Builder<'a> {
         limit: u16,
         step: impl Fn(u8) -> Step,
     ) -> Result<(), FetchError> {
+        if let Content::CallStack { bytes } = field.content {
+            self.steps.push(Step {
+                limit: bytes,
+                ..step(step::STACK)
+            });
+            return Ok(());
+        }
         let Some((last, pointers)) = field.pointers.split_last() else {
             if !matches!(field.content, Content::Number(_)) {
                 return Err(FetchError::NotInMemory(index));
@@ -683,6 +705,7 @@ impl<'a> Builder<'a> {
                 value: last,
                 ..step(step::STRINGS)
             },
+            Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
         });
         Ok(())
     }

@@ -153,6 +153,10 @@ struct program {
 #define STEP_LATENCY 24
 /* The low half of the vector register with the number `a`. */
 #define STEP_VECTOR 25
+/* The stack pointer, rbp, a u32 that says how many bytes of the stack follow, and those: as
+ * many as can be read of `limit`. A field like KEEP. */
+#define STEP_STACK 26
+#define STACK_HEAD 20
 
 #define TEST_BYTES 15
 #define TEST_SIGNED 16

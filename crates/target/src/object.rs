@@ -32,7 +32,7 @@ pub(crate) use table::Entry;
 pub use table::Objects;
 pub use unwind::{Frame, LandingPads};
 
-use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError};
+use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError, Inlined};
 use crate::symbols::{OtherSymbol, SymbolTable};
 use call_frames::CallFrames;
 use elf::Headers;
@@ -191,6 +191,32 @@ impl ObjectFile {
     /// Link address and bytes of `.eh_frame`.
     pub(crate) fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
         unwind::eh_frame(&self.source, &self.headers)
+    }
+
+    /// Link address and bytes of the call frame information (`.eh_frame`), for unwinding.
+    ///
+    /// # Errors
+    ///
+    /// The file is truncated.
+    pub fn call_frame_information(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectError> {
+        self.eh_frame()
+            .map_err(|reason| ObjectError::new(&self.path, reason))
+    }
+
+    /// Link addresses of a section.
+    #[must_use]
+    pub fn section(&self, name: &str) -> Option<std::ops::Range<u64>> {
+        let section = self.headers.section(name)?;
+        Some(section.address..section.address.checked_add(section.size)?)
+    }
+
+    /// Which functions are inlined where. Reads the debug information anew each time.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it is damaged.
+    pub fn inlined(&self) -> Result<Inlined, DebugError> {
+        Inlined::new(DebugData::read(self, &self.debug_directories)?)
     }
 
     /// How the file is called: its path in the process, or as it was opened.

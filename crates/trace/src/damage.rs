@@ -147,6 +147,8 @@ pub struct Health {
     pub damages: u64,
     /// The first of them, at most [`Health::MOST_SHOWN`].
     pub shown: Vec<Damage>,
+    /// What else whoever reads the report has to be told, one line each.
+    pub remarks: Vec<String>,
 }
 
 impl Health {

@@ -9,7 +9,7 @@ use crate::clock::ClockModel;
 
 /// The version of the JSON document and of the whole directory that this crate writes.
 /// The table of versions is in the crate's documentation.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// The whole of `info/capriole.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,6 +28,9 @@ pub struct Document {
     pub events: Vec<EventInfo>,
     /// The name (`comm`) of each thread, by thread id.
     pub threads: BTreeMap<u32, String>,
+    /// Where the program had code, by address; only if events have call stacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<MappingInfo>,
     /// What TSC values mean.
     pub clock: ClockModel,
     /// What a reader has to be told about this trace, one line each.
@@ -45,6 +48,24 @@ pub struct Document {
     /// Whether the recording ended in the ordinary way. False while it runs, and after the
     /// recorder was killed.
     pub complete: bool,
+}
+
+/// A part of a file that the program had mapped as code.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MappingInfo {
+    /// The first address.
+    #[serde(with = "hex")]
+    pub start: u64,
+    /// The address behind the last byte.
+    #[serde(with = "hex")]
+    pub end: u64,
+    /// Where in the file the first byte is from.
+    #[serde(with = "hex")]
+    pub offset: u64,
+    /// Path of the file, as the program sees it.
+    pub path: String,
+    /// The file's build id in hexadecimal, if it has one.
+    pub build_id: Option<String>,
 }
 
 /// What is known when a recording starts.

@@ -36,6 +36,7 @@
 //! | --- | --- | --- |
 //! | 1 | before 0.1.0 | first version; all fields are 64-bit numbers in hexadecimal |
 //! | 2 | 0.1.0 | fields have types; a packet's last bits may be padding |
+//! | 3 | 0.1.0 | the type `stack`, and `mappings` |
 //!
 //! A reader takes every version up to its own ([`FORMAT_VERSION`]) and refuses later ones by
 //! name. Fields that are unknown are passed over, so that adding one needs no new version; a
@@ -44,6 +45,7 @@
 #![deny(unsafe_code)]
 
 pub mod calls;
+pub mod callstack;
 pub mod clock;
 mod damage;
 mod directory;
@@ -62,11 +64,13 @@ mod writer;
 pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use directory::DirectoryError;
 pub use document::{
-    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, RefusalInfo, Role, Stop,
-    Target, TimeSpan, TraceInfo, Tracer,
+    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, RefusalInfo,
+    Role, Stop, Target, TimeSpan, TraceInfo, Tracer,
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use reader::{Event, Events, Trace};
-pub use record::{MAX_FIELDS, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES};
-pub use value::{Array, Elements, Fields, Value};
+pub use record::{
+    MAX_FIELDS, MAX_STACK_BYTES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES,
+};
+pub use value::{Array, CallStack, Elements, Fields, Value};
 pub use writer::{PacketMeta, Totals, TraceWriter, WriteError, Written};

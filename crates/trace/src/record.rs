@@ -17,6 +17,8 @@
 //! array of numbers  number, number, ..., zeros up to a multiple of 8
 //! string            u32 length, that many bytes, zeros up to a multiple of 8
 //! array of strings  string, string, ...
+//! call stack        u64 stack pointer, u64 rbp, u32 length, that many bytes, zeros up to a
+//!                   multiple of 8
 //! ```
 
 use std::collections::HashMap;
@@ -34,9 +36,13 @@ pub const WORD_BYTES: usize = 8;
 pub const MAX_FIELDS: usize = 128;
 /// The most bytes of a string.
 pub const MAX_STRING_BYTES: usize = 4000;
+/// The most bytes of a copy of the stack.
+pub const MAX_STACK_BYTES: usize = FieldType::MOST_STACK as usize;
 
 /// Bytes of the length in front of a string.
 pub(crate) const LENGTH_BYTES: usize = 4;
+/// Bytes of the registers in front of a copy of the stack.
+pub(crate) const STACK_HEAD: usize = 2 * WORD_BYTES;
 
 /// Bytes of a string of `length` bytes, with its length and what fills it up.
 pub(crate) fn string_bytes(length: usize) -> usize {
@@ -55,6 +61,9 @@ pub enum RecordFault {
     /// A string is longer than any can be.
     #[error("a string of {0} bytes is longer than {MAX_STRING_BYTES}")]
     StringTooLong(u32),
+    /// A copy of the stack is longer than any can be.
+    #[error("a copy of {0} bytes of the stack is longer than {MAX_STACK_BYTES}")]
+    StackTooLong(u32),
 }
 
 /// The events by their ids: how long their records are, and which they are.
@@ -76,25 +85,37 @@ struct Entry {
     index: u32,
 }
 
-/// Marks the size of an event with strings. No record is this large: it has at most
+/// Marks the size of an event with strings or call stacks. No record is this large: it has at most
 /// [`MAX_FIELDS`] arrays of 64 strings each, 33 MB.
 const VARIABLE: u32 = 1 << 31;
 
-/// Where the strings are in an event's records.
+/// Where the strings and copies of stacks are in an event's records.
 #[derive(Debug, Clone, Default)]
 struct Layout {
     runs: Vec<Run>,
-    /// Bytes of the fields behind the last string.
+    /// Bytes of the fields behind the last of them.
     rest: usize,
-    /// Unused bits at the end of the last field; nothing if that is a string.
+    /// Unused bits at the end of the last field; nothing if its length is in the record.
     padding_bits: Option<u32>,
 }
 
-/// Fields of known size, and the strings behind them.
+/// Fields of known size, and the strings, or the copy of a stack, behind them.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     bytes: usize,
     strings: usize,
+    is_stack: bool,
+}
+
+impl Run {
+    /// The most that a length may say.
+    fn check(&self, length: u32) -> Result<usize, RecordFault> {
+        match (self.is_stack, length as usize) {
+            (false, bytes) if bytes > MAX_STRING_BYTES => Err(RecordFault::StringTooLong(length)),
+            (true, bytes) if bytes > MAX_STACK_BYTES => Err(RecordFault::StackTooLong(length)),
+            (_, bytes) => Ok(bytes),
+        }
+    }
 }
 
 impl Layout {
@@ -115,9 +136,12 @@ impl Layout {
                     layout.padding_bits = Some((bytes * 8 - bits) as u32);
                 }
                 None => {
+                    let is_stack = field.field_type.is_call_stack();
+                    let head = if is_stack { STACK_HEAD } else { 0 };
                     layout.runs.push(Run {
-                        bytes: std::mem::take(&mut layout.rest),
+                        bytes: std::mem::take(&mut layout.rest) + head,
                         strings: field.field_type.count.map_or(1, usize::from),
+                        is_stack,
                     });
                     layout.padding_bits = None;
                 }
@@ -144,12 +168,9 @@ impl Layout {
                 if bytes.len() < at + LENGTH_BYTES {
                     return Err(RecordFault::CutOff);
                 }
-                let length = word(bytes, at);
-                if length as usize > MAX_STRING_BYTES {
-                    return Err(RecordFault::StringTooLong(length));
-                }
-                let size = string_bytes(length as usize);
-                unused = size - LENGTH_BYTES - length as usize;
+                let length = run.check(word(bytes, at))?;
+                let size = string_bytes(length);
+                unused = size - LENGTH_BYTES - length;
                 at += size;
             }
         }
@@ -164,7 +185,7 @@ impl Layout {
 /// How many bits of a field count from its start, if that is the same in each record.
 fn used_bits(field_type: FieldType) -> Option<usize> {
     match (field_type.element, field_type.count) {
-        (Element::String { .. }, _) => None,
+        (Element::String { .. } | Element::CallStack { .. }, _) => None,
         (Element::Number { bytes, .. }, Some(count)) => {
             Some(usize::from(bytes) * usize::from(count) * 8)
         }
@@ -353,6 +374,38 @@ pub(crate) mod tests {
             let bytes = record(2, &[string(length), vec![0; 8]].concat());
             assert_eq!(table.record(&bytes), Ok((1, bytes.len())));
             assert_eq!(table.padding_bits(&bytes), Ok(48));
+        }
+    }
+
+    #[test]
+    fn a_record_with_a_call_stack_is_as_long_as_its_copy() {
+        let mut table = EventTable::default();
+        assert!(table.add(&event(1, &["u8", "stack(64)", "string"], true)));
+        assert!(table.add(&event(2, &["stack(32000)"], false)));
+        for (length, filled) in [
+            (0, 8),
+            (4, 8),
+            (60, 64),
+            (61, 72),
+            (MAX_STACK_BYTES, 32_008),
+        ] {
+            let payload = [vec![0xff; 16 + 16], string(length), string(3)].concat();
+            let bytes = record(1, &payload);
+            assert_eq!(bytes.len(), 16 + 32 + filled + 8);
+            assert_eq!(table.record(&bytes), Ok((0, bytes.len())));
+            assert_eq!(table.padding_bits(&bytes), Ok(8));
+            for cut in 0..bytes.len() {
+                assert_eq!(table.record(&bytes[..cut]), Err(RecordFault::CutOff));
+            }
+            let bytes = record(2, &[vec![0xff; 16], string(length)].concat());
+            assert_eq!(table.record(&bytes), Ok((1, bytes.len())));
+            let unused = (filled - 4 - length) as u32 * 8;
+            assert_eq!(table.padding_bits(&bytes), Ok(unused));
+        }
+        for length in [MAX_STACK_BYTES as u32 + 1, u32::MAX, 1 << 31] {
+            let mut bytes = record(2, &[0; 40_000]);
+            bytes[32..36].copy_from_slice(&length.to_le_bytes());
+            assert_eq!(table.record(&bytes), Err(RecordFault::StackTooLong(length)));
         }
     }
 

@@ -6,7 +6,7 @@ use capriole_event::{Bits, Element, FieldType, Shown};
 
 use crate::document::{EventInfo, FieldInfo};
 use crate::packet::{long, word};
-use crate::record::{LENGTH_BYTES, WORD_BYTES, string_bytes};
+use crate::record::{LENGTH_BYTES, STACK_HEAD, WORD_BYTES, string_bytes};
 
 /// What a field held.
 #[derive(Debug, Clone, Copy)]
@@ -27,10 +27,23 @@ pub enum Value<'a> {
     Symbol(u64),
     /// Text, without the NUL, in whatever encoding the program has (`string`, `ustring`).
     Text(&'a [u8]),
+    /// What is known of who called whom (`stack`).
+    CallStack(CallStack<'a>),
     /// Several values of one type.
     Array(Array<'a>),
     /// The field could not be read when the event was recorded.
     Fault,
+}
+
+/// Registers, and a copy of the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallStack<'a> {
+    /// The stack pointer.
+    pub stack_pointer: u64,
+    /// The register rbp, which may be a frame pointer.
+    pub frame_pointer: u64,
+    /// What lies from the stack pointer up, as far as it was copied.
+    pub bytes: &'a [u8],
 }
 
 /// The values of a field that is an array.
@@ -84,6 +97,7 @@ impl<'a> Iterator for Elements<'a> {
                 number(shown, bytes, bits, u64::from_le_bytes(raw))
             }
             Element::String { .. } => Value::Text(take_string(&mut array.bytes)),
+            Element::CallStack { .. } => Value::CallStack(take_stack(&mut array.bytes)),
         })
     }
 
@@ -159,6 +173,7 @@ fn take_field<'a>(bytes: &mut &'a [u8], field_type: FieldType) -> Value<'a> {
             None,
         ) => number(shown, size, bits, long(take(bytes, WORD_BYTES), 0)),
         (Element::String { .. }, None) => Value::Text(take_string(bytes)),
+        (Element::CallStack { .. }, None) => Value::CallStack(take_stack(bytes)),
         (element, Some(count)) => Value::Array(take_array(bytes, element, count)),
     }
 }
@@ -177,6 +192,12 @@ fn take_array<'a>(bytes: &mut &'a [u8], element: Element, count: u16) -> Array<'
             }
             all.len() - bytes.len()
         }
+        Element::CallStack { .. } => {
+            for _ in 0..count {
+                take_stack(bytes);
+            }
+            all.len() - bytes.len()
+        }
     };
     Array {
         element,
@@ -189,6 +210,15 @@ fn take_string<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let length = word(bytes, 0) as usize;
     let string = take(bytes, string_bytes(length));
     &string[LENGTH_BYTES..LENGTH_BYTES + length]
+}
+
+fn take_stack<'a>(bytes: &mut &'a [u8]) -> CallStack<'a> {
+    let head = take(bytes, STACK_HEAD);
+    CallStack {
+        stack_pointer: long(head, 0),
+        frame_pointer: long(head, WORD_BYTES),
+        bytes: take_string(bytes),
+    }
 }
 
 /// A number from the low `bytes` bytes of `raw`.

@@ -11,7 +11,8 @@ use capriole_event::FieldType;
 use crate::clock::ClockModel;
 use crate::directory::{Directory, DirectoryError, METADATA, json_path};
 use crate::document::{
-    Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, TimeSpan, TraceInfo, Tracer,
+    Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, TimeSpan, TraceInfo,
+    Tracer,
 };
 use crate::output::OutputStream;
 use crate::packet::{MAX_CONTENT_BYTES, file_name};
@@ -150,6 +151,7 @@ impl TraceWriter {
             },
             events: info.events.clone(),
             threads: BTreeMap::new(),
+            mappings: Vec::new(),
             clock: info.clock.clone(),
             warnings: info.warnings.clone(),
             stops: Vec::new(),
@@ -191,6 +193,28 @@ impl TraceWriter {
         add_events_to(&mut table, events)?;
         self.table = table;
         self.document.events.extend_from_slice(events);
+        self.describe()
+    }
+
+    /// Says where the program has code, for call stacks. What is known already, or overlaps with
+    /// it, stays as it is: libraries come and go, but a place is seldom used twice.
+    ///
+    /// # Errors
+    ///
+    /// If the files cannot be written.
+    pub fn add_mappings(&mut self, mappings: &[MappingInfo]) -> Result<(), WriteError> {
+        let known = &mut self.document.mappings;
+        let before = known.len();
+        for mapping in mappings {
+            let overlaps = |m: &MappingInfo| m.start < mapping.end && mapping.start < m.end;
+            if !known.iter().any(overlaps) {
+                known.push(mapping.clone());
+            }
+        }
+        if known.len() == before {
+            return Ok(());
+        }
+        known.sort_by_key(|mapping| mapping.start);
         self.describe()
     }
 

@@ -254,7 +254,7 @@ fn a_type_without_a_name_is_not_recorded() {
 fn babeltrace_value(element: Element, value: &Owned) -> String {
     let bits = match element {
         Element::Number { bits, .. } => bits,
-        Element::String { .. } => None,
+        Element::String { .. } | Element::CallStack { .. } => None,
     };
     match value {
         Owned::Unsigned(value) => value.to_string(),
@@ -288,6 +288,7 @@ fn babeltrace_value(element: Element, value: &Owned) -> String {
             });
             format!("[ {} ]", values.collect::<Vec<_>>().join(", "))
         }
+        Owned::CallStack(..) => panic!("tests/call_stacks.rs has them"),
         Owned::Fault => panic!("a fault is shown as what stands in its place"),
     }
 }
@@ -296,6 +297,7 @@ fn babeltrace_value(element: Element, value: &Owned) -> String {
 fn nothing(field_type: FieldType) -> Owned {
     let one = match field_type.element {
         Element::String { .. } => Owned::Text(Vec::new()),
+        Element::CallStack { .. } => Owned::CallStack(0, 0, Vec::new()),
         Element::Number {
             shown: Shown::Signed,
             ..

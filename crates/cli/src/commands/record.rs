@@ -1,5 +1,6 @@
 //! `capriole record`: the main job.
 
+mod mappings;
 mod recorder;
 
 use crate::calls;

@@ -1,7 +1,9 @@
 //! `capriole report`: shows a trace.
 
 use capriole_trace::calls::Functions;
-use capriole_trace::report::{CallSummary, Callers, Flame, FlameBy, GraphOptions, Order};
+use capriole_trace::report::{
+    CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, StackCallers, StackFlame,
+};
 use capriole_trace::{Health, Trace, report};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -39,9 +41,10 @@ pub struct Arguments {
     /// With --summary of calls: by what functions are sorted, self time unless given
     #[arg(long, value_name = "BY", value_enum, requires = "summary")]
     sort: Option<Sort>,
-    /// With --flame: what the width of a function shows
-    #[arg(long, value_name = "BY", value_enum, requires = "flame", default_value_t = By::Time)]
-    by: By,
+    /// With --flame and --callers: what is shown of functions; time if calls were recorded,
+    /// else events by their call stacks
+    #[arg(long, value_name = "BY", value_enum)]
+    by: Option<By>,
     /// Print JSON: one object, or with --graph and for every event one a line
     #[arg(long)]
     json: bool,
@@ -66,6 +69,8 @@ enum By {
     Time,
     // Calls
     Calls,
+    // Events, by their call stacks
+    Events,
 }
 
 /// Runs the command.
@@ -73,10 +78,23 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let trace = Trace::open(&arguments.directory)?;
     let functions = Functions::of(&trace.document().events);
     let has_calls = !functions.is_empty();
-    let wants_calls = arguments.graph
-        || arguments.callers
-        || arguments.flame.is_some()
-        || arguments.sort.is_some();
+    let has_stacks = report::has_call_stacks(trace.document());
+    let pictures = arguments.callers || arguments.flame.is_some();
+    if arguments.by.is_some() && !pictures {
+        anyhow::bail!("--by needs --flame FILE or --callers");
+    }
+    let by_events = pictures
+        && match arguments.by {
+            Some(by) => by == By::Events,
+            None => has_stacks && !has_calls,
+        };
+    if by_events && !has_stacks {
+        anyhow::bail!(
+            "{} has no call stacks: record events with the field `stack`",
+            arguments.directory.display()
+        );
+    }
+    let wants_calls = arguments.graph || pictures && !by_events || arguments.sort.is_some();
     if wants_calls && !has_calls {
         anyhow::bail!(
             "{} has no calls: no function's entry and exit were both recorded",
@@ -87,12 +105,19 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let health = if arguments.graph {
         graph(arguments, &trace, &mut out)?
+    } else if arguments.callers && by_events {
+        let (callers, health) = StackCallers::of(&trace)?;
+        put(arguments, &callers, &mut out)?;
+        health
     } else if arguments.callers {
         let (callers, health) = Callers::of(&trace)?;
         put(arguments, &callers, &mut out)?;
         health
     } else if let Some(file) = &arguments.flame {
-        flame(arguments, &trace, file, &mut out)?
+        match by_events {
+            true => stack_flame(arguments, &trace, file, &mut out)?,
+            false => flame(arguments, &trace, file, &mut out)?,
+        }
     } else if arguments.summary && (functions.have_stack_pointers() || arguments.sort.is_some()) {
         let order = match arguments.sort {
             None | Some(Sort::OwnTime) => Order::Own,
@@ -114,6 +139,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     out.flush()?;
     for damage in &health.shown {
         eprintln!("capriole: {damage}");
+    }
+    for remark in &health.remarks {
+        eprintln!("capriole: {remark}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -153,26 +181,66 @@ fn flame(
 ) -> anyhow::Result<Health> {
     let (flame, health) = Flame::of(trace)?;
     let by = match arguments.by {
-        By::Time => FlameBy::Time,
-        By::Calls => FlameBy::Calls,
+        Some(By::Calls) => FlameBy::Calls,
+        _ => FlameBy::Time,
     };
-    let title = trace.document().target.command_line.join(" ");
-    let mut picture = Vec::new();
-    flame.draw(by, &title, &mut picture).map_err(|error| {
-        anyhow::anyhow!("cannot draw {}: {error}", arguments.directory.display())
-    })?;
-    File::create(file)
-        .and_then(|mut to| to.write_all(&picture))
-        .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", file.display()))?;
-    if flame.lost_events > 0 {
-        eprintln!(
-            "capriole: {} were lost: the picture shows what was recorded",
-            units::counted(flame.lost_events, "event", "events")
-        );
-    }
+    save(
+        arguments,
+        trace,
+        file,
+        flame.lost_events,
+        |title, picture| flame.draw(by, title, picture),
+    )?;
     if arguments.json {
         serde_json::to_writer(&mut *out, &flame)?;
         writeln!(out)?;
     }
     Ok(health)
+}
+
+/// The same of events and their call stacks.
+fn stack_flame(
+    arguments: &Arguments,
+    trace: &Trace,
+    file: &Path,
+    out: &mut impl Write,
+) -> anyhow::Result<Health> {
+    let (flame, health) = StackFlame::of(trace)?;
+    save(
+        arguments,
+        trace,
+        file,
+        flame.lost_events,
+        |title, picture| flame.draw(title, picture),
+    )?;
+    if arguments.json {
+        serde_json::to_writer(&mut *out, &flame)?;
+        writeln!(out)?;
+    }
+    Ok(health)
+}
+
+/// Draws a picture with the program's name into a file.
+fn save(
+    arguments: &Arguments,
+    trace: &Trace,
+    file: &Path,
+    lost: u64,
+    draw: impl FnOnce(&str, &mut Vec<u8>) -> std::io::Result<()>,
+) -> anyhow::Result<()> {
+    let title = trace.document().target.command_line.join(" ");
+    let mut picture = Vec::new();
+    draw(&title, &mut picture).map_err(|error| {
+        anyhow::anyhow!("cannot draw {}: {error}", arguments.directory.display())
+    })?;
+    File::create(file)
+        .and_then(|mut to| to.write_all(&picture))
+        .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", file.display()))?;
+    if lost > 0 {
+        eprintln!(
+            "capriole: {} were lost: the picture shows what was recorded",
+            units::counted(lost, "event", "events")
+        );
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use crate::error::ParseError;
 use crate::fetch::{Base, FetchArg};
 use crate::field_type::{Element, Shown};
 use crate::parse::arguments::{Fields, word_end};
+use crate::parse::call_stack;
 use crate::symbol::{is_word, starts_aggregate};
 use std::ops::Range;
 
@@ -169,6 +170,10 @@ fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String)> {
         let help = "read one element, and take that".to_string();
         return Some(("is an array", help));
     }
+    if known.is_call_stack() {
+        let help = "record it, and see `capriole report --callers`".to_string();
+        return Some(("is a call stack", help));
+    }
     let Element::Number { shown, .. } = known.element else {
         return Some(("is a string", format!("a string can be a key: by {word}")));
     };
@@ -214,7 +219,7 @@ pub(super) fn misplaced(
 pub(super) fn not_one(text: &str, at: usize, word: &str) -> Result<(), ParseError> {
     let name = &word[..word.find(|c| !is_word(c)).unwrap_or(word.len())];
     let is_name = name.starts_with(|c: char| !c.is_ascii_digit());
-    if !is_name || !word[name.len()..].starts_with('(') {
+    if !is_name || !word[name.len()..].starts_with('(') || call_stack::is_meant(word) {
         return Ok(());
     }
     let message = format!("unknown aggregate `{name}`");
@@ -294,6 +299,10 @@ fn key(fields: &mut Fields<'_>, at: usize, end: usize) -> Result<Key, ParseError
     };
     if field.fetch.base == Base::AllArguments {
         return error("is all arguments", "write the name of one argument");
+    }
+    if matches!(field.fetch.base, Base::CallStack(_)) {
+        let help = "record it, and see `capriole report --callers`";
+        return error("is a call stack", help);
     }
     if field
         .known_type()

@@ -3,11 +3,11 @@
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
 use crate::error::ParseError;
-use crate::fetch::{Base, FetchArg};
+use crate::fetch::{Base, Fetch, FetchArg};
 use crate::field_type::{self, FieldType};
 use crate::names;
-use crate::parse::aggregation;
 use crate::parse::fetch::{self, closing_quote};
+use crate::parse::{aggregation, call_stack};
 use crate::symbol::starts_aggregate;
 
 /// As many as the kernel takes.
@@ -193,6 +193,16 @@ fn argument(
         let help = "write NAME=VALUE in one word, without blanks";
         return Err(ParseError::at(text, end, message, help));
     }
+    if call_stack::is_meant(&text[body_at..end]) {
+        match given {
+            None => return stack(text, at, end),
+            Some(_) if text[body_at..end].contains('(') => {
+                let help = "its field is called stack";
+                return Err(ParseError::at(text, at, "a call stack has no name", help));
+            }
+            Some(_) => {}
+        }
+    }
     let colon = colon(&text[body_at..end]).map(|colon| body_at + colon);
     let type_at = colon.map_or(end, |colon| colon + 1);
     if text[type_at..end].contains(')') {
@@ -215,6 +225,21 @@ fn argument(
     };
     check(text, &argument, type_at, at, at_site)?;
     Ok(argument)
+}
+
+/// The call stack `text[at..end]`.
+fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
+    let base = Base::CallStack(call_stack::size(text, at, end)?);
+    Ok(FetchArg {
+        name: "stack".to_string(),
+        named: false,
+        fetch: Fetch {
+            base,
+            derefs: Vec::new(),
+        },
+        field_type: None,
+        at,
+    })
 }
 
 /// The colon before the type, which is not in a text.

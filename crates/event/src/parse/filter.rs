@@ -179,6 +179,12 @@ impl Parser<'_> {
                     let message = format!("illegal operation for field type: {field} is an array");
                     Err(self.error(at, message, "record one element, and compare that"))
                 }
+                Some(known) if known.is_call_stack() => {
+                    let message =
+                        format!("illegal operation for field type: {field} is a call stack");
+                    let help = "who called whom is found out later, when the trace is read";
+                    Err(self.error(at, message, help))
+                }
                 Some(FieldType {
                     element: Element::String { .. },
                     ..

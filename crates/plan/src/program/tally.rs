@@ -157,7 +157,7 @@ impl Fetch {
     pub fn tally(&self, event: u32, tally: &Tally) -> Result<Vec<Work>, FetchError> {
         for (index, field) in self.fields[..tally.keys].iter().enumerate() {
             match field.content {
-                Content::Numbers { .. } | Content::Texts { .. } => {
+                Content::Numbers { .. } | Content::Texts { .. } | Content::CallStack { .. } => {
                     return Err(FetchError::NotAKey(index));
                 }
                 Content::Text if field.pointers.is_empty() && !field.is_text() => {

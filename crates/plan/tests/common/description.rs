@@ -78,6 +78,17 @@ pub fn random_field(random: &mut Random) -> Field {
     }
 }
 
+/// A call stack: the copy ends with the page in which the sandbox's stack lies, or before.
+pub fn call_stack(random: &mut Random) -> Field {
+    Field {
+        source: Source::Register(Register::RSP),
+        pointers: Vec::new(),
+        content: Content::CallStack {
+            bytes: random.pick(&[64, 72, 512, 4096]),
+        },
+    }
+}
+
 pub fn text(random: &mut Random) -> Vec<u8> {
     (0..random.below(12))
         .map(|_| random.pick(b"abc-x"))
@@ -292,7 +303,31 @@ impl World {
                 }
                 (bytes, good)
             }
+            (_, Content::CallStack { bytes: most }) => {
+                let stack = self.registers[Register::RSP.number()];
+                let copied = self.readable(stack, most.into());
+                let mut bytes = stack.to_le_bytes().to_vec();
+                bytes.extend(self.registers[Register::RBP.number()].to_le_bytes());
+                bytes.extend((copied.len() as u32).to_le_bytes());
+                bytes.extend(copied);
+                bytes.resize(bytes.len().next_multiple_of(8), 0);
+                (bytes, true)
+            }
         }
+    }
+
+    /// What can be read from an address on, at most so much.
+    pub fn readable(&self, address: u64, most: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < most {
+            let at = address.wrapping_add(bytes.len() as u64);
+            let in_page = 4096 - (at & 4095) as usize;
+            match self.read(at, in_page.min(most - bytes.len())) {
+                Some(more) => bytes.extend(more),
+                None => break,
+            }
+        }
+        bytes
     }
 
     pub fn numbers(&self, field: &Field, bytes: u8, count: u16) -> (Vec<u8>, bool) {

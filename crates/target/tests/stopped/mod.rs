@@ -91,6 +91,7 @@ impl Stopped {
         }
         let address = value.wrapping_add_signed(last);
         match typed.field_type.element {
+            Element::CallStack { .. } => panic!("debug information has no call stacks"),
             Element::String { .. } => {
                 let mut text = Vec::new();
                 for at in address.. {

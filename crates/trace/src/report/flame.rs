@@ -181,7 +181,7 @@ impl FoldedStack {
 }
 
 /// A name without what ends a frame, and what XML cannot hold.
-fn visible(name: &str) -> String {
+pub(super) fn visible(name: &str) -> String {
     printable(name)
         .chars()
         .map(|character| match character {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::backtraces::Backtraces;
 use super::escape::put_json;
 use super::line::Lines;
 use super::symbols::Symbols;
@@ -36,6 +37,17 @@ use crate::value::Value;
 /// A field that could not be read is null, and `"faults":["path"]` behind the arguments has the
 /// names of all of those. Fields whose names begin with `_` are not shown.
 ///
+/// An event with a call stack has, behind that, `"stack"`, an array of its functions, the
+/// innermost first, and `"stack_end"`, why there are no more: `outermost`, `truncated` or
+/// `unknown`:
+///
+/// ```json
+/// {"address":"0x7f0c1a2b3c4d","symbol":"sqlite3_step","offset":"0x1d","object":"/usr/lib/libsqlite3.so.0"}
+/// ```
+///
+/// Symbol, offset and object are null where they are unknown. `"inlined":true` says that a
+/// function was inlined into the next one that was not; it has no offset.
+///
 /// # Errors
 ///
 /// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
@@ -46,6 +58,7 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
     let symbols = Symbols::of(&document.events, escaped);
     let mut comms = Tasks::new(&document.threads, |comm, _| quoted(comm));
     let mut lines = Lines::new(out);
+    let mut backtraces = Backtraces::of(document);
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {
@@ -60,9 +73,17 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
             true => comms.get(event.tid),
             false => b"null",
         };
-        put_event(&mut lines, &labels[event.index], &symbols, comm, &event)?;
+        put_event(&mut lines, &labels[event.index], &symbols, comm, &event);
+        if let Some(backtraces) = &mut backtraces {
+            backtraces.put_json(&mut lines, &event);
+        }
+        lines.put(b"}");
+        lines.end()?;
     }
-    let health = events.health();
+    let mut health = events.health();
+    if let Some(backtraces) = backtraces {
+        health.remarks.extend(backtraces.into_remarks());
+    }
     if health.lost_events > 0 {
         lines.put(b"{\"lost_events_total\":");
         lines.put_decimal(health.lost_events, 1);
@@ -140,7 +161,7 @@ fn put_event(
     symbols: &Symbols,
     comm: &[u8],
     event: &Event<'_>,
-) -> Result<(), ReportError> {
+) {
     lines.put(b"{\"time_ns\":");
     lines.put_decimal(event.time_ns, 1);
     lines.put(b",\"cpu\":");
@@ -156,22 +177,20 @@ fn put_event(
             lines.put_hex_digits(value);
         }
         lines.put(match label.fields.is_empty() {
-            true => b"}}",
-            false => b"\"}}",
+            true => b"}",
+            false => b"\"}",
         });
     } else {
         put_fields(lines, label, symbols, event);
     }
-    Ok(lines.end()?)
 }
 
-/// The fields, what follows them, and the end of the line.
+/// The fields, and which could not be read.
 #[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     if put_arguments(lines, label, symbols, event) {
         put_faults(lines, label, event);
     }
-    lines.put(b"}");
 }
 
 /// The fields of a label that has others than `x64`. Says whether one could not be read.
@@ -266,7 +285,7 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
             }
             lines.put(b"]");
         }
-        Value::Fault => lines.put(b"null"),
+        Value::Fault | Value::CallStack(_) => lines.put(b"null"),
     }
 }
 

@@ -15,10 +15,15 @@
 //!
 //! In strings and characters, all that cannot be seen is escaped, and bytes that are not UTF-8.
 //! A symbol is an address where the trace does not know it. Fields whose names begin with `_` are
-//! not shown.
+//! not shown. A call stack stands on lines of its own behind its event, one for each function:
+//!
+//! ```text
+//! \t    7f0c1a2b3c4d sqlite3_step+0x1d (/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6)
+//! ```
 
 use std::io::Write;
 
+use super::backtraces::Backtraces;
 use super::escape::put_escaped;
 use super::line::Lines;
 use super::symbols::Symbols;
@@ -44,6 +49,7 @@ pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError>
     let mut tasks = Tasks::new(&document.threads, task);
     let mut lines = Lines::new(out);
     layout.header(&mut lines, document)?;
+    let mut backtraces = Backtraces::of(document);
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {
@@ -57,8 +63,14 @@ pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError>
             tasks.get(event.tid),
             &event,
         )?;
+        if let Some(backtraces) = &mut backtraces {
+            backtraces.put_text(&mut lines, &event)?;
+        }
     }
-    let health = events.health();
+    let mut health = events.health();
+    if let Some(backtraces) = backtraces {
+        health.remarks.extend(backtraces.into_remarks());
+    }
     if health.lost_events > 0 {
         lines.put(b"# LOST ");
         lines.put_decimal(health.lost_events, 1);
@@ -240,6 +252,8 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
             lines.put(b"}");
         }
         Value::Fault => lines.put(b"(fault)"),
+        // It has lines of its own.
+        Value::CallStack(_) => {}
     }
 }
 

@@ -1,5 +1,6 @@
 //! Traces as text: every event a line, or one table.
 
+mod backtraces;
 mod call_summary;
 mod callers;
 mod escape;
@@ -10,6 +11,9 @@ mod line;
 mod lines_json;
 mod lines_text;
 mod open;
+mod stack_callers;
+mod stack_flame;
+mod stack_names;
 mod summary;
 mod symbols;
 mod table;
@@ -25,10 +29,14 @@ pub use graph::{GraphOptions, write_graph};
 pub use graph_json::write_graph_json;
 pub use lines_json::write_json_lines;
 pub use lines_text::write_text;
+pub use stack_callers::{EventEdge, FunctionEvents, StackCallers};
+pub use stack_flame::{EventStack, StackFlame};
 pub use summary::{EventSummary, Summary};
 
 use crate::damage::TraceError;
-use crate::document::FieldInfo;
+use crate::document::{Document, EventInfo, FieldInfo};
+use crate::reader::Event;
+use crate::value::{CallStack, Value};
 
 /// Why a report stopped.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +50,30 @@ pub enum ReportError {
     Output(#[from] io::Error),
 }
 
-/// Whether a field is for people. Others are there for reading the trace, such as `_sp`.
+/// Whether a field is for people, and stands in the line of its event. Others are there for
+/// reading the trace, such as `_sp`, and call stacks have lines of their own.
 fn is_shown(field: &FieldInfo) -> bool {
-    !field.name.starts_with('_')
+    !field.name.starts_with('_') && !field.field_type.is_call_stack()
+}
+
+/// Whether events of a trace have call stacks.
+pub fn has_call_stacks(document: &Document) -> bool {
+    with_call_stacks(document).is_some()
+}
+
+/// Which events have call stacks, if there are any: of the events with the numbers that this is true of.
+fn with_call_stacks(document: &Document) -> Option<Vec<bool>> {
+    let has = |event: &EventInfo| event.fields.iter().any(|f| f.field_type.is_call_stack());
+    let all: Vec<bool> = document.events.iter().map(has).collect();
+    all.contains(&true).then_some(all)
+}
+
+/// The call stack of an event.
+fn call_stack<'a>(event: &Event<'a>) -> Option<CallStack<'a>> {
+    event.fields().find_map(|value| match value {
+        Value::CallStack(stack) => Some(stack),
+        _ => None,
+    })
 }
 
 /// The last part of a path: the file's name.

@@ -10,6 +10,8 @@
 //! b3@5/32     integer { size = 5; ... } __flags_below;  integer { size = 3; ... } _flags;
 //! u16[3]      u16_t _ports[3];
 //! string      length_t __path_length;  char8_t _path[__path_length];
+//! stack       hex64_t __stack_pointer;  hex64_t __stack_frame_pointer;
+//!             length_t __stack_length; byte_t _stack[__stack_length];
 //! string[2]   struct { length_t length; char8_t text[length]; } _names[2];
 //! ```
 //!
@@ -29,6 +31,7 @@ pub(super) const TYPES: &str = "\
 typealias integer { size = 32; align = 64; signed = false; } := length_t;
 typealias integer { size = 8; align = 8; signed = false; encoding = UTF8; } := char8_t;
 typealias integer { size = 64; align = 64; signed = false; base = 16; } := hex64_t;
+typealias integer { size = 8; align = 8; signed = false; base = 16; } := byte_t;
 ";
 
 /// The members of the structure that an event's fields are.
@@ -72,6 +75,17 @@ impl Writer<'_> {
             (Element::String { .. }, Some(count)) => {
                 let structure = "struct { length_t length; char8_t text[length]; }";
                 self.member(structure, name, &format!("[{count}]"));
+                self.aligned = false;
+            }
+            // There are no arrays of them.
+            (Element::CallStack { .. }, _) => {
+                for part in ["pointer", "frame_pointer"] {
+                    let part = self.names.add(&format!("{name}_{part}"));
+                    self.member("hex64_t", &part, "");
+                }
+                let length = self.names.add(&format!("{name}_length"));
+                self.member("length_t", &length, "");
+                self.member("byte_t", name, &format!("[{length}]"));
                 self.aligned = false;
             }
             (Element::Number { shown, bytes, bits }, None) => {

@@ -22,6 +22,8 @@ pub enum Owned {
     Symbol(u64),
     Text(Vec<u8>),
     Array(Vec<Owned>),
+    /// Stack pointer, rbp, copy.
+    CallStack(u64, u64, Vec<u8>),
     Fault,
 }
 
@@ -36,6 +38,11 @@ pub fn owned(value: Value<'_>) -> Owned {
         Value::Symbol(value) => Owned::Symbol(value),
         Value::Text(text) => Owned::Text(text.to_vec()),
         Value::Array(values) => Owned::Array(values.iter().map(owned).collect()),
+        Value::CallStack(stack) => Owned::CallStack(
+            stack.stack_pointer,
+            stack.frame_pointer,
+            stack.bytes.to_vec(),
+        ),
         Value::Fault => Owned::Fault,
     }
 }
@@ -155,6 +162,7 @@ impl Maker {
             (Element::String { .. }, Some(count)) => {
                 Owned::Array((0..count).map(|_| self.string(bytes)).collect())
             }
+            (Element::CallStack { .. }, _) => unreachable!("tests/call_stacks.rs makes them"),
             (element, None) => {
                 let (value, raw) = self.number(element);
                 bytes.extend_from_slice(&raw.to_le_bytes());
@@ -240,6 +248,7 @@ fn empty(field_type: FieldType, bytes: &mut Vec<u8>) {
     let count = usize::from(field_type.count.unwrap_or(1));
     let length = match field_type.element {
         Element::String { .. } => 8 * count,
+        Element::CallStack { .. } => 24,
         Element::Number { .. } if field_type.count.is_none() => 8,
         Element::Number { bytes, .. } => (usize::from(bytes) * count).next_multiple_of(8),
     };

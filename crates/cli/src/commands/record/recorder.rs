@@ -1,5 +1,6 @@
 //! From session memory to the trace directory, while the program runs.
 
+use super::mappings;
 use crate::probing::{Ended, Watch};
 use capriole_ring::{Packet, Reader};
 use capriole_target::attach::Attached;
@@ -10,7 +11,7 @@ use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, PacketMeta, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ pub struct Recorder {
     reader: Option<Reader>,
     started: Instant,
     ended: Option<Instant>,
+    /// Code that the program has, by address; nothing unless events have call stacks.
+    mapped: Option<HashSet<(u64, u64)>>,
     failed_packets: bool,
 }
 
@@ -52,6 +55,8 @@ enum Which {
 
 /// Between two looks at whether something else than a packet has happened.
 const TICK: Duration = Duration::from_millis(20);
+/// For how long it is looked at every tick what code the program has; then every second.
+const BEGINNING: Duration = Duration::from_secs(5);
 /// Between two sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -78,8 +83,10 @@ impl Recorder {
             clock: clock.model()?,
             warnings: unstable_warning().into_iter().collect(),
         };
-        Ok(Recorder {
+        let mapped = mappings::are_needed(&info.events).then(HashSet::new);
+        let mut recorder = Recorder {
             writer: TraceWriter::create(directory, &info)?,
+            mapped,
             clock,
             process: process.clone(),
             threads: BTreeMap::new(),
@@ -88,7 +95,9 @@ impl Recorder {
             started: Instant::now(),
             ended: None,
             failed_packets: false,
-        })
+        };
+        recorder.look_at_mappings()?;
+        Ok(recorder)
     }
 
     /// Removes the directory of a recording that did not come about.
@@ -115,6 +124,17 @@ impl Recorder {
                 self.threads.insert(inner, name);
                 self.seen.insert(tid);
             }
+        }
+    }
+
+    /// Notes what libraries have come.
+    fn look_at_mappings(&mut self) -> Result<(), WriteError> {
+        match &mut self.mapped {
+            Some(seen) => {
+                let new = mappings::new(&self.process, seen);
+                self.writer.add_mappings(&new)
+            }
+            None => Ok(()),
         }
     }
 
@@ -173,11 +193,16 @@ impl Recorder {
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
                 self.look_at_threads(Which::New);
+                // Programs load most of their libraries soon, and some end soon.
+                if self.started.elapsed() < BEGINNING {
+                    self.look_at_mappings()?;
+                }
             }
             if second.elapsed() >= SECOND {
                 second = Instant::now();
                 self.clock.sync()?;
                 self.look_at_threads(Which::All);
+                self.look_at_mappings()?;
                 self.writer
                     .checkpoint(&self.clock.model()?, &self.threads)?;
             }
@@ -197,6 +222,7 @@ impl Recorder {
     ) -> anyhow::Result<Summary> {
         if exit.is_none() {
             self.look_at_threads(Which::All);
+            self.look_at_mappings()?;
         }
         // The end of the recording, not of writing down what is left of it. Two
         // points are enough if this one is no better.

@@ -504,6 +504,8 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                 take((length + 4).next_multiple_of(8) - length - 4);
                 Value::Text(String::from_utf8_lossy(&text).into_owned())
             }
+            // Refused as a key, when the event was read.
+            Element::CallStack { .. } => Value::Unreadable,
             Element::Number { shown, .. } => {
                 let word = word(take(8));
                 match shown {

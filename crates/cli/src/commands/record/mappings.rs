@@ -1,0 +1,43 @@
+//! Where the program has code, so that call stacks can be found out when the trace is read.
+
+use capriole_target::object::Objects;
+use capriole_target::process::Process;
+use capriole_trace::{EventInfo, MappingInfo};
+use std::collections::HashSet;
+
+/// Whether somebody will ask.
+pub(super) fn are_needed(events: &[EventInfo]) -> bool {
+    let mut fields = events.iter().flat_map(|event| &event.fields);
+    fields.any(|field| field.field_type.is_call_stack())
+}
+
+/// The files that are mapped as code at this moment, if there are other ones than when it was
+/// asked the last time, which `seen` is for. None if the process has just ended.
+pub(super) fn new(process: &Process, seen: &mut HashSet<(u64, u64)>) -> Vec<MappingInfo> {
+    let mut maps = process.maps().unwrap_or_default();
+    maps.retain(|m| {
+        // Memory may have a number but no file: that of JIT compilers, and our own stubs.
+        let named = !m.path.as_encoded_bytes().starts_with(b"/memfd:");
+        m.is_file() && m.perms.execute && named && seen.insert((m.start, m.end))
+    });
+    if maps.is_empty() {
+        return Vec::new();
+    }
+    let Ok(objects) = Objects::of_process(process) else {
+        return Vec::new();
+    };
+    maps.iter()
+        .map(|m| {
+            let object = objects.containing(m.start);
+            let build_id = object.and_then(|object| object.file().build_id());
+            let hexadecimal = |id: &[u8]| id.iter().map(|b| format!("{b:02x}")).collect();
+            MappingInfo {
+                start: m.start,
+                end: m.end,
+                offset: m.offset,
+                path: m.path.to_string_lossy().into_owned(),
+                build_id: build_id.map(hexadecimal),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,98 @@
+//! The field `stack`.
+
+use capriole_event::{Base, EventSpec, FieldType};
+
+fn bytes(field: &str) -> u16 {
+    let event = EventSpec::parse(&format!("libc:malloc size=$arg1 {field} if size > 3"));
+    let event = event.unwrap_or_else(|error| panic!("{error}"));
+    let argument = &event.arguments[1];
+    assert_eq!((argument.name.as_str(), argument.named), ("stack", false));
+    let Base::CallStack(bytes) = argument.fetch.base else {
+        panic!("{argument:?}");
+    };
+    assert_eq!(argument.known_type(), Some(FieldType::call_stack(bytes)));
+    // As the field's type stands in a trace, and as the field is shown.
+    let name = FieldType::call_stack(bytes).to_string();
+    assert_eq!(name.parse(), Ok(FieldType::call_stack(bytes)));
+    assert_eq!(
+        EventSpec::parse(&format!(":f {argument}"))
+            .unwrap()
+            .arguments[0]
+            .fetch,
+        argument.fetch
+    );
+    bytes
+}
+
+#[test]
+fn a_size_is_rounded_up() {
+    assert_eq!(bytes("stack"), 4096);
+    for (field, expected) in [
+        ("stack(64)", 64),
+        ("stack(65)", 72),
+        ("stack(0x100)", 256),
+        ("stack(8k)", 8192),
+        ("stack(8K)", 8192),
+        ("stack(31999)", 32_000),
+        ("stack(32000)", 32_000),
+    ] {
+        assert_eq!(bytes(field), expected, "{field}");
+    }
+}
+
+#[test]
+fn it_ends_the_function_that_stands_before_it() {
+    for (place, symbol) in [
+        ("libc:malloc", "malloc"),
+        (":shop::add(long, int)", "shop::add(long, int)"),
+    ] {
+        let event = EventSpec::parse(&format!("{place} stack(64) if cpu == 1")).unwrap();
+        assert_eq!(event.arguments[0].fetch.base, Base::CallStack(64));
+        assert!(format!("{:?}", event.place).contains(symbol), "{event:?}");
+    }
+    let operator = EventSpec::parse(":operator stack()").unwrap();
+    assert_eq!(operator.arguments, []);
+}
+
+#[test]
+fn a_variable_may_be_called_stack() {
+    for (field, name) in [
+        ("stack=stack", "stack"),
+        ("stack:u64", "stack"),
+        ("s=stack", "s"),
+    ] {
+        let event = EventSpec::parse(&format!(":f {field}")).unwrap();
+        let argument = &event.arguments[0];
+        assert_eq!(argument.fetch.base, Base::Variable("stack".to_string()));
+        assert_eq!(argument.name, name);
+    }
+}
+
+#[test]
+fn what_is_wrong_has_a_column() {
+    for (event, column, message) in [
+        (":f stack(12)", 9, "stack size 12 is too small"),
+        (":f stack(33k)", 9, "stack size 33k is too big"),
+        (":f stack(99999999999999999999)", 9, ""),
+        (":f stack(-8)", 9, ""),
+        (":f stack()", 9, ""),
+        (":f stack(64", 11, "the brace of stack is not closed"),
+        (":f stack(64):u8", 12, "a call stack has no type"),
+        (":f s=stack(64)", 3, "a call stack has no name"),
+        (
+            ":f stack stack(64)",
+            9,
+            "the argument name stack is already used",
+        ),
+        (":f +0(%di):stack", 11, "unknown type `stack`"),
+        (":f +0(%di):stack(64)", 11, "unknown type `stack(64)`"),
+        (":f stack if stack == 3", 12, "stack is a call stack"),
+        (":f stack count() by stack", 20, "stack is a call stack"),
+        (":f count() by stack(64)", 14, "stack(64) is a call stack"),
+        (":f sum(stack)", 7, "stack is a call stack"),
+    ] {
+        let error = EventSpec::parse(event).unwrap_err();
+        assert!(error.message.contains(message), "{event}: {error}");
+        assert_eq!(error.column, column, "{event}: {error}");
+    }
+}
