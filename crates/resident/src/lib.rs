@@ -314,9 +314,9 @@ mod tests {
         // outside that are called; the compiler may write a call twice.
         assert!((2..=4).contains(&handlers), "{handlers}");
         // futex, the restorer, the four of a foreign SIGTRAP's default, the two of the
-        // code that only the tracer leads to; and to read a field getpid,
-        // process_vm_readv, prctl and gettid.
-        assert_eq!(syscalls, 12);
+        // code that only the tracer leads to; and to read a field getpid and
+        // process_vm_readv (for call stacks, a second time), prctl and gettid.
+        assert_eq!(syscalls, 14);
     }
 
     #[test]
