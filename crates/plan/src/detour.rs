@@ -64,6 +64,7 @@ mod count;
 mod filter;
 mod frame;
 mod help;
+mod long;
 mod record;
 mod run;
 mod tally;
@@ -73,6 +74,7 @@ mod unregister;
 pub use compiler::{Compiler, room};
 pub use filter::Filter;
 pub(crate) use filter::{Compare, Operand};
+pub use long::Long;
 pub use tally::Straight;
 pub(crate) use tally::{Function, StraightAmount, StraightRow, Value};
 
@@ -127,8 +129,17 @@ pub struct Counters {
 pub struct Frames {
     /// Address of the first slot.
     pub address: u64,
-    /// Slots, a power of two; 0 if no calls are timed.
+    /// Slots of an area, a power of two; 0 if no calls are timed.
     pub slots: u32,
+    /// Bytes of a slot, a power of two.
+    pub size: u32,
+}
+
+impl Frames {
+    /// Bytes of an area of slots.
+    fn area(&self) -> u64 {
+        u64::from(self.slots) * u64::from(self.size)
+    }
 }
 
 impl Counters {
@@ -174,10 +185,15 @@ pub enum Work {
         filter: Option<Filter>,
     },
     /// A call begins here that is timed: at a function's entry, for
-    /// [`Source::Latency`](crate::program::Source::Latency) at its exits.
+    /// [`Source::Latency`](crate::program::Source::Latency) and
+    /// [`Source::Kept`](crate::program::Source::Kept) at its exits.
     Enter {
-        /// The number of the function, below 2^16.
+        /// The number of the function in the lower 16 bits, and above it that of the area its
+        /// slot is in.
         call: u32,
+        /// 64-bit general registers that the call keeps, as they are here; at most as many as
+        /// a slot has words.
+        kept: Vec<Register>,
         /// When it is timed; always, if there is none.
         filter: Option<Filter>,
     },
@@ -193,6 +209,8 @@ pub enum Work {
         /// When it is run; always, if there is none.
         filter: Option<Filter>,
     },
+    /// The resident runs a program that records the call that ends here, if it took long.
+    Long(Long),
     /// A thread that finds 0 in rax is marked as one without restartable sequences.
     /// Behind a system call that makes a thread, that is the new one, see
     /// `detour/unregister.rs`. Spoils the flags. Nothing where they are not used anyway.
@@ -214,11 +232,9 @@ impl Work {
         match self {
             Work::Record(record) => &record.fields,
             Work::Tally(straight) => straight.registers(),
-            Work::Count { .. }
-            | Work::Run { .. }
-            | Work::Enter { .. }
-            | Work::Unregister
-            | Work::Help { .. } => &[],
+            Work::Enter { kept, .. } => kept,
+            Work::Long(long) => &long.registers,
+            Work::Count { .. } | Work::Run { .. } | Work::Unregister | Work::Help { .. } => &[],
         }
     }
 
@@ -227,6 +243,7 @@ impl Work {
         match self {
             Work::Record(record) => record.filter.as_ref(),
             Work::Tally(straight) => straight.filter(),
+            Work::Long(long) => long.filter.as_ref(),
             Work::Count { filter, .. } | Work::Run { filter, .. } | Work::Enter { filter, .. } => {
                 filter.as_ref()
             }
@@ -239,6 +256,7 @@ impl Work {
         match self {
             Work::Run { program, .. } => Some(program),
             Work::Tally(straight) => Some(straight.program()),
+            Work::Long(long) => Some(&long.program),
             Work::Record(_)
             | Work::Count { .. }
             | Work::Enter { .. }
@@ -254,6 +272,11 @@ impl Work {
                 event: straight.event(),
                 program: straight.program().clone(),
                 filter: straight.filter().cloned(),
+            },
+            Work::Long(long) if none || runtime.frames.slots == 0 => Work::Run {
+                event: long.event,
+                program: long.program.clone(),
+                filter: long.filter.clone(),
             },
             other => other.clone(),
         }

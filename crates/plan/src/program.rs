@@ -24,8 +24,8 @@ mod tally;
 
 pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
 
-use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
-use crate::detour::{Compare, Filter, Operand, Record, Work};
+use crate::condition::{Condition, Exit, Normal, Relation, Subject, Test, Tree, Width, normal};
+use crate::detour::{Compare, Filter, Long, Operand, Record, Work};
 use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,9 +52,19 @@ pub enum Source {
     /// The number of the CPU.
     Cpu,
     /// How long ago the call of this function began that is left here: time stamps, less
-    /// than 2^48. It can be read at the function's exits if [`Work::Enter`] is done at its
-    /// entry; a call of which nothing is known is one that cannot be read.
+    /// than 2^48; in a record, at the time of the record. The function is a number below 2^16,
+    /// and above it that of the area where its calls stand. It can be read at the function's
+    /// exits if [`Work::Enter`] is done at its entry; a call of which nothing is known is one
+    /// that cannot be read.
     Latency(u32),
+    /// A word that the call of this function has kept since its entry, where [`Fetch::enter`]
+    /// was done; a call of which nothing is known is one that cannot be read.
+    Kept {
+        /// The function, as for [`Source::Latency`].
+        call: u32,
+        /// Which of the fields at the entry, from 0 on.
+        word: u16,
+    },
     /// A text, at most 65,535 bytes.
     Text(Vec<u8>),
 }
@@ -133,9 +143,12 @@ pub enum FetchError {
     /// A comparison of a text with a number, or of an array.
     #[error("field {0} cannot be compared like this")]
     NotComparable(usize),
-    /// An entry is timed by straight code.
-    #[error("the filter of a call that is timed can ask for registers and tid only")]
-    NotStraight,
+    /// What a call keeps are words of eight bytes.
+    #[error("field {0} is not kept from entry to exit: only numbers are")]
+    NotKept(usize),
+    /// There is room for so many words.
+    #[error("a call keeps at most {most} values from its entry to its exit, not {0}", most = MOST_WORDS)]
+    TooManyKept(usize),
     /// A key or a value that no table takes.
     #[error("field {0} cannot be added up: only numbers can")]
     NotANumber(usize),
@@ -168,6 +181,13 @@ impl FetchError {
                     name(*index)
                 )
             }
+            FetchError::NotKept(index) => {
+                format!(
+                    "field `{}` is not kept from entry to exit: only numbers are; at the exit \
+                     +0($entry:ARGUMENT) reads memory by a pointer that was kept",
+                    name(*index)
+                )
+            }
             FetchError::NotAKey(index) => {
                 format!("field `{}` cannot be a key: it is an array", name(*index))
             }
@@ -176,8 +196,10 @@ impl FetchError {
     }
 }
 
-/// Bits of the number of a call's function that a slot has.
-pub(crate) const CALL_MASK: u64 = (1 << capriole_ring::layout::frame::CALL_BITS) - 1;
+/// Most words that a call keeps.
+const MOST_WORDS: usize = capriole_ring::layout::frame::MOST_WORDS as usize;
+/// Most registers that the straight code of an entry can look at.
+const MOST_AT_ENTRY: usize = 8;
 /// Most bytes of a record.
 const MOST: u64 = 1 << 15;
 /// Most registers that straight code can look at: it needs some to work with.
@@ -214,10 +236,13 @@ mod step {
     pub const LATENCY: u8 = 24;
     pub const VECTOR: u8 = 25;
     pub const STACK: u8 = 26;
+    pub const KEPT: u8 = 27;
+    pub const FORGET: u8 = 28;
+    pub const ENTER: u8 = 29;
 }
 
 /// The numbers of this format, by their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 43] = [
+pub const NUMBERS: [(&str, u64); 46] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
     ("STEP_REGISTER", step::REGISTER as u64),
@@ -254,6 +279,9 @@ pub const NUMBERS: [(&str, u64); 43] = [
     ("STEP_VECTOR", step::VECTOR as u64),
     ("STEP_STACK", step::STACK as u64),
     ("STACK_HEAD", STACK_HEAD),
+    ("STEP_KEPT", step::KEPT as u64),
+    ("STEP_FORGET", step::FORGET as u64),
+    ("STEP_ENTER", step::ENTER as u64),
     ("TALLY_ONE", tally::ONE as u64),
     ("TALLY_SUM", tally::SUM as u64),
     ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
@@ -361,7 +389,8 @@ impl Field {
     /// Whether it may turn out not to be readable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
-        !self.pointers.is_empty() || matches!(self.source, Source::Latency(_))
+        let of_call = matches!(self.source, Source::Latency(_) | Source::Kept { .. });
+        !self.pointers.is_empty() || of_call
     }
 
     /// Whether its content is a text.
@@ -408,22 +437,108 @@ impl Fetch {
                 }));
             }
         }
-        Ok(Work::Run {
-            event,
-            program: Arc::new(self.program(rest.as_ref())?),
-            filter: straight,
+        let program = Arc::new(self.program(rest.as_ref())?);
+        Ok(match rest.as_ref().and_then(|rest| self.shortest(rest)) {
+            Some((call, least)) => Work::Long(Long {
+                event,
+                call,
+                least,
+                program,
+                registers: self.registers(),
+                filter: straight,
+            }),
+            None => Work::Run {
+                event,
+                program,
+                filter: straight,
+            },
         })
     }
 
-    /// What begins a call of function `call` (below 2^16) that is to be timed.
+    /// The registers that fields start at.
+    fn registers(&self) -> Vec<Register> {
+        let registers = self.fields.iter().filter_map(|field| match field.source {
+            Source::Register(Register::RSP) => None,
+            Source::Register(register) => Some(register),
+            _ => None,
+        });
+        registers.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The call, and the shortest time of it that a condition takes, if it asks for that and
+    /// whatever else it asks for. (It stands in the program as well, which rejects calls that
+    /// nothing is known of.)
+    fn shortest(&self, condition: &Condition) -> Option<(u32, u64)> {
+        match condition {
+            Condition::All(all) => all.iter().find_map(|one| self.shortest(one)),
+            Condition::Number {
+                subject: Subject::Field(index),
+                relation: Relation::GreaterOrEqual,
+                with,
+            } => match self.fields.get(*index)? {
+                Field {
+                    source: Source::Latency(call),
+                    pointers,
+                    ..
+                } if pointers.is_empty() => Some((*call, u64::try_from(*with).ok()?)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What begins a call of function `call` that is to be timed, and keeps the fields that
+    /// are recorded; see [`Source::Latency`].
     ///
     /// # Errors
-    /// The condition asks for more than registers and the thread.
+    /// A field is no number, or there are too many.
     pub fn enter(&self, call: u32) -> Result<Work, FetchError> {
-        match self.split() {
-            (filter, None) => Ok(Work::Enter { call, filter }),
-            (_, Some(_)) => Err(FetchError::NotStraight),
+        let kept = &self.fields[..self.recorded];
+        if kept.len() > MOST_WORDS {
+            return Err(FetchError::TooManyKept(kept.len()));
         }
+        if let Some(index) = (0..kept.len()).find(|index| self.width(*index).is_none()) {
+            return Err(FetchError::NotKept(index));
+        }
+        let (filter, rest) = self.split();
+        let registers: Option<Vec<Register>> = kept
+            .iter()
+            .map(|field| field.recordable().map(|(register, _)| register))
+            .map(|register| register.filter(|register| !register.is_xmm()))
+            .collect();
+        if let (Some(kept), None) = (registers, rest) {
+            let asked = filter.iter().flat_map(Filter::registers);
+            let all: BTreeSet<Register> = kept.iter().copied().chain(asked).collect();
+            if all.len() <= MOST_AT_ENTRY {
+                return Ok(Work::Enter { call, kept, filter });
+            }
+        }
+        Ok(Work::Run {
+            event: 0,
+            program: Arc::new(self.entry_program(call)?),
+            filter: None,
+        })
+    }
+
+    /// The program that begins a call.
+    fn entry_program(&self, call: u32) -> Result<Program, FetchError> {
+        let mut builder = Builder::new(self);
+        builder.steps.push(Step {
+            value: call.into(),
+            ..Step::new(step::FORGET)
+        });
+        let tree = builder.condition(self.condition.as_ref())?;
+        for index in 0..self.fields.len() {
+            builder.field(index, STRING_LIMIT)?;
+        }
+        builder.conclude(&tree);
+        builder.steps.push(Step {
+            value: call.into(),
+            count: self.recorded as u16,
+            ..Step::new(step::ENTER)
+        });
+        // Nothing is recorded.
+        builder.finish(TALLIES)
     }
 
     /// Parts the condition into what straight code can ask, the flags among it, and the rest.
@@ -609,8 +724,13 @@ impl<'a> Builder<'a> {
             Source::Thread => self.steps.push(step(step::THREAD)),
             Source::Cpu => self.steps.push(step(step::CPU)),
             Source::Latency(call) => self.steps.push(Step {
-                value: u64::from(*call) & CALL_MASK,
+                value: u64::from(*call),
                 ..step(step::LATENCY)
+            }),
+            Source::Kept { call, word } => self.steps.push(Step {
+                value: u64::from(*call),
+                count: *word,
+                ..step(step::KEPT)
             }),
             Source::Text(bytes) => {
                 let (count, value) = self.text(bytes);

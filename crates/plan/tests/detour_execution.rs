@@ -40,6 +40,8 @@ const GEOMETRY: Geometry = Geometry {
     counters: 100,
     directories: 0,
     frames: 0,
+    areas: 0,
+    kept: 0,
 };
 /// Where the detour under test stands; the resident stands at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
@@ -166,6 +168,7 @@ impl Case {
                     Work::Count { counter, .. } => *counter = (*counter + 1) % GEOMETRY.counters,
                     Work::Run { .. }
                     | Work::Tally(_)
+                    | Work::Long(_)
                     | Work::Enter { .. }
                     | Work::Unregister
                     | Work::Help { .. } => {}
@@ -340,6 +343,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                 }
                 Work::Run { .. }
                 | Work::Tally(_)
+                | Work::Long(_)
                 | Work::Enter { .. }
                 | Work::Unregister
                 | Work::Help { .. } => {

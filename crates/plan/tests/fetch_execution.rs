@@ -38,6 +38,8 @@ const GEOMETRY: Geometry = Geometry {
     counters: 0,
     directories: 0,
     frames: 0,
+    areas: 0,
+    kept: 0,
 };
 const DETOUR: u64 = COPY + 0x4000;
 const EVENT: u32 = 4711;

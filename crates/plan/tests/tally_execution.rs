@@ -198,9 +198,11 @@ impl Session {
             counters: 0,
             directories: 0,
             frames: 0,
+            areas: 0,
+            kept: 0,
         }
         .with_tables(&case.tables)
-        .with_frames();
+        .with_frames(1, 0);
         let (memory, base) = map_session(&geometry);
         mapped::empty(&memory, base, &geometry);
         Session {
@@ -363,7 +365,14 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
                 works.len()
             };
             let (call, filter) = (1, None);
-            works.insert(at, Work::Enter { call, filter });
+            works.insert(
+                at,
+                Work::Enter {
+                    call,
+                    kept: Vec::new(),
+                    filter,
+                },
+            );
         }
     }
     let session = Session::new(case);
@@ -623,7 +632,13 @@ fn time_case(
     call: u32,
     random: &mut Random,
 ) -> Result<(), String> {
-    let enter = |call| [Work::Enter { call, filter: None }];
+    let enter = |call| {
+        [Work::Enter {
+            call,
+            kept: Vec::new(),
+            filter: None,
+        }]
+    };
     let leave = case.fetch.tally(EVENT, &case.tally);
     let leave = leave.map_err(|e| e.to_string())?;
     let straight = |w: &Work| matches!(w, Work::Tally(_));

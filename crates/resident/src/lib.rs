@@ -166,6 +166,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (52, config.tid_offset.unwrap_or(0) as u32),
         (152, g.counter_stride() as u32),
         (156, g.frames.wrapping_sub(1)),
+        (168, g.frame_size().trailing_zeros()),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -230,11 +231,13 @@ mod tests {
         assert_eq!((control::LANE, control::INDEX), (48, 52));
         assert_eq!((directory::TAG, directory::LENGTH), (0, 4));
         assert_eq!((frame::OWNER, frame::BEGIN), (0, 8));
+        assert_eq!((frame::KEPT, frame::WORD), (16, 16));
         for (name, value) in [
             ("FRAME_SIZE", frame::SIZE as u64),
             ("FRAME_CALL_BITS", frame::CALL_BITS.into()),
             ("FRAME_POINTER_SHIFT", frame::POINTER_SHIFT.into()),
             ("FRAME_SPREAD", frame::SPREAD.into()),
+            ("FRAME_TAG_SHIFT", frame::TAG_SHIFT.into()),
             ("DIRECTORY_DROPPED", directory::DROPPED as u64),
             ("DIRECTORY_HEAD", directory::HEAD as u64),
             ("DIRECTORY_KEY", directory::KEY as u64),

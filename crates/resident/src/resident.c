@@ -296,6 +296,7 @@ struct state {
 	u64 fields;   /* where the first one is */
 	u64 key;      /* where the key ends, and numbers begin */
 	u64 row;      /* number of the first counter of the row */
+	u64 time;     /* of the record */
 	u32 bad;      /* this field could not be read */
 	u32 cpu;
 	u32 event;
@@ -576,22 +577,80 @@ static void tally(const struct step *step, const struct state *state)
 	add_to(cell, value, op == TALLY_MAXIMUM);
 }
 
-/* How many time stamps ago the call began whose return address is at `stack`. Another call
- * may have taken its slot, or be taking it: see crates/plan/src/detour/timing.rs. */
-static u32 latency(u64 stack, u32 call, u64 *value)
+/* The slot of a call: its function's number, and above it the area that its slot is in.
+ * See crates/plan/src/detour/timing.rs. */
+static struct frame *frame_of(u64 stack, u32 call)
+{
+	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;
+	u64 area = call >> FRAME_CALL_BITS;
+	u64 slot = area * (capriole_config.frame_mask + 1ul) + (index & capriole_config.frame_mask);
+	return (struct frame *)(capriole_config.frames + (slot << capriole_config.frame_shift));
+}
+
+/* What the slot's owner is if the call whose return address is at `stack` has it. */
+static inline u64 owner_of(u64 stack, u32 call)
+{
+	return stack | (u64)call << (64 - FRAME_CALL_BITS);
+}
+
+/* How many time stamps before `time` the call began. Another call may have taken its slot,
+ * or be taking it. */
+static u32 latency(u64 stack, u32 call, u64 time, u64 *value)
 {
 	if (!capriole_config.frames)
 		return 0;
-	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;
-	struct frame *frame = (struct frame *)capriole_config.frames
-			      + (index & capriole_config.frame_mask);
-	if (READ(frame->owner) != (stack | (u64)call << (64 - FRAME_CALL_BITS)))
+	struct frame *frame = frame_of(stack, call);
+	if (READ(frame->owner) != owner_of(stack, call))
 		return 0;
 	u64 begin = READ(frame->begin) ^ stack << FRAME_POINTER_SHIFT;
 	if (begin >> (64 - FRAME_CALL_BITS))
 		return 0;
-	*value = (read_tsc() - begin) << FRAME_CALL_BITS >> FRAME_CALL_BITS;
+	*value = (time - begin) << FRAME_CALL_BITS >> FRAME_CALL_BITS;
 	return 1;
+}
+
+/* A word that the call has kept. Each half tells whose it is. */
+static u32 kept(u64 stack, u32 call, u32 word, u64 *value)
+{
+	if (!capriole_config.frames)
+		return 0;
+	struct frame *frame = frame_of(stack, call);
+	if (READ(frame->owner) != owner_of(stack, call))
+		return 0;
+	u64 low = READ(frame->kept[word][0]), high = READ(frame->kept[word][1]);
+	u32 tag = (u32)(stack >> FRAME_TAG_SHIFT);
+	if ((u32)(low >> 32) != tag || (u32)(high >> 32) != tag)
+		return 0;
+	*value = (u32)low | high << 32;
+	return 1;
+}
+
+/* Begins a call that keeps `count` words, of which some could not be read. */
+static void enter(u64 stack, u32 call, const u64 *words, u32 count, u64 faults)
+{
+	if (!capriole_config.frames)
+		return;
+	struct frame *frame = frame_of(stack, call);
+	u64 tag = stack >> FRAME_TAG_SHIFT << 32;
+	for (u32 i = 0; i < count; i++) {
+		u64 value = READ(words[i]), own = faults >> i & 1 ? ~tag >> 32 << 32 : tag;
+		WRITE(frame->kept[i][0], (u32)value | own);
+		WRITE(frame->kept[i][1], value >> 32 | own);
+	}
+	/* Last, so that the call is not charged for what was fetched for it. */
+	u64 time = read_tsc() << FRAME_CALL_BITS >> FRAME_CALL_BITS;
+	WRITE(frame->begin, time ^ stack << FRAME_POINTER_SHIFT);
+	WRITE(frame->owner, owner_of(stack, call));
+}
+
+/* A call begins of which nothing is kept: what an earlier one left there is not its own. */
+static void forget(u64 stack, u32 call)
+{
+	if (!capriole_config.frames)
+		return;
+	struct frame *frame = frame_of(stack, call);
+	if (READ(frame->owner) == owner_of(stack, call))
+		WRITE(frame->owner, 0);
 }
 
 /* Fetches, formats, filters and adds up as a program says. Returns 1 if the event is
@@ -722,7 +781,7 @@ static u32 run(const struct program *program, struct state *state)
 			break;
 		case STEP_LATENCY:
 			state->bad = 0;
-			if (!latency(state->stack, (u32)step->value, &state->value)) {
+			if (!latency(state->stack, (u32)step->value, state->time, &state->value)) {
 				state->value = 0;
 				fault(state, step);
 			}
@@ -730,6 +789,20 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_VECTOR:
 			state->bad = 0;
 			state->value = vector(step->a);
+			break;
+		case STEP_KEPT:
+			state->bad = 0;
+			if (!kept(state->stack, (u32)step->value, step->count, &state->value)) {
+				state->value = 0;
+				fault(state, step);
+			}
+			break;
+		case STEP_FORGET:
+			forget(state->stack, (u32)step->value);
+			break;
+		case STEP_ENTER:
+			enter(state->stack, (u32)step->value, (u64 *)state->fields, step->count,
+			      state->faults);
 			break;
 		case STEP_KEY:
 			state->key = state->at;
@@ -777,6 +850,7 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 	if (!take_place(&place, event, program->size))
 		return;
 	state.cpu = place.cpu;
+	state.time = place.record->time;
 	state.fields = (u64)place.record->field;
 	state.at = state.fields;
 	if (program->flags & PROGRAM_FAULTS)

@@ -79,6 +79,8 @@ struct config {
 	u32 counter_stride; /* 152: bytes to those of the next CPU; behind the last, the shared ones */
 	u32 frame_mask;  /* 156: slots for open calls, less one */
 	u64 frames;      /* 160: address of the first one; 0: there are none */
+	u32 frame_shift; /* 168: log2 of the bytes of a slot */
+	u32 pad2;        /* 172 */
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
@@ -149,7 +151,7 @@ struct program {
 #define STEP_UNREADABLE 22
 /* Makes the last field the number that is meant, as STEP_TEST makes it. */
 #define STEP_NARROW 23
-/* How long ago the call began whose function has the number `value`: time stamps. */
+/* How long before the record the call `value` began: time stamps. */
 #define STEP_LATENCY 24
 /* The low half of the vector register with the number `a`. */
 #define STEP_VECTOR 25
@@ -157,6 +159,12 @@ struct program {
  * many as can be read of `limit`. A field like KEEP. */
 #define STEP_STACK 26
 #define STACK_HEAD 20
+/* Word `count` that the call `value` has kept since its entry. */
+#define STEP_KEPT 27
+/* Whatever is known of a call `value` at this place is of an earlier one. */
+#define STEP_FORGET 28
+/* A call `value` begins, and keeps what was fetched: `count` numbers, eight bytes each. */
+#define STEP_ENTER 29
 
 #define TEST_BYTES 15
 #define TEST_SIGNED 16
@@ -201,12 +209,14 @@ struct row {
 struct frame {
 	u64 owner;
 	u64 begin;
+	u64 kept[][2];
 };
 
 #define FRAME_SIZE 16
 #define FRAME_CALL_BITS 16
 #define FRAME_POINTER_SHIFT 24
 #define FRAME_SPREAD 0x9e3779b1u
+#define FRAME_TAG_SHIFT 24
 
 #define DIRECTORY_DROPPED 0
 #define DIRECTORY_HEAD 64

@@ -12,7 +12,7 @@
 //! controls   64 bytes for each packet, and one more: the null control
 //! journal    64 bytes for each probed site: what its bytes were and are
 //! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
-//! frames     16 bytes for each call that can be open at once: when it began
+//! frames     a slot for each call that can be open at once: when it began, and what is kept
 //! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
 //! packets    the packets, each `packet_size` bytes, aligned to that size
 //! ```
@@ -244,13 +244,31 @@ pub mod journal {
 /// are spread. A call whose slot another one has taken is not timed. Of two threads that
 /// take a slot at the same moment, one may write the owner and the other the time; that
 /// shows, as stack pointers of one slot differ in what is above their lowest 24 bits.
+///
+/// Behind owner and time stand words that the call keeps from its entry to its exit
+/// ([`KEPT`](frame::KEPT)). If a function's entry is wanted for several purposes, each has an
+/// area of slots of its own.
 pub mod frame {
     /// u64: the stack pointer, and the function's number in the upper [`CALL_BITS`] bits.
     pub const OWNER: usize = 0;
     /// u64: the lower 48 bits of the time stamp counter of the entry, exclusive-or the
     /// stack pointer shifted up by [`POINTER_SHIFT`] bits.
     pub const BEGIN: usize = 8;
-    /// Bytes of a slot.
+    /// Where the kept words begin. Each is two u64, the lower and the upper half of the word,
+    /// below the bits of the stack pointer from [`TAG_SHIFT`] on: a half is written by one
+    /// store, and tells whose it is.
+    pub const KEPT: usize = 16;
+    /// Bytes of a kept word.
+    pub const WORD: usize = 16;
+    /// Most words that a call keeps.
+    pub const MOST_WORDS: u32 = 7;
+    /// Most areas of slots.
+    pub const MOST_AREAS: u32 = 8;
+    /// Bits of the stack pointer that are the same for all slots of a stack, more or less, and
+    /// tell stacks apart that want the same slots.
+    pub const TAG_SHIFT: u32 = 24;
+    /// Bytes of a slot without kept words; with some it is the next power of two that has
+    /// room for them.
     pub const SIZE: usize = 16;
     /// Bits of a function's number.
     pub const CALL_BITS: u32 = 16;
@@ -370,8 +388,12 @@ pub struct Geometry {
     pub counters: u32,
     /// Bytes of the tables' directories, a multiple of 64.
     pub directories: u64,
-    /// Slots for open calls, a power of two; 0: no calls are timed.
+    /// Slots for open calls in an area, a power of two; 0: no calls are timed.
     pub frames: u32,
+    /// Areas of so many slots.
+    pub areas: u32,
+    /// Words that a slot keeps, at most [`frame::MOST_WORDS`].
+    pub kept: u32,
 }
 
 impl Geometry {
@@ -403,6 +425,8 @@ impl Geometry {
             counters: 0,
             directories: 0,
             frames: 0,
+            areas: 0,
+            kept: 0,
         }
     }
 
@@ -416,13 +440,21 @@ impl Geometry {
         }
     }
 
-    /// The same with slots for open calls.
+    /// The same with `areas` of slots for open calls, each of which keeps `words`; no more
+    /// than there may be.
     #[must_use]
-    pub fn with_frames(self) -> Geometry {
+    pub fn with_frames(self, areas: u32, words: u32) -> Geometry {
         Geometry {
             frames: frame::SLOTS,
+            areas: areas.min(frame::MOST_AREAS),
+            kept: words.min(frame::MOST_WORDS),
             ..self
         }
+    }
+
+    /// Bytes of a slot for an open call: a power of two.
+    pub fn frame_size(&self) -> usize {
+        (frame::SIZE + self.kept as usize * frame::WORD).next_power_of_two()
     }
 
     /// Byte offset of the heads. A thread that has not registered restartable
@@ -468,7 +500,8 @@ impl Geometry {
     }
     /// Byte offset of the counters of CPU 0.
     pub fn counters_offset(&self) -> usize {
-        let end = self.frames_offset() + self.frames as usize * frame::SIZE;
+        let slots = self.areas as usize * self.frames as usize;
+        let end = self.frames_offset() + slots * self.frame_size();
         end.next_multiple_of(LINE)
     }
     /// Bytes from one CPU's counters to the next one's; a multiple of 64.
@@ -508,6 +541,8 @@ mod tests {
                     counters: 4001,
                     directories: 64 * 5,
                     frames: 128,
+                    areas: 2,
+                    kept: 2,
                     ..Geometry::for_buffer(megabytes << 20, cpus, 5000)
                 };
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
@@ -525,7 +560,7 @@ mod tests {
                     g.directories_offset(),
                     g.directories_offset() + 64 * 5,
                     g.frames_offset(),
-                    g.frames_offset() + 128 * frame::SIZE,
+                    g.frames_offset() + 2 * 128 * 64,
                     g.counter(0, 0),
                     g.counter(0, 4000) + COUNTER_SIZE,
                     g.counter(1, 0),

@@ -304,6 +304,8 @@ mod tests {
             counters: 0,
             directories: 0,
             frames: 0,
+            areas: 0,
+            kept: 0,
         }
     }
 

@@ -240,7 +240,7 @@ fn attach(
         let buffer = buffer as u64 * u64::from(cpus);
         let geometry = Geometry::for_buffer(buffer, cpus, journal).with_tables(&tables);
         if timed {
-            geometry.with_frames()
+            geometry.with_frames(1, 0)
         } else {
             geometry
         }

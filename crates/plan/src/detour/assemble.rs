@@ -3,6 +3,7 @@
 
 use super::filter::{Literals, common_flags, reject_unless, reject_unless_flags};
 use super::frame::Frame;
+use super::long;
 use super::tally::{self, Patch};
 use super::timing;
 use super::{Filter, Runtime, Work};
@@ -183,7 +184,12 @@ pub(super) fn body(
         literals.add(&mut a, filter)?;
     }
     let mut tallies = Vec::new();
+    let mut longs = Vec::new();
     for (work, links) in work.iter().zip(links) {
+        longs.push(match work {
+            Work::Long(work) => Some(long::before(&mut a, frame, runtime, work, links.program)?),
+            _ => None,
+        });
         tallies.push(match work {
             Work::Tally(straight) => {
                 let program = links.program;
@@ -235,22 +241,18 @@ pub(super) fn body(
     let runs = work.iter().any(|w| matches!(w, Work::Run { .. }));
     let is_first = |w: &Work| runs && matches!(w, Work::Enter { .. });
     for (work, labels) in work.iter().zip(&mut labels) {
-        let Work::Enter { call, filter } = work else {
-            continue;
-        };
-        if !runs {
+        if !is_first(work) {
             continue;
         }
         frame.save(&mut a)?;
-        let mut rejected = a.create_label();
+        let rejected = a.create_label();
         if let Some(flags) = flags_of(work) {
             reject_unless_flags(&mut a, flags, rejected)?;
         }
-        if let Some(filter) = filter {
+        if let Some(filter) = work.filter() {
             reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
         }
-        *labels = Some(timing::enter(&mut a, frame, runtime, *call)?);
-        bind(&mut a, &mut rejected)?;
+        *labels = Some(enter(&mut a, frame, runtime, work, rejected)?);
         frame.restore(&mut a)?;
     }
     let early = work.iter().zip(programs).zip(helps);
@@ -282,16 +284,18 @@ pub(super) fn body(
     let is_late = |w: &Work| !w.is_early() && !is_first(w);
     let late = work.iter().filter(|w| is_late(w)).count();
     let mut out = a.create_label();
-    // Rejected before anything is saved, if that is possible.
-    let soon = late == 1 && !frame.flags_live;
+    // Rejected before anything is saved, if that is possible. (A call that is not timed has
+    // something to do all the same.)
+    let enters = work.iter().any(|w| matches!(w, Work::Enter { .. }));
+    let soon = late == 1 && !frame.flags_live && !enters;
     if soon && let Some(filter) = work.iter().find_map(|w| w.filter().filter(|_| is_late(w))) {
         reject_unless(&mut a, filter, runtime, None, &literals, out)?;
     }
     if late > 0 {
         frame.save(&mut a)?;
     }
-    let all = work.iter().zip(links).zip(colds).zip(tallies);
-    for ((((work, links), cold), tally), labels) in all.zip(&mut labels) {
+    let all = work.iter().zip(links).zip(colds).zip(tallies).zip(longs);
+    for (((((work, links), cold), tally), long), labels) in all.zip(&mut labels) {
         if !is_late(work) {
             continue;
         }
@@ -308,7 +312,14 @@ pub(super) fn body(
                 let Some(before) = tally else { continue };
                 tally::hot(&mut a, frame, runtime, rseq, straight, links, before)?
             }
-            (Work::Enter { call, .. }, ..) => timing::enter(&mut a, frame, runtime, *call)?,
+            (Work::Enter { .. }, ..) => {
+                *labels = Some(enter(&mut a, frame, runtime, work, rejected)?);
+                continue;
+            }
+            (Work::Long(work), ..) => {
+                let Some(before) = long else { continue };
+                self::long::hot(&mut a, frame, runtime, work, before)?
+            }
             (Work::Record(record), Some(rseq), Some(cold)) => {
                 super::record::hot(&mut a, frame, runtime, rseq, record, links, cold)?
             }
@@ -388,6 +399,33 @@ pub(super) fn body(
         entry,
         parts,
     })
+}
+
+/// The code that begins a call, and that for a call which the filter has `rejected`.
+fn enter(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Work,
+    mut rejected: CodeLabel,
+) -> Result<Labels, IcedError> {
+    let (call, kept) = match work {
+        Work::Enter { call, kept, .. } => (*call, kept.as_slice()),
+        _ => (0, [].as_slice()),
+    };
+    let mut entered = timing::enter(a, frame, runtime, call, kept)?;
+    if work.filter().is_none() {
+        bind(a, &mut rejected)?;
+        return Ok(entered);
+    }
+    let mut done = a.create_label();
+    a.jmp(done)?;
+    bind(a, &mut rejected)?;
+    let value = timing::forget(a, frame, runtime, call)?;
+    entered.more.push((value, Patch::Call));
+    bind(a, &mut done)?;
+    entered.done = mark(a)?;
+    Ok(entered)
 }
 
 /// Code that comes before registers are saved, if the filter holds.

@@ -3,7 +3,7 @@
 use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
 use super::tally::Patch;
-use super::timing::above_pointer;
+use super::timing::{above_pointer, area};
 use super::{CompileError, Detour, Filter, Request, Runtime, Work};
 use crate::program::Program;
 use capriole_insn::liveness::Live;
@@ -43,7 +43,7 @@ pub fn room(work: &[Work]) -> u64 {
         let compares = w.filter().map_or(0, Filter::compares_len) as u64;
         let flags = w.filter().and_then(Filter::flags).map_or(0, |_| FLAGS);
         let program = w.program().map_or(0, |p| p.bytes.len() + PROGRAM_ALIGN);
-        let tally = if matches!(w, Work::Tally(_)) {
+        let tally = if matches!(w, Work::Tally(_) | Work::Long(_) | Work::Enter { .. }) {
             TALLY
         } else {
             0
@@ -141,9 +141,12 @@ impl Compiler {
     /// If the session has no room for a counter that is asked for, or for open calls.
     pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
         let restartable = self.runtime.rseq_offset.is_some();
-        let tally = |w: &Work| matches!(w, Work::Tally(_));
-        let impossible =
-            |w: &Work| matches!(w, Work::Tally(straight) if !straight.is_possible(&self.runtime));
+        let tally = |w: &Work| matches!(w, Work::Tally(_) | Work::Long(_));
+        let impossible = |w: &Work| match w {
+            Work::Tally(straight) => !straight.is_possible(&self.runtime),
+            Work::Long(_) => self.runtime.frames.slots == 0,
+            _ => false,
+        };
         let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         assert!(
             !enters || self.runtime.frames.slots > 0,
@@ -248,7 +251,15 @@ impl Compiler {
                 }
                 Work::Count { .. } => self.key.push(0),
                 Work::Unregister => self.key.push(u8::MAX),
-                Work::Enter { .. } => self.key.push(u8::MAX - 3),
+                Work::Enter { call, kept, .. } => {
+                    self.key.extend([u8::MAX - 3, area(*call) as u8]);
+                    self.key.extend(kept.iter().map(|r| *r as u8));
+                }
+                Work::Long(long) => {
+                    self.key.extend([u8::MAX - 5, area(long.call) as u8]);
+                    self.key.extend(program.to_le_bytes());
+                    self.key.extend(long.least.to_le_bytes());
+                }
                 Work::Help { routine, .. } => {
                     self.key.push(u8::MAX - 4);
                     self.key.extend(routine.to_le_bytes());
@@ -347,14 +358,24 @@ impl Compiler {
                     }
                 }
                 (Work::Enter { call, .. }, _) => {
-                    put(image, value, &above_pointer(*call).to_le_bytes());
+                    let word = above_pointer(*call).to_le_bytes();
+                    put(image, value, &word);
+                    for (at, _) in &part.more {
+                        put(image, from + at, &word);
+                    }
+                }
+                (Work::Long(long), _) => {
+                    put(image, value, &long.event.to_le_bytes());
+                    for (at, _) in &part.more {
+                        put(image, from + at, &above_pointer(long.call).to_le_bytes());
+                    }
                 }
                 (Work::Help { argument, .. }, _) => put(image, value, &argument.to_le_bytes()),
                 (Work::Unregister, _) => {}
             }
             if let Some(at) = part.locked {
                 let to = match work {
-                    Work::Run { .. } | Work::Tally(_) => self.runtime.run,
+                    Work::Run { .. } | Work::Tally(_) | Work::Long(_) => self.runtime.run,
                     _ => self.runtime.locked,
                 };
                 relative(image, at, to)?;

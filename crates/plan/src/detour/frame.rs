@@ -92,9 +92,11 @@ impl Frame {
             let tallies = |w: &Work| matches!(w, Work::Tally(straight) if asked(straight));
             request.work.iter().any(tallies)
         };
-        let timed = enters || any(Straight::is_timed);
+        let long = request.work.iter().any(|w| matches!(w, Work::Long(_)));
+        let timed = enters || long || any(Straight::is_timed);
         let keyed = timed || any(Straight::is_keyed);
-        let (amounts, shifts) = (any(Straight::has_amount), any(Straight::shifts));
+        let amounts = long || any(Straight::has_amount);
+        let shifts = any(Straight::shifts);
         let counts =
             timed || any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
         // Recording the locked way changes no flag.

@@ -189,8 +189,8 @@ impl Straight {
     pub(super) fn key(&self, key: &mut Vec<u8>) {
         use std::io::Write;
         let amount = match self.amount {
-            StraightAmount::Of(function, Value::Latency(_), width) => {
-                StraightAmount::Of(function, Value::Latency(0), width)
+            StraightAmount::Of(function, Value::Latency(call), width) => {
+                StraightAmount::Of(function, Value::Latency(timing::area(call)), width)
             }
             other => other,
         };
@@ -417,7 +417,7 @@ fn find(
 
 /// Loads what is meant by the lower bytes of a register, also if that has been saved and
 /// holds something else now.
-fn load(
+pub(super) fn load(
     a: &mut CodeAssembler,
     frame: &Frame,
     to: Register,

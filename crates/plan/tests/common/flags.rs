@@ -43,7 +43,7 @@ pub fn asked(work: &Work) -> Option<ConditionCode> {
     let filter = match work {
         Work::Record(record) => record.filter.as_ref(),
         Work::Count { filter, .. } => filter.as_ref(),
-        Work::Run { .. } | Work::Tally(_) | Work::Enter { .. } => None,
+        Work::Run { .. } | Work::Tally(_) | Work::Long(_) | Work::Enter { .. } => None,
         Work::Unregister | Work::Help { .. } => None,
     };
     filter.and_then(Filter::flags)

@@ -86,6 +86,7 @@ pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
         frames: Frames {
             address: base + geometry.frames_offset() as u64,
             slots: geometry.frames,
+            size: geometry.frame_size() as u32,
         },
         counters: Counters {
             address: base + geometry.counters_offset() as u64,

@@ -587,6 +587,7 @@ impl<'a> Prover<'a> {
                     Work::Count { counter, .. } => counts[*counter as usize] += 1,
                     Work::Run { .. }
                     | Work::Tally(_)
+                    | Work::Long(_)
                     | Work::Enter { .. }
                     | Work::Unregister
                     | Work::Help { .. } => {}
@@ -662,6 +663,7 @@ fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
         },
         Work::Run { .. }
         | Work::Tally(_)
+        | Work::Long(_)
         | Work::Enter { .. }
         | Work::Unregister
         | Work::Help { .. } => work.clone(),

@@ -19,6 +19,8 @@ const GEOMETRY: Geometry = Geometry {
     counters: 6,
     directories: 0,
     frames: 0,
+    areas: 0,
+    kept: 0,
 };
 /// How many counters there are.
 pub const COUNTERS: u32 = GEOMETRY.counters;

@@ -397,6 +397,7 @@ impl Code {
                 frames: Frames {
                     address: memory.base + memory.geometry.frames_offset() as u64,
                     slots: memory.geometry.frames,
+                    size: memory.geometry.frame_size() as u32,
                 },
                 counters: Counters {
                     address: memory.base + memory.geometry.counters_offset() as u64,

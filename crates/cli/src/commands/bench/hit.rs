@@ -205,7 +205,14 @@ impl Ours {
                 let [entry, exit] = both;
                 let at = resolve(&objects, &entry)?.remove(0);
                 let call = calls::number(at.address);
-                add(&at, vec![Work::Enter { call, filter: None }])?;
+                add(
+                    &at,
+                    vec![Work::Enter {
+                        call,
+                        kept: Vec::new(),
+                        filter: None,
+                    }],
+                )?;
                 for at in resolve(&objects, &exit)? {
                     add(&at, sum(&exit, &at)?)?;
                 }
@@ -242,7 +249,7 @@ impl Ours {
         let attached = attach(&process, probes, &guards, |journal| {
             let geometry = Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables);
             if timed {
-                geometry.with_frames()
+                geometry.with_frames(1, 0)
             } else {
                 geometry
             }

@@ -1,7 +1,8 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
 use crate::detour::{
-    Compare, Counters, Function, Operand, Record, Straight, StraightAmount, StraightRow, Value,
+    Compare, Counters, Function, Long, Operand, Record, Straight, StraightAmount, StraightRow,
+    Value,
 };
 use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
@@ -30,6 +31,7 @@ fn runtime(rseq_offset: Option<i32>) -> Runtime {
         frames: crate::detour::Frames {
             address: 0x7000_0100_0000,
             slots: 1 << 20,
+            size: 16,
         },
         counters: Counters {
             address: 0x7000_0001_0000,
@@ -64,9 +66,24 @@ fn random_work(random: &mut Random) -> Vec<Work> {
     ];
     let mut one = || {
         let filter = random_filter(random);
-        match random.below(6) {
+        match random.below(7) {
+            6 => Work::Long(Long {
+                event: random.below(1 << 32) as u32,
+                call: random.below(1 << 19) as u32,
+                least: random.below(1 << 40),
+                program: Arc::new(Program {
+                    bytes: vec![random.below(2) as u8; 32],
+                    size: 64,
+                    faults: false,
+                }),
+                registers: vec![Register::RAX],
+                filter,
+            }),
             5 => Work::Enter {
-                call: random.below(1 << 16) as u32,
+                call: random.below(1 << 19) as u32,
+                kept: (0..random.below(3))
+                    .map(|_| arguments[random.below(5) as usize])
+                    .collect(),
                 filter,
             },
             4 => random_tally(random, filter),

@@ -1,0 +1,103 @@
+//! The code that has calls recorded only if they took long.
+//!
+//! ```text
+//!         time since the entry          as for a latency; not known: done
+//!         cmp  $least, time
+//!         jb   done
+//!         put the registers back, have the resident run the program, save them again
+//!  done
+//! ```
+//!
+//! Most calls are short: for them all of it is straight code. The program asks once more, by
+//! the time of its record, as it finds the slot by itself.
+
+use super::assemble::{Labels, bind, mark};
+use super::frame::Frame;
+use super::tally::Patch;
+use super::{Filter, Runtime, run, timing};
+use crate::program::Program;
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, Register};
+use std::sync::Arc;
+
+/// The end of a call that is recorded if it took long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Long {
+    /// The event's id in the trace.
+    pub(crate) event: u32,
+    /// The function that is left, as its entry says it.
+    pub(crate) call: u32,
+    /// The shortest time that is recorded, in time stamps.
+    pub(crate) least: u64,
+    /// Records it.
+    pub(crate) program: Arc<Program>,
+    /// The registers that the program looks at, which have to be there for it.
+    pub(crate) registers: Vec<Register>,
+    /// When it is looked at; always, if there is none.
+    pub(crate) filter: Option<Filter>,
+}
+
+/// What stands before the hot path.
+pub(super) struct Before {
+    /// Where the resident is called.
+    out: CodeLabel,
+    /// Behind the event's id there, and behind the call.
+    event: CodeLabel,
+    called: Option<CodeLabel>,
+    /// Where that goes on: behind the work.
+    done: CodeLabel,
+}
+
+/// Puts it here.
+pub(super) fn before(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Long,
+    program: u64,
+) -> Result<Before, IcedError> {
+    let program = run::literal(a, frame, program)?;
+    let done = a.create_label();
+    let out = mark(a)?;
+    frame.restore(a)?;
+    let called = run::early(a, runtime, work.event, program)?;
+    frame.save(a)?;
+    a.jmp(done)?;
+    Ok(Before {
+        out,
+        event: called.value.0,
+        called: called.locked,
+        done,
+    })
+}
+
+/// The hot path.
+pub(super) fn hot(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Long,
+    before: Before,
+) -> Result<Labels, IcedError> {
+    let begin = mark(a)?;
+    let mut done = before.done;
+    let mut more: Vec<(CodeLabel, Patch)> = Vec::new();
+    timing::latency(a, frame, runtime, work.call, done, &mut more)?;
+    let least = Instruction::with2(Code::Mov_r64_imm64, frame.key, work.least)?;
+    a.add_instruction(least)?;
+    a.add_instruction(Instruction::with2(
+        Code::Cmp_r64_rm64,
+        frame.amount,
+        frame.key,
+    )?)?;
+    a.jae(before.out)?;
+    bind(a, &mut done)?;
+    Ok(Labels {
+        begin,
+        done,
+        value: (before.event, 4),
+        sequence: None,
+        locked: before.called,
+        more,
+    })
+}
