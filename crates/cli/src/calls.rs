@@ -1,9 +1,14 @@
 //! Calls from their entry to their exit: what is written for a function becomes an event at
 //! its entry and one at its exits.
 
-use crate::selection;
+use crate::{entry, selection};
 use anyhow::{Context, bail};
-use capriole_event::{Aggregate, At, Base, EventSpec, Fetch, FetchArg, FieldType, Function, Place};
+use capriole_event::{
+    Aggregate, At, Base, Comparison, EntryValue, EventSpec, Fetch, FetchArg, FieldType, Filter,
+    Function, Operand, Place,
+};
+use capriole_ring::layout::frame;
+use std::collections::HashSet;
 
 /// The field of events of a call by which its entry and its exit find one another.
 const STACK: &str = "_sp";
@@ -12,19 +17,62 @@ const RESULT: &str = "ret";
 /// The name of how long a call took, in nanoseconds.
 const LATENCY: &str = "ns";
 
-/// What a function's entry and its exits do in `record --graph`.
+/// The field of an exit with how long the call took, in time stamps, where its entry is not
+/// recorded.
+pub const DURATION: &str = "_duration";
+
+/// What a function's entry and its exits do in `record --graph`. With `least` a call is
+/// recorded at its exit, with what the entry would have recorded, if it took that many time
+/// stamps.
 ///
 /// # Errors
 /// It cannot be understood, or means no function.
-pub fn graph(text: &str) -> anyhow::Result<[EventSpec; 2]> {
+pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<[EventSpec; 2]> {
     let spec = selection::parse_plain(&[text.to_owned()], &[])?.remove(0);
     let (mut entry, mut exit) = both(spec)?;
     let stack = argument(STACK, Base::StackPointer, Some(FieldType::X64));
-    entry.arguments.insert(0, stack.clone());
-    // Of the type that debug information tells.
-    exit.arguments = vec![stack, argument(RESULT, Base::Retval, None)];
     exit.name = exit.name.map(|name| format!("{name}__return"));
+    // Of the type that debug information tells.
+    let result = argument(RESULT, Base::Retval, None);
+    let Some(least) = least else {
+        entry.arguments.insert(0, stack.clone());
+        exit.arguments = vec![stack, result];
+        return Ok([entry, exit]);
+    };
+    let time = argument(DURATION, Base::Latency, Some(FieldType::U64));
+    exit.arguments = vec![stack, time];
+    exit.arguments.extend(entry.arguments.iter().map(at_entry));
+    exit.arguments.push(result);
+    exit.filter = Some(Filter::Compare {
+        field: DURATION.to_owned(),
+        at: 0,
+        comparison: Comparison::GreaterOrEqual,
+        // A call of which nothing is known is not even that long.
+        operand: Operand::Number {
+            value: least.max(1),
+            negative: false,
+        },
+    });
+    let kept = entry::all_kept(&exit);
+    entry.keeps = Some(kept.len());
+    let asked = std::mem::replace(&mut entry.arguments, entry::arguments(kept));
+    entry.arguments.extend(asked);
     Ok([entry, exit])
+}
+
+/// What an entry would have recorded, as a field of the exit.
+fn at_entry(argument: &FetchArg) -> FetchArg {
+    let value = EntryValue {
+        fetch: argument.fetch.clone(),
+        field_type: argument.field_type,
+    };
+    FetchArg {
+        fetch: Fetch {
+            base: Base::Entry(Box::new(value)),
+            derefs: Vec::new(),
+        },
+        ..argument.clone()
+    }
 }
 
 /// How a time is asked for: `latency(EVENT)`.
@@ -63,6 +111,10 @@ pub fn latency(text: &str) -> anyhow::Result<Option<[EventSpec; 2]>> {
         exit.arguments = keys.arguments;
         exit.aggregation.keys = keys.aggregation.keys;
     }
+    let kept = entry::all_kept(&exit);
+    entry.keeps = Some(kept.len());
+    let asked = std::mem::replace(&mut entry.arguments, entry::arguments(kept));
+    entry.arguments.extend(asked);
     let time = argument(LATENCY, Base::Latency, Some(FieldType::U64));
     exit.arguments.push(time);
     exit.aggregation.aggregates.push(Aggregate {
@@ -126,8 +178,34 @@ fn closing(text: &str) -> Option<usize> {
 }
 
 /// The number of a function, by which a slot for an open call tells whose it is: from the
-/// address at which it is entered.
-pub fn number(function: u64) -> u32 {
+/// address at which it is entered; above it that of the area of slots.
+pub fn number(function: u64, area: u32) -> u32 {
     // Fibonacci hashing; the upper bits are the best.
-    (function.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u32
+    let number = (function.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u32;
+    area << frame::CALL_BITS | number
+}
+
+/// The area of slots for the calls of each event: events for the same functions have different
+/// ones. `functions` tells which those are.
+///
+/// # Errors
+/// There are not so many areas.
+pub fn areas(functions: &[HashSet<u64>]) -> anyhow::Result<Vec<u32>> {
+    let mut areas: Vec<u32> = Vec::new();
+    for own in functions {
+        let others = || functions.iter().zip(&areas);
+        let is_free = |area: &u32| {
+            let mut taken = others().filter(|(_, other)| *other == area);
+            taken.all(|(of, _)| of.is_disjoint(own))
+        };
+        let Some(area) = (0..frame::MOST_AREAS).find(is_free) else {
+            bail!(
+                "more than {} events follow calls of the same function to their end; ask for \
+                 fewer at once",
+                frame::MOST_AREAS
+            );
+        };
+        areas.push(area);
+    }
+    Ok(areas)
 }

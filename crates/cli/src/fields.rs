@@ -1,6 +1,6 @@
 //! From the words of an event to what its probe fetches.
 
-use crate::calls;
+use crate::{calls, entry};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
@@ -77,6 +77,9 @@ impl Fields {
 pub struct Reader<'a> {
     purpose: Purpose,
     debug: HashMap<PathBuf, Debug<'a>>,
+    /// What the event's fields want to be kept from the entry, and in which area.
+    kept: Vec<entry::Kept>,
+    area: u32,
 }
 
 impl<'a> Reader<'a> {
@@ -88,11 +91,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The fields and the filter of an event at a site.
+    /// The fields and the filter of an event at a site. Calls that it follows have their slots
+    /// in `area`.
     ///
     /// # Errors
     /// A part that cannot be recorded there, by its text, and why.
-    pub fn fields(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
+    pub fn fields(
+        &mut self,
+        spec: &EventSpec,
+        site: &'a Site,
+        area: u32,
+    ) -> anyhow::Result<Fields> {
+        self.area = area;
+        self.kept = entry::all_kept(spec).into_iter().map(|(_, k)| k).collect();
         self.read(spec, site)
             .with_context(|| format!("event `{}`", spec.text))
     }
@@ -105,6 +116,9 @@ impl<'a> Reader<'a> {
             && is_tail_jump(site)
         {
             bail!("a jump to another function has no result yet, which `{argument}` asks for");
+        }
+        if let Some(keeps) = spec.keeps {
+            return self.entered(spec, keeps, site);
         }
         match self.purpose {
             Purpose::Record => self.recorded(spec, site),
@@ -126,6 +140,36 @@ impl<'a> Reader<'a> {
             let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
             anyhow!("{}", error.with_names(name))
         })?;
+        Ok(fields)
+    }
+
+    /// What is kept from the entry to the exit, and what the filter asks for.
+    fn entered(
+        &mut self,
+        spec: &EventSpec,
+        keeps: usize,
+        site: &'a Site,
+    ) -> anyhow::Result<Fields> {
+        let mut fields = Fields::default();
+        let (kept, asked) = spec.arguments.split_at(keeps);
+        for argument in kept {
+            self.push(argument, site, &mut fields)?;
+        }
+        fields.fetch.recorded = fields.fetch.fields.len();
+        let names = spec.filter.as_ref().map(|filter| filter.names());
+        for argument in asked {
+            let named = names.iter().flatten().any(|name| *name == argument.name);
+            let everything = argument.fetch.base == Base::AllArguments;
+            if named || everything && names.is_some() {
+                self.push(argument, site, &mut fields)?;
+            }
+        }
+        fields.filter(spec)?;
+        fields.fetch.enter(0).map_err(|error| {
+            let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
+            anyhow!("{}", error.with_names(name))
+        })?;
+        fields.infos.truncate(fields.fetch.recorded);
         Ok(fields)
     }
 
@@ -207,6 +251,22 @@ impl<'a> Reader<'a> {
         if argument.fetch.base == Base::AllArguments {
             return self.all_arguments(site, fields);
         }
+        if let Base::Entry(entry) = &argument.fetch.base
+            && entry.fetch.base == Base::AllArguments
+        {
+            let (call, mut word) = self.word(argument, site)?;
+            let (debug, place) = self.debug_of_entry(site)?;
+            for (name, found) in parameters(debug, &place)? {
+                let source = Source::Kept { call, word };
+                fields.push(
+                    &name,
+                    kept_field(source, found.field_type)?,
+                    found.field_type,
+                );
+                word += 1;
+            }
+            return Ok(());
+        }
         let (field, field_type) = self
             .field(argument, site)
             .with_context(|| format!("field `{argument}`"))?;
@@ -221,6 +281,9 @@ impl<'a> Reader<'a> {
                 .fetch(&place, &argument.fetch, argument.field_type)
                 .map_err(|error| anyhow!("{error}"))?;
             return typed(&found, site);
+        }
+        if let Some((fetch, wanted)) = entry::kept(argument) {
+            return self.kept_field(argument, &fetch, wanted, site);
         }
         let (field_type, vector) = match is_untyped_result(argument) {
             true => self.result_type(site)?,
@@ -238,8 +301,70 @@ impl<'a> Reader<'a> {
             };
             return Ok((field, field_type));
         }
-        let field = known(&argument.fetch, field_type, site, 0)?;
+        let field = known(&argument.fetch, field_type, site, 0, self.area)?;
         Ok((field, field_type))
+    }
+
+    /// A field of an exit that is kept from the entry, or that is read by an address from there.
+    fn kept_field(
+        &mut self,
+        argument: &FetchArg,
+        fetch: &Asked,
+        wanted: Option<FieldType>,
+        site: &'a Site,
+    ) -> anyhow::Result<(Field, FieldType)> {
+        let (call, word) = self.word(argument, site)?;
+        let kept_type = match (&fetch.base, wanted.or(fetch.default_type())) {
+            (Base::Variable(_), _) => {
+                let (debug, place) = self.debug_of_entry(site)?;
+                let found = debug.fetch(&place, fetch, wanted);
+                found.map_err(|error| anyhow!("{error}"))?.field_type
+            }
+            (_, Some(known)) => known,
+            (_, None) => bail!("its type is not known"),
+        };
+        let field = kept_field(Source::Kept { call, word }, kept_type)?;
+        if argument.fetch.derefs.is_empty() {
+            return Ok((field, kept_type));
+        }
+        let field_type = argument.field_type.unwrap_or(FieldType::X64);
+        let derefs = argument.fetch.derefs.iter();
+        let field = Field {
+            pointers: derefs.map(|deref| deref.offset).collect(),
+            content: content(field_type)?,
+            ..field
+        };
+        Ok((field, field_type))
+    }
+
+    /// The call that is left at an exit, and which of the words it keeps is the field's first.
+    fn word(&mut self, argument: &FetchArg, site: &'a Site) -> anyhow::Result<(u32, u16)> {
+        let leaving = site.leaving.as_ref();
+        let leaving = leaving.context("what was at the entry is known at an exit only")?;
+        let call = calls::number(leaving.function, self.area);
+        let mut word = 0;
+        for kept in self.kept.clone() {
+            if entry::kept(argument).is_some_and(|own| own == kept) {
+                break;
+            }
+            word += match kept.0.base {
+                Base::AllArguments => {
+                    let (debug, place) = self.debug_of_entry(site)?;
+                    parameters(debug, &place)?.len() as u16
+                }
+                _ => 1,
+            };
+        }
+        Ok((call, word))
+    }
+
+    /// What debug information says of the entry of the function that is left at a site.
+    fn debug_of_entry(&mut self, site: &'a Site) -> anyhow::Result<(&Debug<'a>, DebugSite)> {
+        let function = site.leaving.as_ref().map_or(site.address, |l| l.function);
+        let entry = site.object.link(function);
+        let debug = self.debug_of(site)?;
+        let place = debug.site(entry, None);
+        Ok((debug, place.map_err(|error| anyhow!("{error}"))?))
     }
 
     /// The type of what the function of an exit returns: that of the source, if debug
@@ -267,15 +392,9 @@ impl<'a> Reader<'a> {
     /// `$arg*`: the parameters, as debug information names them.
     fn all_arguments(&mut self, site: &'a Site, fields: &mut Fields) -> anyhow::Result<()> {
         let (debug, place) = self.debug(site)?;
-        let described = debug.describe(&place).map_err(|error| anyhow!("{error}"))?;
-        for parameter in described.iter().filter(|d| d.parameter && !d.outer) {
-            let name = &parameter.name;
-            let found = parameter
-                .fetch
-                .as_ref()
-                .map_err(|refusal| anyhow!("parameter `{name}`: {refusal}"))?;
-            let (field, field_type) = typed(found, site)?;
-            fields.push(name, field, field_type);
+        for (name, found) in parameters(debug, &place)? {
+            let (field, field_type) = typed(&found, site)?;
+            fields.push(&name, field, field_type);
         }
         Ok(())
     }
@@ -430,6 +549,36 @@ impl Fields {
     }
 }
 
+/// The parameters that there are at a place, by name.
+fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(String, TypedFetch)>> {
+    let described = debug.describe(place).map_err(|error| anyhow!("{error}"))?;
+    let parameters = described.into_iter().filter(|d| d.parameter && !d.outer);
+    let found = |parameter: Described| {
+        let name = parameter.name;
+        match parameter.fetch {
+            Ok(found) => Ok((name, found)),
+            Err(refusal) => Err(anyhow!("parameter `{name}`: {refusal}")),
+        }
+    };
+    parameters.map(found).collect()
+}
+
+/// A field that is kept from the entry.
+fn kept_field(source: Source, field_type: FieldType) -> anyhow::Result<Field> {
+    let content = content(field_type)?;
+    if !matches!(content, Content::Number(_)) {
+        bail!(
+            "it is a {field_type}, and only numbers are kept from the entry to the exit; at the \
+             exit +0($entry:ARGUMENT):{field_type} reads memory by a pointer that was kept"
+        );
+    }
+    Ok(Field {
+        source,
+        pointers: Vec::new(),
+        content,
+    })
+}
+
 /// Whether a site is a jump by which a function is left for another one.
 fn is_tail_jump(site: &Site) -> bool {
     let leaving = site.leaving.as_ref();
@@ -448,12 +597,12 @@ fn known_at_return(spec: &EventSpec) -> anyhow::Result<()> {
     for argument in &spec.arguments {
         match &argument.fetch.base {
             Base::Argument(_) | Base::AllArguments => bail!(
-                "field `{argument}`: the arguments of a function are not known at its return; \
-                 record its entry as well: `p:` or without a letter"
+                "field `{argument}`: a function's arguments are kept for its return one by one: \
+                 write $entry:NAME or $entry:arg1 for each"
             ),
-            Base::Variable(_) => bail!(
+            Base::Variable(name) => bail!(
                 "field `{argument}`: variables are not known at a return, only $retval, \
-                 registers, the stack and memory"
+                 registers, the stack and memory; $entry:{name} is what it was at the entry"
             ),
             _ => {}
         }
@@ -490,12 +639,19 @@ fn typed(found: &TypedFetch, site: &Site) -> anyhow::Result<(Field, FieldType)> 
         true => site.address.wrapping_sub(site.link_address),
         false => 0,
     };
-    let field = known(&found.fetch, found.field_type, site, bias)?;
+    let field = known(&found.fetch, found.field_type, site, bias, 0)?;
     Ok((field, found.field_type))
 }
 
-/// A fetch from a known place, at a site. `bias` is added to an address.
-fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow::Result<Field> {
+/// A fetch from a known place, at a site. `bias` is added to an address; a call has its slot in
+/// `area`.
+fn known(
+    asked: &Asked,
+    field_type: FieldType,
+    site: &Site,
+    bias: u64,
+    area: u32,
+) -> anyhow::Result<Field> {
     match (&asked.base, &site.body) {
         (Base::Argument(_) | Base::StackWord(_), Body::Inlined { .. }) => bail!(
             "an inlined copy has no arguments in registers, and no return address on the stack; \
@@ -527,7 +683,7 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
             stack
         }
         Base::Latency => match &site.leaving {
-            Some(leaving) => Source::Latency(calls::number(leaving.function)),
+            Some(leaving) => Source::Latency(calls::number(leaving.function, area)),
             None => bail!("how long a call took is known at its end only"),
         },
         Base::Comm => Source::Comm,
@@ -548,7 +704,9 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64) -> anyhow
         Base::Retval => Source::Register(Register::RAX),
         // How it is copied, its content says.
         Base::CallStack(_) => stack,
-        Base::AllArguments | Base::Variable(_) => bail!("it has no place of its own"),
+        Base::AllArguments | Base::Variable(_) | Base::Entry(_) => {
+            bail!("it has no place of its own")
+        }
     };
     pointers.extend(asked.derefs.iter().map(|deref| deref.offset));
     Ok(Field {

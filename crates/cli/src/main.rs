@@ -2,6 +2,7 @@
 
 mod calls;
 mod commands;
+mod entry;
 mod exit;
 mod fields;
 mod machine;

@@ -203,7 +203,7 @@ impl Probed {
     pub fn say_begin(&self, doing: &str, limit: Option<Duration>) {
         let probed = self.selected.iter().zip(&self.dropped);
         let probed = probed
-            .filter(|(_, d)| d.is_none())
+            .filter(|(event, d)| d.is_none() && !event.keeps)
             .map(|(event, _)| (event.definition, event.place_of_call()));
         let probed = probed.collect::<HashSet<_>>().len();
         eprintln!(

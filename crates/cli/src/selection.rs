@@ -41,6 +41,12 @@ pub struct Selected {
     pub definition: usize,
     /// Whether that is one of calls from entry to exit.
     pub of_calls: bool,
+    /// Whether it only begins calls, for the event at the exits.
+    pub keeps: bool,
+    /// Whether that one records whole calls.
+    pub whole: bool,
+    /// The area where calls have their slots that it begins or ends.
+    pub area: u32,
     /// Where.
     pub site: Site,
     /// Whether the site is the entry of a function whose return address is replaced there, and
@@ -214,9 +220,28 @@ impl Selected {
 
     /// What its probe does to record it.
     pub fn record(&self) -> Work {
+        if self.keeps {
+            let nothing = || Work::Enter {
+                call: self.call(),
+                kept: Vec::new(),
+                filter: None,
+            };
+            let made = self.fields.fetch.enter(self.call());
+            return made.unwrap_or_else(|_| nothing());
+        }
         // That it can be made was found out when the event was read.
         let made = self.fields.fetch.work(self.id);
         made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
+    }
+
+    /// The call that it begins.
+    pub fn call(&self) -> u32 {
+        calls::number(self.site.address, self.area)
+    }
+
+    /// Whether it is in a trace.
+    fn is_told(&self) -> bool {
+        !self.keeps || self.whole
     }
 
     /// What the probes of these do to record them.
@@ -257,7 +282,7 @@ impl Selected {
 pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
     let mut infos: Vec<EventInfo> = Vec::new();
     let mut known: HashMap<u32, usize> = HashMap::new();
-    for site in sites {
+    for site in sites.filter(|site| site.is_told()) {
         match known.entry(site.id) {
             Entry::Vacant(new) => {
                 new.insert(infos.len());
@@ -390,6 +415,18 @@ pub fn select(
     // By definition and function.
     let mut not_followed: HashMap<(usize, u64), NotFollowed> = HashMap::new();
     let by_stack = |spec: &EventSpec| returns == Returns::Stack && spec.at == At::Return;
+    if returns == Returns::Stack
+        && let Some(spec) = events.iter().find(|spec| {
+            let whole = spec.arguments.iter().any(|a| a.name == calls::DURATION);
+            whole || spec.keeps.is_some_and(|words| words > 0)
+        })
+    {
+        bail!(
+            "event `{}`: values at the entry and shortest times need probes at a function's \
+             exits; leave --return=stack out",
+            spec.text
+        );
+    }
     for (definition, spec) in events.iter().enumerate() {
         let context = || format!("event `{}`", spec.text);
         if by_stack(spec) {
@@ -404,6 +441,7 @@ pub fn select(
         let sites = resolve(objects, spec).with_context(context)?;
         found.extend(sites.into_iter().map(|site| (site, definition)));
     }
+    let areas = areas(events, &found)?;
     let mut reader = Reader::new(purpose);
     let mut fields: Vec<Result<Arc<Fields>, anyhow::Error>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
@@ -421,7 +459,7 @@ pub fn select(
         });
         let read = match (same, fields.last()) {
             (true, Some(Ok(before))) => Ok(before.clone()),
-            _ => reader.fields(spec, site).map(Arc::new),
+            _ => reader.fields(spec, site, areas[*definition]).map(Arc::new),
         };
         // The function was named, not what the compiler made of it.
         // Nor by a pattern all that returns something else.
@@ -447,6 +485,7 @@ pub fn select(
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
         .filter(|((site, definition), fields)| match fields {
+            Ok(_) if events[*definition].keeps.is_some() => true,
             Ok(fields) => is_new(site, events[*definition].reference_counter, fields),
             Err(_) => true,
         })
@@ -510,6 +549,11 @@ pub fn select(
             definition,
             of_calls: spec.of_calls,
             followed: by_stack(spec),
+            keeps: spec.keeps.is_some(),
+            whole: events.get(definition + 1).is_some_and(|exit| {
+                spec.keeps.is_some() && exit.arguments.iter().any(|a| a.name == calls::DURATION)
+            }),
+            area: areas[definition],
             site,
             fields,
             given_name: spec.name.clone(),
@@ -529,6 +573,35 @@ fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<ReferenceCoun
     let of = |offset| ReferenceCounter::of(&site.object, offset);
     let counter = spec.reference_counter.map(of).transpose();
     counter.with_context(|| format!("event `{}`", spec.text))
+}
+
+/// The area of slots of each definition, for calls that it begins or ends.
+fn areas(events: &[EventSpec], found: &[(Site, usize)]) -> anyhow::Result<Vec<u32>> {
+    // An entry and the exits behind it are one.
+    let entries: Vec<usize> = (0..events.len())
+        .filter(|at| events[*at].keeps.is_some())
+        .collect();
+    let mut functions = vec![HashSet::new(); entries.len()];
+    for (site, definition) in found {
+        if let Ok(at) = entries.binary_search(definition) {
+            functions[at].insert(site.address);
+        }
+    }
+    let mut areas = vec![0; events.len()];
+    for (entry, area) in entries.iter().zip(calls::areas(&functions)?) {
+        for part in areas.iter_mut().skip(*entry).take(2) {
+            *part = area;
+        }
+    }
+    Ok(areas)
+}
+
+/// Room for calls that are open, if any are followed: areas, and words of each call.
+pub fn frames(selected: &[Selected]) -> Option<(u32, u32)> {
+    let entries = || selected.iter().filter(|event| event.keeps);
+    let areas = entries().map(|event| event.area + 1).max()?;
+    let words = entries().map(|event| event.fields.fetch.recorded as u32);
+    Some((areas, words.max().unwrap_or(0)))
 }
 
 /// How a site leaves its function, if it does.
@@ -581,6 +654,7 @@ fn join_calls(selected: &mut [Selected]) {
         if own
             && event.left_out.is_none()
             && event.site.offset == 0
+            && event.is_told()
             && exits.contains_key(&address)
             && !entries.contains_key(&address)
         {
@@ -610,6 +684,8 @@ fn without_event(error: &anyhow::Error) -> String {
 fn is_alike(spec: &EventSpec) -> bool {
     let depends = |argument: &FetchArg| match argument.fetch.base {
         Base::Variable(_) | Base::AllArguments => true,
+        // Which function's call it is.
+        Base::Entry(_) | Base::Latency => true,
         Base::Retval => is_untyped_result(argument), // its type
         // Which of them are on the stack depends on the place in the function.
         Base::Argument(number) => Gpr::of_argument(number).is_none(),

@@ -144,7 +144,7 @@ fn events_that_mean_nothing_here() {
       help: the registers are %ax, %bx, %cx, %dx, %si, %di, %bp, %sp and %r8 to %r15, all of 64 bits
     ");
     insta::assert_snapshot!(target.refuses(&["-e", ":counted_work+1 $arg7"]), @"capriole: event `:counted_work+1 $arg7`: field `$arg7`: arguments on the stack are known at a function's entry only");
-    insta::assert_snapshot!(target.refuses(&["-e", "r :counted_work $arg1"]), @"capriole: event `r :counted_work $arg1`: field `$arg1`: the arguments of a function are not known at its return; record its entry as well: `p:` or without a letter");
+    insta::assert_snapshot!(target.refuses(&["-e", "r :counted_work $arg*"]), @"capriole: event `r :counted_work $arg*`: field `$arg*`: a function's arguments are kept for its return one by one: write $entry:NAME or $entry:arg1 for each");
     insta::assert_snapshot!(target.refuses(&["-e", "counted_work"]), @r"
     capriole: there is no colon between a file and a symbol
       counted_work

@@ -326,12 +326,8 @@ fn what_cannot_be_known_at_a_return_is_refused() {
             "the returns of `never` cannot be probed: it never returns",
         ),
         (
-            "r :whole $arg1",
-            "the arguments of a function are not known at its return",
-        ),
-        (
             "r :whole $arg*",
-            "the arguments of a function are not known at its return",
+            "a function's arguments are kept for its return one by one: write $entry:NAME",
         ),
         ("r :whole x", "variables are not known at a return"),
         ("r :whole+4", "retprobe address must be a function entry"),

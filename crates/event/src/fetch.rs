@@ -22,6 +22,10 @@ pub enum Base {
     AllArguments,
     /// `$retval`: what the function returns. Only of an event at the return.
     Retval,
+    /// `$entry:arg1`, `$entry:NAME`: what this was when the function was entered. Only of an
+    /// event at the return, where `$arg1` means the same. What stands around it is read at the
+    /// return.
+    Entry(Box<EntryValue>),
     /// `$stack`: the stack pointer at the site.
     StackPointer,
     /// `$stackN`: the word of 8 bytes at `8 * N` above the stack pointer.
@@ -45,6 +49,15 @@ pub enum Base {
     /// A variable or parameter from debug information, with the path to its part:
     /// `req->list[2].name`.
     Variable(String),
+}
+
+/// A value at a function's entry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EntryValue {
+    /// Where it is then. Never an [`Base::Entry`] itself.
+    pub fetch: Fetch,
+    /// What it is, if that is not told by the type of the whole.
+    pub field_type: Option<FieldType>,
 }
 
 /// One `+|-[u]OFFS( ... )`: the memory at what is inside, plus the offset.
@@ -102,12 +115,15 @@ impl Fetch {
     /// `x64` for the others. `None`
     /// where debug information tells it.
     pub fn default_type(&self) -> Option<FieldType> {
-        match self.base {
+        match &self.base {
             Base::Comm | Base::Text(_) => Some(FieldType::STRING),
             Base::Vector(_) => Some(FieldType::F64),
             Base::AllArguments => None,
-            Base::CallStack(bytes) => Some(FieldType::call_stack(bytes)),
+            Base::CallStack(bytes) => Some(FieldType::call_stack(*bytes)),
             Base::Variable(_) if self.derefs.is_empty() => None,
+            Base::Entry(entry) if self.derefs.is_empty() => {
+                entry.field_type.or_else(|| entry.fetch.default_type())
+            }
             _ => Some(FieldType::X64),
         }
     }
@@ -128,6 +144,12 @@ impl fmt::Display for Base {
             Base::Argument(number) => write!(f, "$arg{number}"),
             Base::AllArguments => f.write_str("$arg*"),
             Base::Retval => f.write_str("$retval"),
+            Base::Entry(entry) => match &entry.fetch {
+                Fetch { base, derefs } if derefs.is_empty() => {
+                    write!(f, "$entry:{}", base.to_string().trim_start_matches('$'))
+                }
+                fetch => write!(f, "$entry:{fetch}"),
+            },
             Base::StackPointer => f.write_str("$stack"),
             Base::StackWord(number) => write!(f, "$stack{number}"),
             Base::Latency => f.write_str("latency"),

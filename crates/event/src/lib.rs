@@ -61,7 +61,7 @@ pub use definitions::{
     Definition, DefinitionError, DefinitionErrors, definition_lines, definitions,
 };
 pub use error::ParseError;
-pub use fetch::{Base, Deref, Fetch, FetchArg};
+pub use fetch::{Base, Deref, EntryValue, Fetch, FetchArg};
 pub use field_type::{Bits, Element, FieldType, Shown};
 pub use filter::{Comparison, Filter, Operand};
 pub use glob::glob_match;

@@ -79,6 +79,7 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
         text: text.to_string(),
         at,
         of_calls: false,
+        keeps: None,
         group: head.group,
         name: head.name,
         object: site.object,

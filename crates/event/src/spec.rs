@@ -19,6 +19,10 @@ pub struct EventSpec {
     /// then the name of a function means its own code only, not the copies that compilers make
     /// of it. No text says so.
     pub of_calls: bool,
+    /// If it only begins calls, at a function's entry: how many of its arguments, from the first
+    /// on, are kept for the event behind it, which is at the exits; the others are for the filter.
+    /// No text says so.
+    pub keeps: Option<usize>,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
     pub group: Option<String>,
     /// `EVENT` of `p:GROUP/EVENT`.

@@ -66,8 +66,6 @@ fn bases() {
     let text = |text: &str| Base::Text(text.to_string());
     let variable = |path: &str| Base::Variable(path.to_string());
     for (written, base) in [
-        ("$arg1", Base::Argument(1)),
-        ("$arg255", Base::Argument(255)),
         ("$arg*", Base::AllArguments),
         ("$retval", Base::Retval),
         ("$stack", Base::StackPointer),

@@ -1,8 +1,8 @@
 //! Random texts: an event or an error, and never a panic.
 
 use capriole_event::{
-    Aggregate, Aggregation, At, Base, Definition, Deref, EventSpec, Fetch, FieldType, Filter,
-    Function, Gpr, Key, KeyKind, ObjectRef, Place, definitions,
+    Aggregate, Aggregation, At, Base, Definition, Deref, EntryValue, EventSpec, Fetch, FieldType,
+    Filter, Function, Gpr, Key, KeyKind, ObjectRef, Place, definitions,
 };
 use proptest::prelude::*;
 
@@ -174,6 +174,9 @@ fn pieces() -> impl Strategy<Value = String> {
         "$arg9",
         "$arg*",
         "$retval",
+        "$entry:arg1",
+        "$entry:req->len",
+        "$entry:",
         "$stack",
         "$stack3",
         "$comm",
@@ -614,7 +617,16 @@ proptest! {
         let arguments: Vec<_> = arguments
             .map(|a| (a.name.clone(), a.fetch.clone(), a.field_type))
             .collect();
-        prop_assert_eq!(arguments, writer.arguments, "{}", &writer.text);
+        // At a return an argument is that of the entry.
+        let meant = writer.arguments.iter().cloned().map(|(name, fetch, field_type)| {
+            let entered = EntryValue { fetch: Fetch { base: fetch.base.clone(), derefs: Vec::new() }, field_type: None };
+            let base = match fetch.base {
+                Base::Argument(_) => Base::Entry(Box::new(entered)),
+                base => base,
+            };
+            (name, Fetch { base, ..fetch }, field_type)
+        });
+        prop_assert_eq!(arguments, meant.collect::<Vec<_>>(), "{}", &writer.text);
         prop_assert_eq!(&read.aggregation, &writer.aggregation, "{}", &writer.text);
         prop_assert_eq!(read.filter.is_some(), filter);
         check(&writer.text)?;

@@ -4,7 +4,6 @@
 //! `(fault)` where another call has the slot; and the program must not notice.
 
 #[path = "common/description.rs"]
-#[allow(dead_code)]
 mod description;
 #[path = "common/mapped.rs"]
 mod mapped;
@@ -115,7 +114,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         let mut kept = Field {
             source: Source::Kept { call, word },
             pointers: Vec::new(),
-            content: field.content.clone(),
+            content: field.content,
         };
         exits.push(kept.clone());
         if random.below(4) == 0 {

@@ -181,6 +181,56 @@ impl<'a> Event<'a> {
     }
 }
 
+impl Event<'_> {
+    /// A copy that can be kept, as if it had happened at another time.
+    pub(crate) fn keep(&self, tsc: u64) -> Kept {
+        Kept {
+            tsc,
+            time_ns: self.time_ns,
+            index: self.index,
+            tid: self.tid,
+            cpu: self.cpu,
+            lane: self.lane,
+            payload: self.payload.into(),
+        }
+    }
+}
+
+/// A copy of an event.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    tsc: u64,
+    time_ns: u64,
+    index: usize,
+    tid: u32,
+    cpu: u32,
+    lane: u32,
+    payload: Box<[u8]>,
+}
+
+impl Kept {
+    /// The thread.
+    pub(crate) fn tid(&self) -> u32 {
+        self.tid
+    }
+
+    /// The event. `events` are those of its trace.
+    pub(crate) fn event<'a>(&'a self, events: &'a [EventInfo]) -> Event<'a> {
+        Event {
+            tsc: self.tsc,
+            time_ns: self.time_ns,
+            index: self.index,
+            tid: self.tid,
+            cpu: self.cpu,
+            lane: self.lane,
+            lost_before: 0,
+            gaps: 0,
+            events,
+            payload: &self.payload,
+        }
+    }
+}
+
 impl Events<'_> {
     /// The next event, or nothing at the end. Not an `Iterator`, because the event lives in the
     /// buffer of its stream.

@@ -4,6 +4,7 @@ mod mappings;
 mod recorder;
 
 use crate::calls;
+use crate::entry::with_companion;
 use crate::fields::Purpose;
 use crate::probing::{Ended, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
@@ -12,7 +13,7 @@ use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, signals};
 use anyhow::Context;
 use capriole_event::EventSpec;
-use capriole_ring::layout::Geometry;
+use capriole_ring::layout::{Geometry, frame};
 use capriole_target::detach::Detached;
 use capriole_target::process::Process;
 use capriole_trace::ExitStatus;
@@ -43,6 +44,10 @@ pub struct Arguments {
     /// graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
     #[arg(long, value_name = "EVENT")]
     graph: Vec<String>,
+    /// With --graph: record calls that took at least this time, such as 10us, and no others;
+    /// that is decided in the program
+    #[arg(long, value_name = "TIME", requires = "graph", value_parser = parse_duration)]
+    min_duration: Option<Duration>,
     /// A file of events, one a line, as uprobe_events takes them; `#` begins a comment
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -78,14 +83,21 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let mut events = selection::parse_plain(&arguments.events, &arguments.files)?;
-    for text in &arguments.graph {
-        events.extend(calls::graph(text)?);
+    let events = selection::parse_plain(&arguments.events, &arguments.files)?;
+    let mut events: Vec<EventSpec> = events.into_iter().flat_map(with_companion).collect();
+    let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
+    let least = arguments.min_duration.map(|time| ticks(&clock, time));
+    let least = least.transpose()?;
+    for (at, text) in arguments.graph.iter().enumerate() {
+        // Twice the same is once; with a shortest time that is not found out later.
+        if least.is_none() || !arguments.graph[..at].contains(text) {
+            events.extend(calls::graph(text, least)?);
+        }
     }
     let program = Program::find(arguments.pid, &arguments.program)?;
     // Only now: the program has its signals and its priority as they were.
     signals::catch();
-    match prepare(&arguments, &events, program.process()) {
+    match prepare(&arguments, &events, program.process(), clock) {
         Ok((probed, recorder)) => record(&arguments, program, probed, recorder),
         Err(error) => {
             program.abandon();
@@ -94,23 +106,39 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// A time in ticks, rounded up; as exact as the clock is after its first moments.
+fn ticks(clock: &Clock, time: Duration) -> anyhow::Result<u64> {
+    let hz = u128::from(clock.model()?.freq_hz);
+    let ticks = (time.as_nanos() * hz).div_ceil(1_000_000_000);
+    // More than that no slot of a call can tell.
+    let most = (1 << (64 - frame::CALL_BITS)) - 1;
+    Ok(u64::try_from(ticks).unwrap_or(u64::MAX).min(most))
+}
+
 /// Everything that can fail before the program is touched, and the attach.
 fn prepare(
     arguments: &Arguments,
     events: &[EventSpec],
     process: &Process,
+    clock: Clock,
 ) -> anyhow::Result<(Probed, Recorder)> {
     let breakpoints = !arguments.no_breakpoints;
     let purpose = (Purpose::Record, arguments.returns);
     let planned = Planned::new(process, events, breakpoints, purpose, |selected| {
         Ok(Selected::record_all(selected))
     })?;
-    let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     // The trace directory first: no attach for nothing if it cannot be made.
     let events = selection::infos(planned.kept());
     let recorder = Recorder::create(&arguments.output, process, events, clock)?;
-    let geometry =
-        |journal| Geometry::for_buffer(arguments.buffer_size, machine::possible_cpus(), journal);
+    let frames = selection::frames(&planned.selected);
+    let geometry = |journal| {
+        let cpus = machine::possible_cpus();
+        let geometry = Geometry::for_buffer(arguments.buffer_size, cpus, journal);
+        match frames {
+            Some((areas, words)) => geometry.with_frames(areas, words),
+            None => geometry,
+        }
+    };
     match planned.attach(process, geometry) {
         Ok(probed) => Ok((probed, recorder)),
         Err(error) => {

@@ -13,6 +13,7 @@ mod terminal;
 mod text;
 
 use crate::calls;
+use crate::entry::with_companion;
 use crate::fields::{Fields, Purpose};
 use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
 use crate::returning::{Returns, Unseen};
@@ -137,16 +138,20 @@ enum Hits {
     Kept,
     /// So are these, and how long the call took that ends there.
     Exits,
-    /// Calls begin that are timed.
+    /// Calls begin that are timed, or keep something for their exits.
     Entries,
 }
 
 impl Definition {
-    fn kept(spec: EventSpec) -> Definition {
-        Definition {
-            spec,
-            hits: Hits::Kept,
-        }
+    /// That of an event, and before it that of the entry if something is kept there.
+    fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
+        with_companion(spec).map(|spec| {
+            let hits = match spec.keeps {
+                Some(_) => Hits::Entries,
+                None => Hits::Kept,
+            };
+            Definition { spec, hits }
+        })
     }
 
     /// The two parts of calls that are timed.
@@ -162,7 +167,7 @@ fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
     for text in &arguments.events {
         match calls::latency(text)? {
             Some(both) => definitions.extend(Definition::timed(both)),
-            None => definitions.push(Definition::kept(EventSpec::parse(text)?)),
+            None => definitions.extend(Definition::kept(EventSpec::parse(text)?)),
         }
     }
     for file in &arguments.files {
@@ -175,7 +180,7 @@ fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
             all.extend(both.map(|definition| (line, definition)));
         }
         let others = events.into_iter();
-        all.extend(others.map(|(line, spec)| (line, Definition::kept(spec))));
+        all.extend(others.flat_map(|(line, spec)| Definition::kept(spec).map(move |d| (line, d))));
         all.sort_by_key(|(line, _)| *line);
         definitions.extend(all.into_iter().map(|(_, definition)| definition));
     }
@@ -189,7 +194,7 @@ fn attach(
     program: &Program,
 ) -> anyhow::Result<(Probed, Vec<Option<Kept>>)> {
     let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
-    let timed = definitions.iter().any(|d| d.hits == Hits::Entries);
+    let timed = definitions.iter().any(|d| d.hits == Hits::Exits);
     let clock = match timed {
         true => Some(Clock::start().context("the time stamp counter cannot be used as a clock")?),
         false => None,
@@ -236,13 +241,13 @@ fn attach(
     // What is fetched is put together in packets; else they are there for nothing.
     let buffer = if fetches { FETCH_ROOM } else { MIN_PACKET_SIZE };
     let cpus = machine::possible_cpus();
+    let frames = selection::frames(&planned.selected);
     let probed = planned.attach(process, |journal| {
         let buffer = buffer as u64 * u64::from(cpus);
         let geometry = Geometry::for_buffer(buffer, cpus, journal).with_tables(&tables);
-        if timed {
-            geometry.with_frames(1, 0)
-        } else {
-            geometry
+        match frames {
+            Some((areas, words)) => geometry.with_frames(areas, words),
+            None => geometry,
         }
     })?;
     Ok((probed, kept))
@@ -250,7 +255,7 @@ fn attach(
 
 /// What begins calls that are timed.
 fn enter(event: &Selected) -> anyhow::Result<Vec<Work>> {
-    let work = event.fields.fetch.enter(calls::number(event.site.address));
+    let work = event.fields.fetch.enter(event.call());
     Ok(vec![work.map_err(|error| anyhow!("{error}"))?])
 }
 

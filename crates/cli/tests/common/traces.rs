@@ -125,11 +125,14 @@ pub struct Background {
 impl Background {
     /// Attaches to `pid`; returns when its probes are there.
     pub fn attach(trace: &Path, pid: u32, events: &[&str]) -> Background {
+        let words: Vec<&str> = events.iter().flat_map(|event| ["-e", event]).collect();
+        Background::attach_with(trace, pid, &words)
+    }
+
+    /// The same with these words on the command line.
+    pub fn attach_with(trace: &Path, pid: u32, words: &[&str]) -> Background {
         let pid_text = pid.to_string();
-        let mut arguments = vec!["--json", "-p", &pid_text];
-        for event in events {
-            arguments.extend(["-e", event]);
-        }
+        let arguments = [&["--json", "-p", &pid_text], words].concat();
         Background::of(recorder(trace, &arguments), pid)
     }
 

@@ -3,7 +3,7 @@
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
 use crate::error::ParseError;
-use crate::fetch::{Base, Fetch, FetchArg};
+use crate::fetch::{Base, EntryValue, Fetch, FetchArg};
 use crate::field_type::{self, FieldType};
 use crate::names;
 use crate::parse::fetch::{self, closing_quote};
@@ -208,7 +208,8 @@ fn argument(
     if text[type_at..end].contains(')') {
         field_type::parse(text, type_at, end)?; // always an error, and the clearer one
     }
-    let fetch = fetch::parse(text, body_at, colon.unwrap_or(end))?;
+    let mut fetch = fetch::parse(text, body_at, colon.unwrap_or(end))?;
+    at_entry(&mut fetch, at_site);
     let field_type = match colon {
         Some(_) => Some(field_type::parse(text, type_at, end)?),
         None => None,
@@ -242,11 +243,30 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
     })
 }
 
+/// At a return an argument is what it was at the entry, as for the kernel's function probes.
+fn at_entry(fetch: &mut Fetch, at_site: At) {
+    if at_site == At::Return && matches!(fetch.base, Base::Argument(_)) {
+        let base = std::mem::replace(&mut fetch.base, Base::Retval);
+        fetch.base = Base::Entry(Box::new(EntryValue {
+            fetch: Fetch {
+                base,
+                derefs: Vec::new(),
+            },
+            field_type: None,
+        }));
+    }
+}
+
 /// The colon before the type, which is not in a text.
 fn colon(body: &str) -> Option<usize> {
     let behind = match body.find("\\\"") {
         Some(quote) => quote + 2 + closing_quote(&body[quote + 2..], '"').unwrap_or(0),
         None => 0,
+    };
+    // That of `$entry:` is no such colon.
+    let behind = match body[behind..].find("$entry:") {
+        Some(entry) => behind + entry + "$entry:".len(),
+        None => behind,
     };
     body[behind..].find(':').map(|colon| behind + colon)
 }
@@ -256,6 +276,9 @@ fn colon(body: &str) -> Option<usize> {
 fn automatic_name(base: &Base, is_plain: bool, number: usize) -> String {
     let own = match base {
         Base::Argument(argument) if is_plain => Some(format!("arg{argument}")),
+        Base::Entry(entry) if is_plain => {
+            return automatic_name(&entry.fetch.base, entry.fetch.derefs.is_empty(), number);
+        }
         Base::AllArguments => Some("arg*".to_string()),
         Base::Variable(path) if is_plain => names::identifier(path),
         _ => None,
@@ -279,6 +302,12 @@ fn check(
             let message = "$retval is not available on probe";
             let help = "write r: before the event, or %return behind the place";
             let found = text[argument.at..].find('$').unwrap_or(0);
+            return error(argument.at + found, message, help.to_string());
+        }
+        Base::Entry(_) if at_site == At::Entry => {
+            let message = "$entry is not available on probe";
+            let found = text[argument.at..].find('$').unwrap_or(0);
+            let help = "write r: before the event, or the value without $entry:";
             return error(argument.at + found, message, help.to_string());
         }
         Base::AllArguments if argument.named => {

@@ -1,7 +1,7 @@
 //! Parsing where a value comes from: registers, memory, variables, and what nests them.
 
 use crate::error::ParseError;
-use crate::fetch::{Base, Deref, Fetch};
+use crate::fetch::{Base, Deref, EntryValue, Fetch};
 use crate::gpr::Gpr;
 use crate::number;
 use crate::symbol::is_word;
@@ -9,7 +9,7 @@ use crate::symbol::is_word;
 const REGISTERS: &str =
     "the registers are %ax, %bx, %cx, %dx, %si, %di, %bp, %sp and %r8 to %r15, all of 64 bits";
 const VARIABLES: &str =
-    "write $arg1 and so on, $arg*, $retval, $stack, $stack0 and so on, or $comm";
+    "write $arg1 and so on, $arg*, $retval, $entry:NAME, $stack, $stack0 and so on, or $comm";
 const FORMS: &str = "a value is %REG, $argN, $stackN, $retval, $comm, @ADDR, @+OFFSET, \\NUMBER, \
      \\\"TEXT\", +OFFSET(VALUE) or the name of a variable";
 
@@ -139,7 +139,15 @@ fn dollar(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
         let message = format!("invalid {what} `${name}`");
         Err(ParseError::at(text, at, message, help))
     };
+    if let Some(value) = name.strip_prefix("entry:") {
+        return entry(text, at + 1 + "entry:".len(), value);
+    }
     match name {
+        "entry" => {
+            let help = "write $entry:arg1, or $entry:NAME of a parameter";
+            let message = "invalid $-variable `$entry`: what is meant is missing";
+            return Err(ParseError::at(text, at + 1 + name.len(), message, help));
+        }
         "retval" => return Ok(Base::Retval),
         "comm" | "COMM" => return Ok(Base::Comm),
         "stack" => return Ok(Base::StackPointer),
@@ -159,6 +167,43 @@ fn dollar(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
         };
     }
     error("$-variable", VARIABLES)
+}
+
+/// What stands behind `$entry:`, at byte `at`.
+fn entry(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
+    let number = word.strip_prefix("arg").filter(|n| {
+        let digits = n.bytes().all(|b| b.is_ascii_digit());
+        !n.is_empty() && digits
+    });
+    let base = match (number, word.chars().next()) {
+        (Some(number), _) => match number.parse() {
+            Ok(number @ 1..) => Base::Argument(number),
+            Ok(0) | Err(_) => {
+                let message = format!("invalid argument number `$entry:{word}`");
+                let help = "arguments are $entry:arg1 to $entry:arg255";
+                return Err(ParseError::at(text, at, message, help));
+            }
+        },
+        (None, Some(c)) if is_word(c) && !c.is_ascii_digit() => variable(text, at, word)?,
+        (None, first) => {
+            let message = match first {
+                Some(_) => format!("invalid value at the entry `{word}`"),
+                None => "invalid $-variable `$entry:`: what is meant is missing".to_string(),
+            };
+            let help = match first {
+                Some('$') => "write $entry:arg1, without a second $",
+                _ => "write $entry:arg1, or $entry:NAME of a parameter",
+            };
+            return Err(ParseError::at(text, at, message, help));
+        }
+    };
+    Ok(Base::Entry(Box::new(EntryValue {
+        fetch: Fetch {
+            base,
+            derefs: Vec::new(),
+        },
+        field_type: None,
+    })))
 }
 
 /// What stands behind the `@`.

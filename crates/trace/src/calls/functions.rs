@@ -8,6 +8,8 @@ use crate::value::Value;
 
 /// The field with the stack pointer at the site.
 const STACK_POINTER: &str = "_sp";
+/// The field of an exit with the ticks since the entry, of which there is no event.
+const DURATION: &str = "_duration";
 
 /// The functions of which a trace has entries and exits.
 ///
@@ -19,6 +21,9 @@ pub struct Functions {
     names: Vec<String>,
     /// By the event's place in `Document::events`.
     parts: Vec<Part>,
+    /// By the same place, if calls are recorded as a whole: whether the fields are what was
+    /// recorded at their entries.
+    arguments: Vec<Option<Vec<bool>>>,
 }
 
 /// What an event is for pairing.
@@ -30,6 +35,21 @@ pub(super) enum Part {
     Entry(Site),
     /// Its end, by a tail call or by a return.
     Exit { site: Site, tail: bool },
+    /// All of it: its end, and in this field how long it took.
+    Whole {
+        site: Site,
+        tail: bool,
+        duration: u32,
+    },
+}
+
+/// Which end of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Where it begins.
+    Entry,
+    /// Where it ends; also what has nothing to do with calls.
+    Exit,
 }
 
 /// The function that an entry or an exit is of.
@@ -55,7 +75,22 @@ impl Functions {
         let mut functions = Functions {
             names: Vec::new(),
             parts: vec![Part::Point; events.len()],
+            arguments: vec![None; events.len()],
         };
+        // Calls that are recorded as a whole, and what belongs to their entries.
+        let mut whole: HashMap<u32, HashSet<&str>> = HashMap::new();
+        for event in events {
+            if let (Some(call), Some(_)) = (event.call, duration(event)) {
+                whole.entry(call).or_default();
+            }
+        }
+        for event in events.iter().filter(|event| event.role == Role::Entry) {
+            let fields = event.call.and_then(|call| whole.get_mut(&call));
+            let names = event.fields.iter().map(|field| field.name.as_str());
+            fields
+                .into_iter()
+                .for_each(|fields| fields.extend(names.clone()));
+        }
         let mut by_name: HashMap<&str, u32> = HashMap::new();
         // By call: its number, and its function's.
         let mut pairs: HashMap<u32, (u32, u32)> = HashMap::new();
@@ -72,9 +107,12 @@ impl Functions {
                 });
                 (number, function)
             });
-            *part = Part::Entry(Site::new(*pair, event));
+            if !whole.contains_key(&call) {
+                *part = Part::Entry(Site::new(*pair, event));
+            }
         }
-        for (event, part) in events.iter().zip(&mut functions.parts) {
+        let parts = functions.parts.iter_mut().zip(&mut functions.arguments);
+        for (event, (part, arguments)) in events.iter().zip(parts) {
             let Some(call) = event.call.filter(|call| entered.contains(call)) else {
                 continue;
             };
@@ -85,7 +123,21 @@ impl Functions {
             };
             if let Some(pair) = pairs.get(&call) {
                 let site = Site::new(*pair, event);
-                *part = Part::Exit { site, tail };
+                *part = match duration(event) {
+                    Some(duration) => Part::Whole {
+                        site,
+                        tail,
+                        duration,
+                    },
+                    None => Part::Exit { site, tail },
+                };
+                if matches!(part, Part::Whole { .. })
+                    && let Some(of_entry) = whole.get(&call)
+                {
+                    let fields = event.fields.iter();
+                    let belongs = fields.map(|field| of_entry.contains(field.name.as_str()));
+                    *arguments = Some(belongs.collect());
+                }
             }
         }
         functions
@@ -100,10 +152,39 @@ impl Functions {
     /// what is recorded.
     pub fn have_stack_pointers(&self) -> bool {
         let parts = || self.parts.iter();
+        let whole =
+            |part: &Part| matches!(part, Part::Whole { site, .. } if site.stack_pointer.is_some());
         let entry = |part: &Part| matches!(part, Part::Entry(s) if s.stack_pointer.is_some());
         let exit =
             |part: &Part| matches!(part, Part::Exit { site, .. } if site.stack_pointer.is_some());
-        parts().any(entry) && parts().any(exit)
+        parts().any(entry) && parts().any(exit) || parts().any(whole)
+    }
+
+    /// Whether calls were recorded at their exits only, some or all.
+    pub(super) fn have_whole(&self) -> bool {
+        let whole = |part: &Part| matches!(part, Part::Whole { .. });
+        self.parts.iter().any(whole)
+    }
+
+    /// Whether others were recorded at both ends.
+    pub(super) fn have_both(&self) -> bool {
+        let entry = |part: &Part| matches!(part, Part::Entry(_));
+        self.have_whole() && self.parts.iter().any(entry)
+    }
+
+    /// A trace's events, as a report shows them where calls begin, or where they end: of those
+    /// that are whole calls the fields that belong to the other side are hidden.
+    pub(crate) fn side(&self, events: &[EventInfo], side: Side) -> Vec<EventInfo> {
+        let mut events = events.to_vec();
+        for (event, arguments) in events.iter_mut().zip(&self.arguments) {
+            let Some(arguments) = arguments else { continue };
+            for (field, argument) in event.fields.iter_mut().zip(arguments) {
+                if *argument != (side == Side::Entry) && !field.name.starts_with('_') {
+                    field.name.insert(0, '_');
+                }
+            }
+        }
+        events
     }
 
     /// How many there are.
@@ -136,13 +217,28 @@ impl Site {
     /// The stack pointer that an event of this site recorded.
     #[inline]
     pub(super) fn stack_pointer(&self, event: &Event<'_>) -> Option<u64> {
-        match event.fields().nth(self.stack_pointer? as usize)? {
+        self.number(event, self.stack_pointer)
+    }
+
+    /// The number in a field of an event of this site.
+    #[inline]
+    pub(super) fn number(&self, event: &Event<'_>, field: Option<u32>) -> Option<u64> {
+        match event.fields().nth(field? as usize)? {
             Value::Hexadecimal(value) | Value::Unsigned(value) | Value::Symbol(value) => {
                 Some(value)
             }
             _ => None,
         }
     }
+}
+
+/// Which field of an exit is how long the call took.
+fn duration(event: &EventInfo) -> Option<u32> {
+    let at = event
+        .fields
+        .iter()
+        .position(|field| field.name == DURATION)?;
+    matches!(event.role, Role::Return | Role::TailCall).then_some(at as u32)
 }
 
 #[cfg(test)]
@@ -177,6 +273,7 @@ mod tests {
                 Part::Point => "point".to_string(),
                 Part::Entry(site) => format!("entry {}", site.pair),
                 Part::Exit { site, tail } => format!("exit {} {tail}", site.pair),
+                Part::Whole { site, .. } => format!("whole {}", site.pair),
             })
             .collect();
         assert_eq!(

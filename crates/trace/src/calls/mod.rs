@@ -23,6 +23,9 @@
 //! Where events were lost, calls that were open are marked **doubtful**: they may be two, of
 //! which the end of the first and the beginning of the second are missing.
 //!
+//! Calls that were recorded at their exits only, with how long they took (`_duration`), are put
+//! together as the module `whole` says.
+//!
 //! # Several stacks in a thread
 //!
 //! Coroutines, signal handlers with a stack of their own and Go have several stacks in one
@@ -51,10 +54,12 @@ mod functions;
 mod pairing;
 mod stacks;
 mod walk;
+mod whole;
 
 use std::io;
 
 pub use functions::Functions;
+pub(crate) use functions::Side;
 pub use walk::{Counts, walk};
 
 use crate::reader::Event;

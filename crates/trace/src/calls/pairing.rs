@@ -12,11 +12,11 @@ use crate::reader::Event;
 /// usual distance of a coroutine's stack from its thread's.
 const REACH: u64 = 256 << 10;
 /// The same in Go, whose smallest stack has 2 KiB.
-const REACH_IN_GO: u64 = 1 << 10;
+pub(super) const REACH_IN_GO: u64 = 1 << 10;
 /// What that distance never becomes less than.
-const LEAST_REACH: u64 = 1 << 10;
+pub(super) const LEAST_REACH: u64 = 1 << 10;
 /// Where Go has its stacks on x86-64 (runtime/malloc.go: arenas from 0x00c0 << 32 on).
-const GO: std::ops::Range<u64> = 0xc0_0000_0000..0xe0_0000_0000;
+pub(super) const GO: std::ops::Range<u64> = 0xc0_0000_0000..0xe0_0000_0000;
 /// Where a stack begins that nobody recorded the place of.
 const IMAGINED: u64 = 1 << 63;
 

@@ -3,6 +3,7 @@
 use super::Visitor;
 use super::functions::{Functions, Part};
 use super::pairing::Pairing;
+use super::whole::{self, Whole};
 use crate::damage::Health;
 use crate::reader::Trace;
 use crate::report::ReportError;
@@ -37,6 +38,11 @@ pub fn walk(
     let mut pairing = Pairing::new();
     let mut counts = Counts::default();
     let mut gaps = 0;
+    let coming = whole::coming(trace, functions)?;
+    // Calls and stacks of either kind have numbers of their own, if there are both.
+    let mut whole = Whole::new(coming, if functions.have_both() { 1 << 32 } else { 0 });
+    let infos = &trace.document().events;
+    let first = whole.first();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         // A gap is found when the record in front of it has been read, and is told with the
@@ -53,10 +59,12 @@ pub fn walk(
             counts.first = event.tsc;
         }
         counts.last = counts.last.max(event.tsc);
+        whole.begin_until(event.tsc, infos, visitor)?;
         match functions.part(event.index) {
             Part::Point => {
                 counts.points += 1;
-                let at = pairing.depth(event.tid);
+                let at = whole.depth(event.tid);
+                let at = at.or_else(|| pairing.depth(event.tid));
                 visitor.point(&event, at.map(|at| at.0), at.map_or(0, |at| at.1))?;
             }
             Part::Entry(site) => {
@@ -67,6 +75,10 @@ pub fn walk(
                 counts.events += 1;
                 pairing.leave(&site, tail, &event, visitor)?;
             }
+            Part::Whole { site, tail, .. } => {
+                counts.events += 1;
+                whole.end(&site, tail, &event, visitor)?;
+            }
         }
     }
     let health = events.health();
@@ -76,6 +88,10 @@ pub fn walk(
     if let Some(point) = trace.document().clock.sync_points.last() {
         counts.last = counts.last.max(point.tsc);
     }
+    if let Some(first) = first {
+        counts.first = counts.first.min(first);
+    }
+    whole.finish(counts.last, infos, visitor)?;
     pairing.finish(counts.last, visitor)?;
     counts.moved = pairing.moved;
     Ok((counts, health))

@@ -20,7 +20,7 @@ use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::{Tasks, UNKNOWN, printable};
 use super::{ReportError, is_shown};
-use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
+use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
 use crate::clock::Scale;
 use crate::damage::Health;
 use crate::document::{Document, EventInfo};
@@ -58,13 +58,18 @@ pub fn write_graph(
     let document = trace.document();
     let functions = Functions::of(&document.events);
     let names = functions.names().iter().map(|name| printable(name));
+    let labels = |side| -> Vec<Label> {
+        let events = functions.side(&document.events, side);
+        events.iter().map(Label::new).collect()
+    };
     let mut printer = Printer {
         lines: Lines::new(out),
         scratch: Lines::new(io::sink()),
         options: *options,
         scale: Scale::of(&document.clock),
         names: names.collect(),
-        labels: document.events.iter().map(Label::new).collect(),
+        entries: labels(Side::Entry),
+        labels: labels(Side::Exit),
         symbols: Symbols::of(&document.events, printable),
         tasks: Tasks::new(&document.threads, task),
         width: task_width(document),
@@ -131,6 +136,8 @@ struct Printer<W> {
     options: GraphOptions,
     scale: Scale,
     names: Vec<String>,
+    /// What is shown where a call begins, and otherwise.
+    entries: Vec<Label>,
     labels: Vec<Label>,
     symbols: Symbols,
     tasks: Tasks,
@@ -215,8 +222,11 @@ impl<W: Write> Printer<W> {
     }
 
     /// `fd=3, size=12`
-    fn fields(&mut self, event: &Event<'_>) -> Vec<u8> {
-        let label = &self.labels[event.index];
+    fn fields(&mut self, event: &Event<'_>, side: Side) -> Vec<u8> {
+        let label = match side {
+            Side::Entry => &self.entries[event.index],
+            Side::Exit => &self.labels[event.index],
+        };
         if label.shown == 0 {
             return Vec::new();
         }
@@ -244,7 +254,7 @@ impl<W: Write> Printer<W> {
             }
             return std::mem::take(self.scratch.bytes());
         }
-        let fields = self.fields(event);
+        let fields = self.fields(event, Side::Exit);
         match fields.is_empty() {
             true => fields,
             false => [b" = (", fields.as_slice(), b")"].concat(),
@@ -312,7 +322,7 @@ impl<W: Write> Visitor for Printer<W> {
         if self.options.min_duration_ns == 0 {
             self.open(begin.stack)?;
         }
-        let arguments = self.fields(event);
+        let arguments = self.fields(event, Side::Entry);
         let call = Shown {
             begin: *begin,
             opened: false,
@@ -374,7 +384,7 @@ impl<W: Write> Visitor for Printer<W> {
             self.open(stack)?;
         }
         self.put_columns(event.cpu, event.tid, None, depth);
-        let fields = self.fields(event);
+        let fields = self.fields(event, Side::Exit);
         self.lines.put(b"/* ");
         self.lines.put(self.labels[event.index].name.as_bytes());
         if !fields.is_empty() {

@@ -10,7 +10,7 @@ use super::lines_json::{Arguments, escaped, quoted};
 use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::Tasks;
-use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
+use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
 use crate::clock::{Converter, Scale};
 use crate::damage::Health;
 use crate::reader::{Event, Trace};
@@ -44,6 +44,10 @@ pub fn write_graph_json(
     let functions = Functions::of(&document.events);
     // The clock was checked when the trace was opened.
     let converter = Converter::new(&document.clock).map_err(io::Error::other)?;
+    let arguments = |side| -> Vec<Arguments> {
+        let events = functions.side(&document.events, side);
+        events.iter().map(Arguments::new).collect()
+    };
     let mut printer = Printer {
         lines: Lines::new(out),
         scratch: Lines::new(io::sink()),
@@ -51,7 +55,8 @@ pub fn write_graph_json(
         scale: Scale::of(&document.clock),
         converter,
         names: functions.names().iter().map(|name| quoted(name)).collect(),
-        arguments: document.events.iter().map(Arguments::new).collect(),
+        entries: arguments(Side::Entry),
+        arguments: arguments(Side::Exit),
         symbols: Symbols::of(&document.events, escaped),
         named: document.threads.keys().copied().collect(),
         comms: Tasks::new(&document.threads, |comm, _| quoted(comm)),
@@ -80,6 +85,8 @@ struct Printer<W> {
     scale: Scale,
     converter: Converter,
     names: Vec<String>,
+    /// What is shown where a call begins, and where it ends.
+    entries: Vec<Arguments>,
     arguments: Vec<Arguments>,
     symbols: Symbols,
     named: HashSet<u32>,
@@ -90,8 +97,12 @@ struct Printer<W> {
 }
 
 impl<W: Write> Printer<W> {
-    fn object(&mut self, event: &Event<'_>) -> Vec<u8> {
-        self.arguments[event.index].put(&mut self.scratch, &self.symbols, event);
+    fn object(&mut self, event: &Event<'_>, side: Side) -> Vec<u8> {
+        let arguments = match side {
+            Side::Entry => &self.entries,
+            Side::Exit => &self.arguments,
+        };
+        arguments[event.index].put(&mut self.scratch, &self.symbols, event);
         std::mem::take(self.scratch.bytes())
     }
 }
@@ -99,7 +110,7 @@ impl<W: Write> Printer<W> {
 impl<W: Write> Visitor for Printer<W> {
     fn begin(&mut self, begin: &Begin, event: &Event<'_>) -> io::Result<()> {
         if self.options.shows_depth(begin.depth) {
-            let arguments = self.object(event);
+            let arguments = self.object(event, Side::Entry);
             self.calls.push(begin.stack, arguments);
         }
         Ok(())
@@ -147,7 +158,7 @@ impl<W: Write> Visitor for Printer<W> {
         self.lines.put(b",\"return\":");
         match event {
             Some(event) => {
-                let returned = self.object(event);
+                let returned = self.object(event, Side::Exit);
                 self.lines.put(&returned);
             }
             None => self.lines.put(b"null"),

@@ -185,14 +185,14 @@ impl Ours {
             Ok(())
         };
         let mut sum = |spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
-            let fields = Reader::new(Purpose::Count).fields(spec, site)?;
+            let fields = Reader::new(Purpose::Count).fields(spec, site, 0)?;
             let made = Kept::new(spec, &[&fields], 1..2, KEYS, &mut tables)?;
             let work = made.work(1, &fields)?;
             kept = Some(made);
             Ok(work)
         };
         let record = |id: u32, spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
-            let fields = Reader::new(Purpose::Record).fields(spec, site)?;
+            let fields = Reader::new(Purpose::Record).fields(spec, site, 0)?;
             Ok(vec![fields.fetch.work(id)?])
         };
         match self.kind {
@@ -204,7 +204,7 @@ impl Ours {
                 let both = calls::latency(&event)?.context("it is one")?;
                 let [entry, exit] = both;
                 let at = resolve(&objects, &entry)?.remove(0);
-                let call = calls::number(at.address);
+                let call = calls::number(at.address, 0);
                 add(
                     &at,
                     vec![Work::Enter {
