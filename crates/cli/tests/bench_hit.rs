@@ -14,6 +14,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -44,6 +45,15 @@ fn bench(arguments: &[&str], files: &Path) -> Command {
     let token = files.file_name().expect("a name");
     command.env("TMPDIR", files).env(TOKEN, token);
     command.env("CAPRIOLE_PEERS", "/nowhere");
+    let heed_interrupts = || {
+        // SAFETY: signal(2) may be called between fork and exec.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // Tests that a shell has put into the background would ignore them, and so would all that
+    // they start.
+    // SAFETY: it makes one system call.
+    unsafe { command.pre_exec(heed_interrupts) };
     command
 }
 

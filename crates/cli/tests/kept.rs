@@ -440,3 +440,25 @@ fn what_cannot_be_kept_is_refused() {
         assert!(!trace.exists());
     }
 }
+
+/// Workers that were forked run the same code at the same places of their stacks: each finds
+/// what its own calls have kept.
+#[test]
+fn forked_workers_have_calls_of_their_own() {
+    let Some(program) = build(Compiler::Gcc, "prefork.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = [
+        "-e",
+        "r:work :prefork_work given=$entry:arg1:u64 got=$retval:u64",
+    ];
+    record_program(&trace, &words, &program, &["4", "300"]);
+    let events = events(&trace);
+    assert_eq!(events.len(), 1200);
+    for event in &events {
+        let fields = &event["arguments"];
+        assert_eq!(number(&fields["given"]), number(&fields["got"]), "{event}");
+    }
+}

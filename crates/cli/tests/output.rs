@@ -1042,17 +1042,18 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>       What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
-          --graph <EVENT>       A function whose calls are recorded from entry to exit, with what it returns, for graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
-      -f, --file <FILE>         A file of events, one a line, as uprobe_events takes them; `#` begins a comment
-      -p, --pid <PID>           The running process
-      -o, --output <DIR>        The trace directory [default: capriole.trace]
-          --duration <TIME>     Stop recording after this time, such as 500ms, 2s, 1m
-          --buffer-size <SIZE>  Memory shared with the program for events not yet on disk [default: 64M]
-          --return <HOW>        How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --no-breakpoints      Never use breakpoints; functions that need one are left out
-          --json                Print what was recorded where as JSON, when it is over
-      -h, --help                Print help
+      -e, --event <EVENT>        What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
+          --graph <EVENT>        A function whose calls are recorded from entry to exit, with what it returns, for graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
+          --min-duration <TIME>  With --graph: record calls that took at least this time, such as 10us, and no others; that is decided in the program
+      -f, --file <FILE>          A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+      -p, --pid <PID>            The running process
+      -o, --output <DIR>         The trace directory [default: capriole.trace]
+          --duration <TIME>      Stop recording after this time, such as 500ms, 2s, 1m
+          --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default: 64M]
+          --return <HOW>         How it is seen that a function returns [default: exits] [possible values: exits, stack]
+          --no-breakpoints       Never use breakpoints; functions that need one are left out
+          --json                 Print what was recorded where as JSON, when it is over
+      -h, --help                 Print help
     ");
     insta::assert_snapshot!(help(&["stat", "--help"]), @r"
     Count the calls of functions of a running program, or of one that is started

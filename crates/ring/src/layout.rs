@@ -12,9 +12,10 @@
 //! controls   64 bytes for each packet, and one more: the null control
 //! journal    64 bytes for each probed site: what its bytes were and are
 //! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
-//! frames     a slot for each call that can be open at once: when it began, and what is kept
 //! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
 //! packets    the packets, each `packet_size` bytes, aligned to that size
+//! frames     a slot for each call that can be open at once: when it began, and what is kept;
+//!            each process's own, a forked child has a copy
 //! ```
 //!
 //! Numbers are little endian. Pointers are virtual addresses *in the target*;
@@ -493,15 +494,9 @@ impl Geometry {
         let end = self.journal_offset() + self.journal as usize * journal::SIZE;
         end.next_multiple_of(directory::HEAD)
     }
-    /// Byte offset of the slots for open calls, a multiple of 64.
-    pub fn frames_offset(&self) -> usize {
-        let end = self.directories_offset() + self.directories as usize;
-        end.next_multiple_of(LINE)
-    }
     /// Byte offset of the counters of CPU 0.
     pub fn counters_offset(&self) -> usize {
-        let slots = self.areas as usize * self.frames as usize;
-        let end = self.frames_offset() + slots * self.frame_size();
+        let end = self.directories_offset() + self.directories as usize;
         end.next_multiple_of(LINE)
     }
     /// Bytes from one CPU's counters to the next one's; a multiple of 64.
@@ -523,9 +518,20 @@ impl Geometry {
     pub fn packet(&self, index: u32) -> usize {
         self.packets_offset() + index as usize * self.packet_size as usize
     }
-    /// Bytes of the whole session memory.
-    pub fn size(&self) -> usize {
+    /// Bytes that the processes of a session share: all but the slots for open calls. Whole
+    /// pages.
+    pub fn shared_size(&self) -> usize {
         self.packet(self.packets)
+    }
+    /// Byte offset of the slots for open calls, the start of a page.
+    pub fn frames_offset(&self) -> usize {
+        self.shared_size()
+    }
+    /// Bytes of the whole session memory in a process. Whole pages.
+    pub fn size(&self) -> usize {
+        let slots = self.areas as usize * self.frames as usize;
+        let end = self.frames_offset() + slots * self.frame_size();
+        end.next_multiple_of(MIN_PACKET_SIZE)
     }
 }
 
@@ -559,14 +565,15 @@ mod tests {
                     g.journal_offset() + 5000 * journal::SIZE,
                     g.directories_offset(),
                     g.directories_offset() + 64 * 5,
-                    g.frames_offset(),
-                    g.frames_offset() + 2 * 128 * 64,
                     g.counter(0, 0),
                     g.counter(0, 4000) + COUNTER_SIZE,
                     g.counter(1, 0),
                     g.counter(cpus, 0),
                     g.counter(cpus, 4000) + COUNTER_SIZE,
                     g.packets_offset(),
+                    g.shared_size(),
+                    g.frames_offset(),
+                    g.frames_offset() + 2 * 128 * 64,
                     g.size(),
                 ];
                 assert!(order.is_sorted(), "{g:?} {order:?}");

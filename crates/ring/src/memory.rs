@@ -186,7 +186,7 @@ impl Memory {
             (h::START_TIME, who.target.1),
             (h::OWNER_START_TIME, who.owner.1),
             (h::BASE, base),
-            (h::SIZE, self.len as u64),
+            (h::SIZE, g.size() as u64),
             (h::JOURNAL_OFFSET, g.journal_offset() as u64),
         ] {
             self.store(offset, value);

@@ -173,7 +173,7 @@ impl TableReader {
     /// # Panics
     /// If `memory` is smaller than the geometry says.
     pub fn new(memory: Arc<Memory>, geometry: Geometry) -> TableReader {
-        assert!(memory.len() >= geometry.size());
+        assert!(memory.len() >= geometry.shared_size());
         TableReader { memory, geometry }
     }
 

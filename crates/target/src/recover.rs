@@ -149,6 +149,16 @@ fn read_session(
         });
     }
     let state = State::from_word(h.u32(header::STATE)).ok_or(damaged("unknown state"))?;
+    // Behind what is shared come slots of the process's own, if they were mapped already.
+    let end = base.saturating_add(h.u64(header::SIZE));
+    let own = |m: &&Mapping| m.start == mapping.end && m.inode == 0 && !m.perms.execute;
+    if maps
+        .iter()
+        .find(own)
+        .is_some_and(|m| end > m.start && end <= m.end)
+    {
+        installed.size = end - base;
+    }
 
     let arenas = h.u32(header::ARENAS_LEN) as usize;
     if arenas > layout::MAX_ARENAS {

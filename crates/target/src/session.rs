@@ -234,7 +234,7 @@ impl Agent {
             (FramePlace::Stack { .. }, _) => 0, // below the frame, once it stands
             _ => unreachable!("either a stack or a loan"),
         };
-        let size = geometry.size();
+        let (size, shared) = (geometry.size(), geometry.shared_size());
         let result = self.with(remote, place, |i| {
             let name = if name == 0 { i.below_frame() } else { name };
             let mut text = MEMFD_NAME.as_bytes().to_vec();
@@ -252,7 +252,7 @@ impl Agent {
                 .call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])?
                 .map_err(self.refused("create shared memory"))?;
             step("memfd created");
-            let result = share(pid, fd as i32, size).and_then(|file| {
+            let result = share(pid, fd as i32, shared).and_then(|file| {
                 let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
                 let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
                 let base = i
@@ -264,9 +264,19 @@ impl Agent {
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
             let (file, base) = result?;
             let memory =
-                Memory::map(&file, size).map_err(|errno| TargetError::Share { pid, errno })?;
+                Memory::map(&file, shared).map_err(|errno| TargetError::Share { pid, errno })?;
             memory.format(base, &geometry, identity);
             step("session memory formatted");
+            if size > shared {
+                // A forked child has calls of its own, at the same places of its stacks.
+                let (start, len) = (base + shared as u64, (size - shared) as u64);
+                let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                let flags = (flags | libc::MAP_FIXED) as u64;
+                i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
+                    .map_err(self.refused("map memory for open calls"))?;
+                step("slots for open calls mapped");
+            }
             Ok(SessionMemory {
                 memory: Arc::new(memory),
                 geometry,

@@ -33,8 +33,8 @@
 //! follow from it; so a half with the tag of the call that is left was written on its stack,
 //! at its place there, by a call of its function as the owner says. Such calls come one after
 //! the other, and each writes all its words before its owner, so both halves are of the last
-//! of them: that which is left. (Only processes that share a session, a program and its forked
-//! child, can have two calls at one place at once; what they keep may be swapped.)
+//! of them: that which is left. (A forked child, which has calls at the same places, has slots
+//! of its own: they are private memory.)
 //!
 //! **A call that the filter rejects** takes away what an earlier one of its function left at
 //! its place: else its exit would find that.
