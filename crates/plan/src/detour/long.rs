@@ -13,6 +13,7 @@
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::Frame;
+use super::run::Apart;
 use super::tally::Patch;
 use super::{Filter, Runtime, run, timing};
 use crate::program::Program;
@@ -37,38 +38,16 @@ pub struct Long {
     pub(crate) filter: Option<Filter>,
 }
 
-/// What stands before the hot path.
-pub(super) struct Before {
-    /// Where the resident is called.
-    out: CodeLabel,
-    /// Behind the event's id there, and behind the call.
-    event: CodeLabel,
-    called: Option<CodeLabel>,
-    /// Where that goes on: behind the work.
-    done: CodeLabel,
-}
-
-/// Puts it here.
+/// Puts here what stands before the hot path: where the resident is called.
 pub(super) fn before(
     a: &mut CodeAssembler,
     frame: &Frame,
     runtime: &Runtime,
     work: &Long,
     program: u64,
-) -> Result<Before, IcedError> {
+) -> Result<Apart, IcedError> {
     let program = run::literal(a, frame, program)?;
-    let done = a.create_label();
-    let out = mark(a)?;
-    frame.restore(a)?;
-    let called = run::early(a, runtime, work.event, program)?;
-    frame.save(a)?;
-    a.jmp(done)?;
-    Ok(Before {
-        out,
-        event: called.value.0,
-        called: called.locked,
-        done,
-    })
+    run::apart(a, frame, runtime, work.event, program)
 }
 
 /// The hot path.
@@ -77,7 +56,7 @@ pub(super) fn hot(
     frame: &Frame,
     runtime: &Runtime,
     work: &Long,
-    before: Before,
+    before: Apart,
 ) -> Result<Labels, IcedError> {
     let begin = mark(a)?;
     let mut done = before.done;

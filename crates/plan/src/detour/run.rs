@@ -56,3 +56,36 @@ pub(super) fn early(
         more: Vec::new(),
     })
 }
+
+/// A call that stands apart, for work whose straight code comes to its end.
+pub(super) struct Apart {
+    /// Where it begins.
+    pub out: CodeLabel,
+    /// Behind the event's id there, and behind the call.
+    pub event: CodeLabel,
+    pub called: Option<CodeLabel>,
+    /// Where it goes on: behind the work.
+    pub done: CodeLabel,
+}
+
+/// Puts it here: registers are put back for it, and saved again.
+pub(super) fn apart(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    event: u32,
+    program: CodeLabel,
+) -> Result<Apart, IcedError> {
+    let done = a.create_label();
+    let out = mark(a)?;
+    frame.restore(a)?;
+    let called = early(a, runtime, event, program)?;
+    frame.save(a)?;
+    a.jmp(done)?;
+    Ok(Apart {
+        out,
+        event: called.value.0,
+        called: called.locked,
+        done,
+    })
+}

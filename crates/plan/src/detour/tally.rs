@@ -27,6 +27,7 @@
 use super::assemble::{Labels, Links, RSEQ_SIGNATURE, SequenceLabels, bind, mark};
 use super::count::own_counters;
 use super::frame::{Frame, at, fs};
+use super::run::Apart;
 use super::{Filter, Operand, Runtime, run, timing};
 use crate::condition::Width;
 use crate::program::{Program, histogram};
@@ -203,12 +204,7 @@ pub(super) struct Before {
     /// The word with the address of the directory's first row.
     directory: CodeLabel,
     /// The way out, also of who is aborted.
-    out: CodeLabel,
-    /// Behind the event's id there, and behind the call.
-    event: CodeLabel,
-    called: Option<CodeLabel>,
-    /// Where the way out goes on: behind the work.
-    done: CodeLabel,
+    way: Apart,
 }
 
 /// Puts it here.
@@ -224,20 +220,9 @@ pub(super) fn before(
     if let Some(row) = work.row {
         a.dq(&[runtime.directories + row.directory + directory::HEAD as u64])?;
     }
-    let done = a.create_label();
     a.dd(&[RSEQ_SIGNATURE])?;
-    let out = mark(a)?;
-    frame.restore(a)?;
-    let called = run::early(a, runtime, work.event, program)?;
-    frame.save(a)?;
-    a.jmp(done)?;
-    Ok(Before {
-        directory,
-        out,
-        event: called.value.0,
-        called: called.locked,
-        done,
-    })
+    let way = run::apart(a, frame, runtime, work.event, program)?;
+    Ok(Before { directory, way })
 }
 
 /// The hot path.
@@ -257,7 +242,7 @@ pub(super) fn hot(
         match value {
             Value::Register(register) => load(a, frame, frame.amount, register, width)?,
             Value::Latency(call) => {
-                timing::latency(a, frame, runtime, call, before.out, &mut tags)?;
+                timing::latency(a, frame, runtime, call, before.way.out, &mut tags)?;
             }
         }
         match function {
@@ -279,14 +264,14 @@ pub(super) fn hot(
         find(a, frame, row, tag, &before, &mut tags)?;
     }
 
-    let counters = own_counters(a, r, runtime, rseq, links, before.out)?;
+    let counters = own_counters(a, r, runtime, rseq, links, before.way.out)?;
     if work.row.is_some() {
         a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
     }
     // Always with a displacement of 32 bits.
     let offset = i64::from(runtime.counters.offset(work.counter));
     let cell = |index, scale| MemoryOperand::new(r, index, scale, offset, 8, false, Register::None);
-    let mut done = before.done;
+    let mut done = before.way.done;
     let behind = match work.amount {
         StraightAmount::One | StraightAmount::Of(Function::Bucket, ..) => {
             let (index, scale) = match work.has_amount() {
@@ -312,19 +297,19 @@ pub(super) fn hot(
         }
     };
     bind(a, &mut done)?;
-    tags.push((before.event, Patch::Event));
+    tags.push((before.way.event, Patch::Event));
     Ok(Labels {
         begin,
         done,
         value: (mark(a)?, behind),
         sequence: Some(SequenceLabels {
             start: counters.start,
-            abort: before.out,
+            abort: before.way.out,
             after_abort: None,
             descriptor: counters.descriptor,
             other: counters.base,
         }),
-        locked: before.called,
+        locked: before.way.called,
         more: tags,
     })
 }
@@ -385,19 +370,19 @@ fn find(
         a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
         match way + 1 < directory::WAYS {
             true => a.je(found)?,
-            false => a.jne(before.out)?,
+            false => a.jne(before.way.out)?,
         }
     }
     bind(a, &mut found)?;
     let there = at(h, directory::TAG as i64);
     a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, there, tag)?)?;
     tags.push((mark(a)?, Patch::Tag));
-    a.jne(before.out)?;
+    a.jne(before.way.out)?;
     // A row that was free when its key was looked at may have been given away since: keys
     // of free rows are 0. Now that it has its tag, its key stays.
     let there = at(h, directory::KEY as i64);
     a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
-    a.jne(before.out)?;
+    a.jne(before.way.out)?;
     a.sub(gpr(h), qword_ptr(before.directory))?;
     let cells = row.cells * 8;
     if !cells.is_multiple_of(ROW) {
