@@ -8,7 +8,7 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
-use programs::{Compiler, build};
+use programs::{Compiler, build, build_go};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -484,19 +484,7 @@ fn all_of_the_c_library() {
 }
 
 fn go_program() -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/go_returns.go");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go_followed");
-    for name in ["go", "/usr/local/go/bin/go"] {
-        let mut command = std::process::Command::new(name);
-        let command = command.args(["build", "-o"]).arg(&program).arg(&source);
-        match command.env("CGO_ENABLED", "0").output() {
-            Ok(output) if output.status.success() => return Some(program),
-            Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
-            Err(error) => println!("cannot run {name}: {error}"),
-        }
-    }
-    println!("skipped: there is no go");
-    None
+    build_go("go_returns.go", "go_followed")
 }
 
 #[test]

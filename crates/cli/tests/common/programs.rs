@@ -170,3 +170,22 @@ fn why_not_even_empty(compiler: Compiler, flags: &[&str], near: &Path) -> Option
 fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
+
+/// Builds `tests/programs/SOURCE` with Go, without C; returns where the program is, under
+/// `name`. If there is no Go, prints "skipped: ..." and returns `None`.
+pub fn build_go(source: &str, name: &str) -> Option<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    for go in ["go", "/usr/local/go/bin/go"] {
+        let mut command = Command::new(go);
+        let command = command.args(["build", "-o"]).arg(&program);
+        let command = command.arg(directory.join(source));
+        match command.env("CGO_ENABLED", "0").output() {
+            Ok(output) if output.status.success() => return Some(program),
+            Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => println!("cannot run {go}: {error}"),
+        }
+    }
+    println!("skipped: there is no go");
+    None
+}
