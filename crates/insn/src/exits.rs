@@ -13,6 +13,7 @@
 //!   assembly (`__memcpy_chk` of the C library runs on into `memcpy`). That is a tail
 //!   call as well, by whatever instruction stands last, if there is nothing left on the
 //!   stack of the function's own: then the stack pointer there is that of a return.
+//!   Behind what a compiler put elsewhere (`name.cold`) control never runs on.
 //! * Calls are no exits, also if they never come back; nor are `ud2`, `hlt`,
 //!   `int3` and the like, behind which nothing follows.
 //!
@@ -132,6 +133,8 @@ pub struct Surroundings<'a> {
     pub targets: Option<&'a Targets>,
     /// Whether a function begins at an address: one into which another may run on.
     pub is_function: &'a dyn Fn(u64) -> bool,
+    /// Whether a part is one that a compiler put elsewhere, as its symbol says (`name.cold`).
+    pub is_cold: &'a dyn Fn(Extent) -> bool,
 }
 
 impl Surroundings<'static> {
@@ -141,6 +144,7 @@ impl Surroundings<'static> {
         read: &|_, _| None,
         targets: None,
         is_function: &|_| false,
+        is_cold: &|_| false,
     };
 }
 
@@ -423,6 +427,9 @@ impl Function<'_> {
             if last_end == at && runs_on.is_some() || unknown {
                 found.undecided.push(Undecided::NoInstruction { at });
             }
+        } else if !is_first && (self.around.is_cold)(flow.extent()) {
+            // A compiler never has a function run on into something else. Where code ends
+            // like that, control never comes (`__builtin_unreachable()`). Assembly may.
         } else if let (Some(at), Some(last)) = (runs_on, last) {
             let depth = depths.at(last.ip()).filter(|_| is_first);
             match depth == Some(0) && self.function_behind(&last) {

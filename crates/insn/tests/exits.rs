@@ -125,6 +125,31 @@ fn running_on(bytes: &[u8], size: u64) -> (Vec<String>, Vec<Undecided>) {
 }
 
 #[test]
+fn nothing_runs_on_behind_what_a_compiler_put_elsewhere() {
+    // jne 3 | ret | mov %r14,0x38(%rbp), of a compiler or not | the next function
+    let text = [0x75, 0x01, 0xc3, 0x4c, 0x89, 0x75, 0x38, 0xc3];
+    let code = Code::new(&text, START);
+    let parts = [
+        Extent::new(START, START + 3),
+        Extent::new(START + 3, START + 7),
+    ];
+    let found = |is_cold: bool| {
+        let around = Surroundings {
+            is_function: &|at| at == START + 7,
+            is_cold: &|part| is_cold && part == parts[1],
+            ..Surroundings::NONE
+        };
+        Exits::find(&code, &parts, &around).unwrap()
+    };
+    assert_eq!(told(&found(true)), ["2r"]);
+    assert_eq!(found(true).undecided, []);
+    assert_eq!(
+        found(false).undecided,
+        [Undecided::RunsOn { at: START + 3 }]
+    );
+}
+
+#[test]
 fn running_into_another_function_is_an_exit() {
     // xor %eax,%eax | ret
     let left = |exits: &[&str]| {
@@ -342,6 +367,7 @@ fn library(name: &str) {
             read: &read,
             targets: Some(&targets),
             is_function: &|at| extents.binary_search_by_key(&at, |e| e.start).is_ok(),
+            is_cold: &|_| false,
         };
         for extent in extents.iter().filter(|e| text.contains(e.start)) {
             let found = Exits::find(&code, &[*extent], &around).unwrap();

@@ -127,6 +127,20 @@ fn pointers() {
     // mov %rsi,%rbx; call .+5; jmp *%rbx: preserved.
     let preserved = [0x48, 0x89, 0xf3, 0xe8, 0, 0, 0, 0, 0xff, 0xe3];
     assert_eq!(resolve(&preserved), Resolution::Pointer);
+    // mov 8(%rdi),%rax; lea 0x5d25(%rip),%rdx; test %rax,%rax; cmove %rdx,%rax; jmp *%rax: a
+    // member, or else a function. The address of the jump itself is not one of a function.
+    let chosen = |to: i32| {
+        let lea = [&[0x48, 0x8d, 0x15], &to.to_le_bytes()[..]].concat();
+        let rest = [0x48, 0x85, 0xc0, 0x48, 0x0f, 0x44, 0xc2, 0xff, 0xe0];
+        [&[0x48, 0x8b, 0x47, 0x08], &lea[..], &rest].concat()
+    };
+    assert_eq!(resolve(&chosen(0x5d25)), Resolution::Pointer);
+    assert_eq!(resolve(&chosen(7)), Resolution::Unknown);
+    // lea 0x5d25(%rip),%rax; add %rdi,%rax; jmp *%rax: anywhere.
+    let added = [
+        0x48, 0x8d, 0x05, 0x25, 0x5d, 0, 0, 0x48, 0x01, 0xf8, 0xff, 0xe0,
+    ];
+    assert_eq!(resolve(&added), Resolution::Unknown);
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Resolver<'_> {
 
     /// Whether `register`, before the instruction number `jump`, holds on every
     /// path a value as it was loaded from memory (not from a stack slot),
-    /// passed to the function, or returned by a call.
+    /// passed to the function, returned by a call, or an address made by `lea`.
     pub(super) fn origins_are_pointers(&mut self, jump: usize, register: Register) -> bool {
         let mut seen = HashSet::new();
         let mut work = vec![(jump, register)];
@@ -133,6 +133,14 @@ impl Resolver<'_> {
         }
         if !self.writes(&instruction, register) {
             return Origin::Same([Some(register), None]);
+        }
+        // An address that is as good as a pointer in data: if the function makes one inside
+        // itself, `Resolver::pointer` says so.
+        if instruction.mnemonic() == Mnemonic::Lea
+            && instruction.is_ip_rel_memory_operand()
+            && writes_whole(&instruction, register)
+        {
+            return Origin::Pointer;
         }
         let conditional = is_conditional_move(&instruction);
         if !(writes_whole(&instruction, register)

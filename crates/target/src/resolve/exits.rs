@@ -217,6 +217,12 @@ impl<'a> Looked<'a> {
                 let function = self.symbols.function_starting_at(self.object.link(at));
                 function.is_some()
             },
+            is_cold: &|part| {
+                let function = self
+                    .symbols
+                    .function_starting_at(self.object.link(part.start));
+                function.is_some_and(|function| self.symbols.is_split_off(function))
+            },
         };
         Exits::find(&self.code, parts, &around).ok()
     }
