@@ -12,7 +12,7 @@ use capriole_event::{
 use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
-use capriole_target::attach::Probe;
+use capriole_target::attach::{Point, Probe};
 use capriole_target::counter::ReferenceCounter;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
@@ -698,7 +698,8 @@ fn is_alike(spec: &EventSpec) -> bool {
 #[derive(Debug)]
 pub struct Probes {
     /// Each with the indices of the events that it serves: an address has one
-    /// probe, whatever the number of events there.
+    /// probe, whatever the number of events there, and so have several that one jump
+    /// leads away from.
     pub probes: Vec<(Probe, Vec<usize>)>,
     /// Events whose bytes overlap those of another one's probe, which stays.
     pub overlapping: Vec<(usize, usize)>,
@@ -706,30 +707,27 @@ pub struct Probes {
 
 /// The probes for what can be probed; `works` tells what the probe of each event does.
 pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
-    let mut by_address: BTreeMap<u64, (Probe, Vec<usize>)> = BTreeMap::new();
+    let mut by_address: BTreeMap<(u64, u64), (Probe, Vec<usize>)> = BTreeMap::new();
     let mut all: Vec<_> = selected.iter().zip(works).enumerate().collect();
     all.sort_by_key(|(_, (event, _))| event.turn());
     for (index, (event, work)) in all {
         let (Ok(plan), None) = (&event.plan, &event.left_out) else {
             continue;
         };
-        let entry = by_address.entry(plan.shape.site).or_insert_with(|| {
-            let probe = Probe {
-                shape: plan.shape.clone(),
-                work: Vec::new(),
-                returns: Vec::new(),
-                near: event.site.object.range(),
-                before: plan.before.clone(),
-                stand_in: plan.breakpoint,
-                counters: Vec::new(),
-            };
-            (probe, Vec::new())
-        });
+        // Several sites that one jump leads away from cover the same.
+        let covered = plan.shape.covered;
+        let (probe, events) = by_address
+            .entry((covered.start, covered.end))
+            .or_insert_with(|| {
+                let near = event.site.object.range();
+                (Probe::new(plan.clone(), near), Vec::new())
+            });
         let (work, returns) = returning::part(event, work);
-        entry.0.work.extend(work);
-        entry.0.counters.extend(event.counter);
-        entry.0.returns.extend(returns);
-        entry.1.push(index);
+        let point = probe.point(&Point::of(&plan.shape));
+        point.work.extend(work);
+        point.returns.extend(returns);
+        probe.counters.extend(event.counter);
+        events.push(index);
     }
     let mut result = Probes {
         probes: Vec::new(),

@@ -169,8 +169,7 @@ fn events_that_mean_nothing_here() {
     let place = |offset: &str| format!("{}:{offset}", text(&program));
     insta::assert_snapshot!(target.refuses(&["-e", &place("0x10")]), @"capriole: event `PROGRAM:0x10`: there is no code at file offset 0x10 of PROGRAM (this is an offset in the file, not an address)");
     insta::assert_snapshot!(target.refuses(&["-e", &place("0x7fffffff")]), @"capriole: event `PROGRAM:0x7fffffff`: there is no code at file offset 0x7fffffff of PROGRAM (this is an offset in the file, not an address)");
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_behind", "-e", ":counted_behind+2", "--no-breakpoints"]), @"capriole: counted_behind cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: another probe changes the byte at ADDRESS or relies on it; evict: no instruction or unused bytes nearby could make room for the jump; trapped: breakpoints were not allowed; int3: breakpoints were not allowed; `capriole check` shows the site");
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn", "--no-breakpoints"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints were not allowed; int3: breakpoints were not allowed; `capriole check` shows the site");
+    insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints are used only with `--breakpoints`; int3: breakpoints are used only with `--breakpoints`; `capriole check` shows the site");
     target.finish();
 }
 
@@ -504,12 +503,13 @@ fn breakpoints_that_would_kill() {
         return;
     };
     let mut target = Target::start(&program, &["--wait", "--ignore-sigtrap"]);
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints cannot be used: the program ignores SIGTRAP, so a breakpoint would kill it; int3: breakpoints cannot be used: the program ignores SIGTRAP, so a breakpoint would kill it; `capriole check` shows the site");
+    insta::assert_snapshot!(target.refuses(&["--breakpoints", "-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints cannot be used: the program ignores SIGTRAP, so a breakpoint would kill it; int3: breakpoints cannot be used: the program ignores SIGTRAP, so a breakpoint would kill it; `capriole check` shows the site");
     target.finish();
     let mut target = Target::start(&program, &["--wait", "--block-sigtrap"]);
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints cannot be used: a thread blocks SIGTRAP, so a breakpoint would kill the program; int3: breakpoints cannot be used: a thread blocks SIGTRAP, so a breakpoint would kill the program; `capriole check` shows the site");
+    insta::assert_snapshot!(target.refuses(&["--breakpoints", "-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints cannot be used: a thread blocks SIGTRAP, so a breakpoint would kill the program; int3: breakpoints cannot be used: a thread blocks SIGTRAP, so a breakpoint would kill the program; `capriole check` shows the site");
     // In a pattern it is left out, and the rest is recorded.
-    let mut command = recorder(&target.trace(), &["-e", ":counted_*", "--duration", "10ms"]);
+    let words = ["--breakpoints", "-e", ":counted_*", "--duration", "10ms"];
+    let mut command = recorder(&target.trace(), &words);
     let output = command
         .args(["-p", &target.pid])
         .output()

@@ -193,15 +193,9 @@ fn executed(
         let plan = plans[index].as_ref().expect("it was kept");
         let last = probes.last().map_or(0, |p| p.shape.covered.end);
         if plan.shape.covered.start >= last {
-            probes.push(Probe {
-                shape: plan.shape.clone(),
-                work: vec![Record::new(index as u32, Vec::new()).into()],
-                returns: Vec::new(),
-                near: sites[index].object.range(),
-                before: plan.before.clone(),
-                stand_in: plan.breakpoint,
-                counters: Vec::new(),
-            });
+            let record = Record::new(index as u32, Vec::new());
+            let probe = Probe::new(plan.clone(), sites[index].object.range());
+            probes.push(probe.with(vec![record.into()]));
         }
     }
     let (hits, _) = round(subject, program, expected, &probes, false)
@@ -383,7 +377,7 @@ fn narrow(subject: &Subject, mut keys: Vec<(String, u64)>, busy: bool) -> Vec<St
                 "{} {:#x} {:x?}",
                 p.name,
                 p.key.1,
-                (p.probe.shape.tactic, &p.probe.before, &p.probe.work)
+                (p.probe.shape.tactic, &p.probe.before, &p.probe.points)
             )
         });
         let wrong = round(subject, &mut program, &expected, &plans.probes(&all), busy).err()?;

@@ -30,6 +30,7 @@ struct Victim {
     before: Looks,
     directory: tempfile::TempDir,
     events: Vec<&'static str>,
+    options: &'static [&'static str],
 }
 
 fn died(output: &Output) -> bool {
@@ -45,6 +46,7 @@ impl Victim {
             before,
             directory: tempfile::tempdir().expect("a directory"),
             events: events.to_vec(),
+            options: &[],
         }
     }
 
@@ -53,6 +55,7 @@ impl Victim {
         let pid = self.running.pid.to_string();
         let mut command = command(&["record", "-p", &pid, "--duration", duration]);
         command.args(["--buffer-size", "8M", "-o"]).arg(trace);
+        command.args(self.options);
         for event in &self.events {
             command.args(["-e", event]);
         }
@@ -190,6 +193,7 @@ fn a_recorder_with_breakpoints_killed_at_each_step() {
     // work_loop allows nothing else.
     let events = &[":work_loop", ":work_ret"];
     let mut victim = Victim::new(&program, &["--threads", "2"], events);
+    victim.options = &["--breakpoints"];
     let steps = victim.killed_recorders();
     println!("{steps} steps of record with breakpoints");
     victim.finish();
@@ -202,8 +206,23 @@ fn a_detach_killed_at_each_step() {
     };
     let events = &[":work $arg1", ":work_loop"];
     let mut victim = Victim::new(&program, &["--threads", "2"], events);
+    victim.options = &["--breakpoints"];
     let steps = victim.killed_detachers(0);
     println!("{steps} steps of detach");
+    victim.finish();
+}
+
+/// Sites that share jumps, and jumps that are a part of others, in threads that would not
+/// survive a breakpoint.
+#[test]
+fn shared_jumps_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &[], &[":tight_*", ":tight_*%return"]);
+    let steps = victim.killed_recorders();
+    let detach_steps = victim.killed_detachers(0);
+    println!("{steps} steps of record, {detach_steps} of detach, with shared jumps");
     victim.finish();
 }
 

@@ -802,6 +802,7 @@ fn record_and_report() {
         &trace,
         &[
             "--json",
+            "--breakpoints",
             "-e",
             event,
             "-e",
@@ -1051,7 +1052,7 @@ fn help() {
           --duration <TIME>      Stop recording after this time, such as 500ms, 2s, 1m
           --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default: 64M]
           --return <HOW>         How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --no-breakpoints       Never use breakpoints; functions that need one are left out
+          --breakpoints          Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
           --json                 Print what was recorded where as JSON, when it is over
       -h, --help                 Print help
     ");
@@ -1072,7 +1073,7 @@ fn help() {
           --top <N>          Show at most so many rows of a table, the most frequent ones
           --keys <N>         Keys there is room for in each event's table [default: 1024]
           --return <HOW>     How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --no-breakpoints   Never use breakpoints; functions that need one are left out
+          --breakpoints      Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
           --json             Print JSON
       -h, --help             Print help
     ");

@@ -90,6 +90,9 @@ fn wait_until_stopped(process: &Process) {
     }
 }
 
+/// The functions of `tight`, from entry to exit.
+const TIGHT: &[&str] = &[":tight_*", ":tight_*%return"];
+
 /// Attaches with the program as it stands, lets it go on, records, detaches.
 fn attach_and_go_on(running: &mut Running, process: &Process, probes: &Probes) {
     let mut recording = attach_to(process, probes, 4 << 20);
@@ -130,6 +133,31 @@ fn at_each_instruction_of_the_changed_bytes() {
         assert!(places > probes.probes.len() / 2);
         running.finish();
     }
+}
+
+/// Entries and exits that share jumps, and jumps that have the next one as a part.
+#[test]
+fn at_each_instruction_of_shared_jumps() {
+    let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--threads", "2"]);
+    let process = running.process();
+    let probes = Probes::joined(&process, TIGHT);
+    let points: usize = probes.probes.iter().map(|p| p.points.len()).sum();
+    assert!(points > probes.probes.len() + 3, "few of them are shared");
+    let mut places = 0;
+    for probe in &probes.probes {
+        for instruction in &probe.shape.displaced {
+            let address = instruction.ip();
+            assert!(park(&running, address), "nobody comes to {address:#x}");
+            attach_and_go_on(&mut running, &process, &probes);
+            places += 1;
+        }
+    }
+    println!("{places} places, {points} sites");
+    assert!(places >= 20);
+    running.finish();
 }
 
 #[test]

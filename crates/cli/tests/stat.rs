@@ -120,6 +120,7 @@ fn a_program_that_is_started_is_counted_from_start_to_end() {
         return;
     };
     let events = [
+        "--breakpoints",
         "-e",
         ":counted_short",
         "-e",
@@ -287,8 +288,8 @@ fn what_cannot_be_counted_is_said() {
     for (words, wanted) in [
         (&["-e", ":no_such_function"][..], "no function"),
         (
-            &["--no-breakpoints", "-e", ":counted_stubborn"],
-            "cannot be probed",
+            &["-e", ":counted_stubborn"],
+            "breakpoints are used only with `--breakpoints`",
         ),
         (
             &["--interval", "10us", "-e", ":counted_work"],

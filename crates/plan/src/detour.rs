@@ -59,6 +59,7 @@
 //! this CPU has also read the clock later.
 
 mod assemble;
+mod chain;
 mod compiler;
 mod count;
 mod filter;
@@ -71,6 +72,7 @@ mod tally;
 mod timing;
 mod unregister;
 
+pub use chain::{Chain, Point};
 pub use compiler::{Compiler, room};
 pub use filter::Filter;
 pub(crate) use filter::{Compare, Operand};

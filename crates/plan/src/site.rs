@@ -116,6 +116,9 @@ pub struct SiteInput<'a> {
     /// Where the next function begins, or the text ends: nops and `int3` from
     /// the function's end up to here belong to nobody.
     pub padding_end: u64,
+    /// The function that begins right where this one ends, if there is one: its first
+    /// instructions may be made to give way.
+    pub next: Option<Extent>,
     /// Code that must not change: restartable sequences and the like.
     pub forbidden: &'a [Extent],
     /// Whether the program runs with a shadow stack, so that a return address
@@ -137,11 +140,12 @@ pub struct SiteInput<'a> {
 pub struct Shape {
     /// The way to the detour.
     pub tactic: Tactic,
-    /// Where the jump or breakpoint goes: the wanted address, or behind the
-    /// `endbr64` there.
+    /// The instruction before which the work is done: at the wanted address, or behind
+    /// the `endbr64` there.
     pub site: u64,
-    /// Whole instructions (and maybe padding) that the jump replaces, in part
-    /// or wholly. A thread whose program counter is in here, but not at the
+    /// Whole instructions (and maybe padding) that the jump or breakpoint, which stands
+    /// at the start, replaces, in part or wholly. Of a [region](Tactic::Region) the site may
+    /// be in the middle: then the detour runs the instructions before it first. A thread whose program counter is in here, but not at the
     /// start, has to be moved before the bytes change. Bytes behind the first
     /// five stay as they are.
     pub covered: Extent,
@@ -166,6 +170,23 @@ pub struct Shape {
     pub placed: Option<Placed>,
     /// Why the tactics before this one were not used.
     pub refusals: Vec<(Tactic, Refusal)>,
+}
+
+impl Shape {
+    /// The same for another site among the displaced instructions.
+    ///
+    /// # Errors
+    ///
+    /// Why that site cannot be probed, whatever the tactic.
+    pub fn for_site(&self, input: &SiteInput<'_>) -> Result<Shape, Refusal> {
+        let ladder = Ladder::new(input)?;
+        Ok(Shape {
+            site: ladder.site,
+            at_entry: ladder.at_entry(),
+            live: live_at(input.code, &input.flow.extent(), ladder.site),
+            ..self.clone()
+        })
+    }
 }
 
 /// No tactic can be used at a site.
@@ -221,6 +242,63 @@ pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
 /// [`Refused`], with a reason for each tactic.
 pub fn choose_placed(input: &SiteInput<'_>, placer: &mut Placer) -> Result<Shape, Refused> {
     climb(input, Some(placer))
+}
+
+/// Has a jump at `from`, before the site, lead away from there: a [region](Tactic::Region)
+/// up to the site's instruction and as far behind as needed. So several sites are reached
+/// by one jump.
+///
+/// # Errors
+///
+/// Why that would not be safe.
+pub fn choose_from(input: &SiteInput<'_>, from: u64) -> Result<Shape, Refusal> {
+    let ladder = Ladder::new(input)?;
+    Ladder::instruction(input, from)?;
+    let cover = ladder.region_from(from)?;
+    let before = [Tactic::Reserved, Tactic::OneInstruction];
+    let refusals = before.map(|tactic| (tactic, Refusal::SharedJump { at: from }));
+    Ok(shape(&ladder, Tactic::Region, cover, refusals.to_vec()))
+}
+
+/// Reaches a site right before a `neighbour`, which is one with a jump of a shape that is
+/// [free](Tactic::is_prescribed): the first bytes of that jump become a part of this one's
+/// displacement. What the neighbour's shape is [placed](Shape::placed) as from then on is the
+/// second value.
+///
+/// The jump stands at `from`: the site itself, or another one before it, for which the same
+/// shape then holds ([`Shape::for_site`]).
+///
+/// The bytes from there on have to be [given back](Placer::give_back) to the placer before; it
+/// then holds them and the neighbour's.
+///
+/// # Errors
+///
+/// Why that cannot be done.
+pub fn choose_before(
+    input: &SiteInput<'_>,
+    from: u64,
+    neighbour: &Shape,
+    placer: &mut Placer,
+) -> Result<(Shape, Placed), Refusal> {
+    let ladder = Ladder::new(input)?;
+    if neighbour.tactic.is_prescribed()
+        || neighbour.tactic == Tactic::Int3
+        || neighbour.placed.is_some()
+    {
+        return Err(Refusal::NoNeighbour);
+    }
+    Ladder::instruction(input, from)?;
+    let (cover, theirs) = ladder.before(from, neighbour.covered.start, placer)?;
+    let tactic = match (cover.displaced.len(), cover.covered.len()) {
+        (1, 1) => Tactic::PunnedByte,
+        (1, _) => Tactic::Punned,
+        _ => Tactic::Region,
+    };
+    let before = Tactic::ALL.into_iter().take_while(|other| *other != tactic);
+    let at = neighbour.covered.start;
+    let refusals = before.map(|tactic| (tactic, Refusal::BytesInUse { at }));
+    let refusals = refusals.collect();
+    Ok((shape(&ladder, tactic, cover, refusals), theirs))
 }
 
 fn climb(input: &SiteInput<'_>, mut placer: Option<&mut Placer>) -> Result<Shape, Refused> {

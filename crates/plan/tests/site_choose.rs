@@ -3,7 +3,7 @@
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, RelocateError, Targets};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{
-    Refusal, Refused, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
+    Refusal, Refused, Shape, SiteInput, StubTo, Tactic, choose, choose_from, choose_placed,
 };
 use iced_x86::Register;
 
@@ -14,6 +14,7 @@ const START: u64 = 0x40_1000;
 struct Function {
     bytes: Vec<u8>,
     size: u64,
+    next: Option<Extent>,
     targets: Targets,
     forbidden: Vec<Extent>,
     pads: Vec<u64>,
@@ -35,6 +36,7 @@ impl Function {
         Self {
             bytes,
             size,
+            next: None,
             targets,
             forbidden: Vec::new(),
             pads: Vec::new(),
@@ -57,28 +59,40 @@ impl Function {
     }
 
     fn choose(&self, offset: u64, placer: Option<&mut Placer>) -> Result<Shape, Refused> {
+        self.with_input(offset, |input| match placer {
+            None => choose(input),
+            Some(placer) => choose_placed(input, placer),
+        })
+    }
+
+    fn with_input<T>(&self, offset: u64, then: impl FnOnce(&SiteInput<'_>) -> T) -> T {
         let code = Code::new(&self.bytes, START);
         let extent = Extent::new(START, START + self.size);
         let hints = Hints {
             landing_pads: &self.pads,
             read: &|_, _| None,
         };
-        let input = SiteInput {
+        then(&SiteInput {
             code: &code,
             flow: &FunctionFlow::analyse_with(&code, &extent, &hints).unwrap(),
             site: START + offset,
             targets: &self.targets,
-            padding_end: START + self.bytes.len() as u64,
+            padding_end: match self.next {
+                Some(next) => next.start,
+                None => START + self.bytes.len() as u64,
+            },
+            next: self.next,
             forbidden: &self.forbidden,
             shadow_stack: self.shadow_stack,
             int3: self.int3,
             go: self.go,
             split_part: self.split_part,
-        };
-        match placer {
-            None => choose(&input),
-            Some(placer) => choose_placed(&input, placer),
-        }
+        })
+    }
+
+    /// The shape of an offset that a jump at another one leads to.
+    fn from(&self, offset: u64, from: u64) -> Result<Shape, Refusal> {
+        self.with_input(offset, |input| choose_from(input, START + from))
     }
 
     /// The reason why `tactic` was not used at an offset.
@@ -536,8 +550,98 @@ fn a_cold_part_with_an_unknown_jump() {
         summary(&function.at(0).unwrap()),
         (Tactic::Region, 0, 6, 6, 3)
     );
-    let refusal = function.refusal(4, Tactic::Region);
-    assert_eq!(refusal, Refusal::BranchTarget { at: START + 6 });
+    // From the third instruction on it would be covered, so the jump stands at the second.
+    let led = function.at(4).unwrap();
+    assert_eq!(led.site, START + 4);
+    assert_eq!(summary(&led), (Tactic::Region, 1, 6, 6, 2));
+}
+
+#[test]
+fn a_jump_before_the_site() {
+    let led = |code: &[u8], site: u64| {
+        let shape = Function::new(code, &[]).at(site);
+        let shape = shape.ok().filter(|shape| shape.tactic == Tactic::Region)?;
+        assert_eq!((shape.site, shape.at_entry), (START + site, false));
+        Some(shape.covered.start - START)
+    };
+    // push %rbx; add $8,%rsp; ret: at the add.
+    assert_eq!(led(&[0x53, 0x48, 0x83, 0xc4, 0x08, 0xc3], 5), Some(1));
+    // nop of 9 bytes; mov %rdi,%rax; ret: at an instruction that is long enough by itself.
+    let nop = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+    let code = [&[0x53], &nop[..], &[0x48, 0x89, 0xf8, 0xc3]].concat();
+    assert_eq!(led(&code, 13), Some(1));
+    // test %edi,%edi; je behind; xor %eax,%eax; ret; behind: ... The jump is a part of it.
+    let jump = [0x85, 0xff, 0x74, 0x03, 0x31, 0xc0, 0xc3, 0x0f, 0x0b];
+    assert_eq!(led(&jump, 6), Some(2));
+    // The same, but somebody jumps to the ret: xor %eax,%eax; test %edi,%edi; je 7; inc %eax; ret
+    let target = [0x31, 0xc0, 0x85, 0xff, 0x74, 0x02, 0xff, 0xc0, 0xc3];
+    assert_eq!(led(&target, 8), None);
+    // call; pop %rbx; ret: nothing is before it but a call, which returns to the pop.
+    let call = [0xe8, 0, 1, 0, 0, 0x5b, 0xc3];
+    assert_eq!(led(&call, 6), None);
+    // jmp back; pop %rbx; ret: what is before it does not lead there.
+    assert_eq!(
+        led(&[0x85, 0xff, 0x74, 0x02, 0xeb, 0xfa, 0x5b, 0xc3], 7),
+        None
+    );
+    // Not over `endbr64`, where indirect jumps are to arrive: endbr64; xor %eax,%eax; ret
+    let tracked = [0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xc0, 0xc3];
+    assert_eq!(led(&tracked, 6), None);
+    // Not from far away.
+    let far = [&[0x48, 0x31, 0xc0][..], &nop, &nop, &nop, &nop, &[0xc3]].concat();
+    assert_eq!(led(&far, 39), Some(30));
+    let mut pushes = vec![0x48, 0x83, 0xec, 0x08];
+    pushes.extend([0x66, 0x90].repeat(20));
+    pushes.push(0xc3);
+    assert_eq!(led(&pushes, 44), Some(40));
+}
+
+#[test]
+fn the_next_function_gives_way() {
+    // test %edi,%edi; je 5; nop; 5: ret | push %rbp; mov %rsp,%rbp; push %rbx; push %rdi; ...
+    let code = [0x85, 0xff, 0x74, 0x01, 0x90, 0xc3];
+    let next = [0x55, 0x48, 0x89, 0xe5, 0x53, 0x57, 0x5f, 0x5b, 0x5d, 0xc3];
+    let mut function = Function::new(&code, &next);
+    function.int3 = Err(Refusal::BreakpointsOff);
+    // 0xe5894855 behind the ret is not free.
+    let free = [START + (1 << 24)..START + 0x7fff_0000];
+    assert!(function.placed(5, &free).is_err());
+    let second = START + code.len() as u64;
+    function.next = Some(Extent::new(second, second + next.len() as u64));
+    let shape = function.placed(5, &free).unwrap();
+    assert_eq!(shape.tactic, Tactic::Evicted);
+    let placed = shape.placed.unwrap();
+    let evicted: Vec<u64> = placed.evicted.iter().map(|i| i.ip() - second).collect();
+    assert_eq!(evicted, [0, 1]);
+    let writes: Vec<u64> = placed.writes.iter().map(|w| w.address).collect();
+    assert_eq!(writes, [second + 1, second, START + 5]);
+    // Not where something may jump behind its first byte; nor over `endbr64`.
+    function.targets.insert(second + 2);
+    assert!(function.placed(5, &free).is_err());
+    let tracked = [&[0xf3, 0x0f, 0x1e, 0xfa], &next[..]].concat();
+    let mut function = Function::new(&code, &tracked);
+    function.int3 = Err(Refusal::BreakpointsOff);
+    function.next = Some(Extent::new(second, second + tracked.len() as u64));
+    assert!(function.placed(5, &free).is_err());
+}
+
+#[test]
+fn a_jump_for_two_sites() {
+    // mov 8(%rdi),%rax; ret: both are reached from the start.
+    let function = Function::new(&[0x48, 0x8b, 0x47, 0x08, 0xc3], &[]);
+    let shape = function.from(4, 0).unwrap();
+    assert_eq!(summary(&shape), (Tactic::Region, 0, 5, 5, 2));
+    assert_eq!((shape.site, shape.at_entry), (START + 4, false));
+    let first = function.from(0, 0).unwrap();
+    assert_eq!(summary(&first), summary(&shape));
+    assert_eq!((first.site, first.at_entry), (START, true));
+    // Not from behind, from inside an instruction, from too far away, or over a return.
+    assert!(function.from(0, 4).is_err());
+    assert!(function.from(4, 1).is_err());
+    let far = Function::new(&[&[0x90; 40][..], &[0xc3]].concat(), &[]);
+    assert!(far.from(40, 0).is_err() && far.from(32, 0).is_ok());
+    let twice = Function::new(&[0xc3, 0x31, 0xc0, 0x31, 0xc0, 0xc3], &[]);
+    assert!(twice.from(5, 0).is_err());
 }
 
 #[test]

@@ -24,8 +24,11 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
     let code = object.code();
     let extent = flow.extent();
     let say = |what: &str| format!("{what}: {:#x} in {extent}: {shape:#x?}", input.site);
-    assert_eq!(shape.covered.start, shape.site, "{}", say("start"));
+    let led = shape.tactic == Tactic::Region && shape.covered.contains(shape.site);
+    assert!(led || shape.covered.start == shape.site, "{}", say("start"));
     assert!(flow.is_boundary(shape.site), "{}", say("boundary"));
+    let displaced = shape.displaced.iter().any(|i| i.ip() == shape.site);
+    assert!(displaced || shape.displaced.is_empty(), "{}", say("site"));
     assert_eq!(shape.tactic.is_prescribed(), shape.placed.is_some());
     if let Some(placed) = &shape.placed {
         check_placed(&code, flow, shape, placed, &say);
@@ -38,7 +41,7 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
             "{}",
             say("outside")
         );
-        let inside = Extent::new(shape.site + 1, shape.covered.end);
+        let inside = Extent::new(shape.covered.start + 1, shape.covered.end);
         assert_eq!(
             object.targets.any_in(inside),
             None,
@@ -47,7 +50,7 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
         );
     }
     // The covered bytes are whole instructions, one after the other.
-    let mut at = shape.site;
+    let mut at = shape.covered.start;
     for displaced in &shape.displaced {
         assert_eq!(displaced.ip(), at, "{}", say("gap"));
         at = displaced.next_ip();
@@ -215,6 +218,7 @@ fn survey(name: &str, every_instruction: bool) -> Option<f64> {
             site: extent.start,
             targets: &object.targets,
             padding_end: object.padding_end(extent),
+            next: None,
             forbidden: &[],
             shadow_stack: false,
             int3: Ok(()),

@@ -3,9 +3,9 @@
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, Targets, relocate};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{
-    JUMP, Placed, Refusal, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
+    JUMP, Placed, Refusal, Shape, SiteInput, StubTo, Tactic, choose, choose_before, choose_placed,
 };
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 use proptest::prelude::*;
 
 const START: u64 = 0x5555_5555_5000;
@@ -114,6 +114,45 @@ fn prescribed(
     Ok(())
 }
 
+/// What holds for a site whose jump has that of another one as a part of itself, after each
+/// write.
+fn beside(input: &SiteInput<'_>, placer: &mut Placer) -> Result<(), TestCaseError> {
+    for at in input.site + 1..input.site + JUMP {
+        let Ok(neighbour) = choose(&SiteInput { site: at, ..*input }) else {
+            continue;
+        };
+        placer.take(neighbour.covered.start..neighbour.covered.end);
+        let Ok((shape, theirs)) = choose_before(input, input.site, &neighbour, placer) else {
+            continue;
+        };
+        let ours = shape.placed.as_ref().unwrap();
+        prop_assert!(!neighbour.tactic.is_prescribed() && shape.tactic.is_prescribed());
+        let (other, shared) = ours.builds_on.as_ref().unwrap();
+        prop_assert_eq!(*other, neighbour.covered.start);
+        let mut bytes = input.code.bytes.to_vec();
+        for (placed, start) in [(&theirs, *other), (ours, shape.site)] {
+            prop_assert_eq!(placed.writes.len(), 1);
+            let write = &placed.writes[0];
+            let range = Extent::new(write.address, write.address + write.before.len() as u64);
+            prop_assert_eq!(start, range.start);
+            prop_assert_eq!(input.code.get(range), Some(&write.before[..]));
+            let from = (write.address - input.code.address) as usize;
+            bytes[from..from + write.after.len()].copy_from_slice(&write.after);
+            let image = Code::new(&bytes, input.code.address);
+            prop_assert_eq!(follow(&image, start, placed), Some(StubTo::Detour));
+        }
+        prop_assert!(theirs.writes[0].after.starts_with(shared));
+        // The neighbour's jump is what it was.
+        let image = Code::new(&bytes, input.code.address);
+        prop_assert_eq!(follow(&image, *other, &theirs), Some(StubTo::Detour));
+        // Only the site's own bytes, and unused ones behind it, change beside the neighbour's.
+        let own = input.flow.instruction_around(shape.site).unwrap();
+        let end = ours.writes[0].address + ours.writes[0].after.len() as u64;
+        prop_assert!(end <= own.end || own.end >= input.flow.extent().end && end <= *other);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
@@ -147,6 +186,7 @@ proptest! {
                 site,
                 targets: &targets,
                 padding_end: code.extent().end,
+                next: None,
                 forbidden: &forbidden,
                 shadow_stack,
                 int3: if breakpoints { Ok(()) } else { Err(Refusal::BreakpointsOff) },
@@ -164,6 +204,7 @@ proptest! {
                 }
             });
             let plain = choose(&input);
+            beside(&input, &mut placer.clone())?;
             let shape = match choose_placed(&input, &mut placer) {
                 Ok(shape) => shape,
                 Err(refused) => {
@@ -206,10 +247,17 @@ proptest! {
             // What is displaced can be relocated, and is exactly what stands
             // between the site and where the program goes on.
             if let (Some(first), Some(last)) = (shape.displaced.first(), shape.displaced.last()) {
-                prop_assert_eq!(first.ip(), shape.site);
+                prop_assert_eq!(first.ip(), covered.start);
                 prop_assert_eq!(last.next_ip(), shape.resume);
                 let sum: usize = shape.displaced.iter().map(|i| i.len()).sum();
-                prop_assert_eq!(sum as u64, shape.resume - shape.site);
+                prop_assert_eq!(sum as u64, shape.resume - covered.start);
+                prop_assert!(shape.displaced.iter().any(|i| i.ip() == shape.site));
+                prop_assert!(shape.tactic == Tactic::Region || first.ip() == shape.site);
+                let before = &shape.displaced[..shape.displaced.len() - 1];
+                prop_assert!(before.iter().all(|i| matches!(
+                    i.flow_control(),
+                    FlowControl::Next | FlowControl::ConditionalBranch
+                )));
                 let relocated = relocate(&shape.displaced, START + 0x10_0000);
                 prop_assert!(relocated.is_ok(), "{:?}", relocated);
                 let call = last.is_call_near() || last.is_call_near_indirect();

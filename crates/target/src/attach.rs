@@ -28,12 +28,14 @@ use crate::error::TargetError;
 use crate::gadgets;
 use crate::guards::Guards;
 use crate::memory::RemoteMemory;
+use crate::planner::Plan;
 use crate::process::{Process, Seccomp};
 use crate::recover;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
 use crate::survey::Survey;
 use crate::threads::Stopped;
+use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::{FAULTS, Geometry, State, header};
@@ -42,16 +44,43 @@ use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A site to be probed.
+/// An instruction before which something is done.
 #[derive(Debug, Clone)]
-pub struct Probe {
-    /// How it is reached.
-    pub shape: Shape,
-    /// What it does.
+pub struct Point {
+    /// Its address.
+    pub site: u64,
+    /// What is done.
     pub work: Vec<Work>,
     /// What is done when the function returns that is entered here: then the site is its
     /// entry, where the return address is on top of the stack, and that is replaced.
     pub returns: Vec<Work>,
+    /// As in [`Shape`].
+    pub at_entry: bool,
+    /// As in [`Shape`].
+    pub live: Live,
+}
+
+impl Point {
+    /// The site of a shape.
+    #[must_use]
+    pub fn of(shape: &Shape) -> Point {
+        Point {
+            site: shape.site,
+            work: Vec::new(),
+            returns: Vec::new(),
+            at_entry: shape.at_entry,
+            live: shape.live,
+        }
+    }
+}
+
+/// A site to be probed, or several that one jump leads away from.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    /// How it is reached.
+    pub shape: Shape,
+    /// The instructions of `shape` before which something is done, ascending.
+    pub points: Vec<Point>,
     /// The mapped extent of its object, run time.
     pub near: Range<u64>,
     /// The bytes of `shape.covered` that the plan was made for.
@@ -61,6 +90,57 @@ pub struct Probe {
     pub stand_in: bool,
     /// What has to be more than zero for the program to come there.
     pub counters: Vec<ReferenceCounter>,
+}
+
+impl Probe {
+    /// What was planned, in the object mapped at `near`, with nothing to do yet.
+    #[must_use]
+    pub fn new(plan: Plan, near: Range<u64>) -> Probe {
+        Probe {
+            points: vec![Point::of(&plan.shape)],
+            shape: plan.shape,
+            near,
+            before: plan.before,
+            stand_in: plan.breakpoint,
+            counters: Vec::new(),
+        }
+    }
+
+    /// The same with something to do at its site.
+    #[must_use]
+    pub fn with(mut self, work: Vec<Work>) -> Probe {
+        self.point(&Point::of(&self.shape)).work = work;
+        self
+    }
+
+    /// The point at the address of `like`, which is made like that if there is none yet.
+    pub fn point(&mut self, like: &Point) -> &mut Point {
+        let at = self.points.partition_point(|point| point.site < like.site);
+        if self
+            .points
+            .get(at)
+            .is_none_or(|point| point.site != like.site)
+        {
+            let new = Point {
+                work: Vec::new(),
+                returns: Vec::new(),
+                ..like.clone()
+            };
+            self.points.insert(at, new);
+        }
+        &mut self.points[at]
+    }
+
+    /// Whether calls are followed to their returns.
+    pub(crate) fn follows(&self) -> bool {
+        self.points.iter().any(|point| !point.returns.is_empty())
+    }
+
+    /// All that is done there, or when a function returns.
+    fn works(&self) -> impl Iterator<Item = &Work> {
+        let points = self.points.iter();
+        points.flat_map(|point| point.work.iter().chain(&point.returns))
+    }
 }
 
 /// Why a planned site was not probed after all.
@@ -96,6 +176,11 @@ pub enum SiteError {
         "fields in memory are read by a system call, and the program has a seccomp filter that may forbid it; registers can be recorded"
     )]
     Filtered,
+    /// The probe that it needs beside it is not there.
+    #[error(
+        "the probe right behind it, of whose jump this one's would be a part, cannot be put in: {0}"
+    )]
+    Neighbour(String),
     /// A stub cannot reach its detour.
     #[error("the detour is out of reach from where the bytes of the program lead the jump")]
     StubOutOfReach,
@@ -322,7 +407,7 @@ fn prepare_and_write(
     // Nor, if they are large, where arenas have to be.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
-    let follows = probes.iter().any(|p| !p.returns.is_empty());
+    let follows = probes.iter().any(Probe::follows);
     let region = match follows || !guarded.unwinders.is_empty() {
         true => Some(Region::create(&agent, process, &remote, &memory)?),
         false => None,

@@ -18,7 +18,7 @@
 //! Not found are calls whose number is a variable (`syscall(SYS_clone3, ...)`); the
 //! function by which Go makes children is known by its name.
 
-use crate::attach::Probe;
+use crate::attach::{Point, Probe};
 use crate::maps::PAGE_SIZE;
 use crate::object::{Object, Objects};
 use crate::planner::{Plan, Planner, is_c_library};
@@ -31,6 +31,7 @@ use capriole_plan::site::Tactic;
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,6 +65,8 @@ pub(crate) struct Guarded {
     pub guards: Vec<usize>,
     /// Those of them that answer unwinders.
     pub unwinders: Vec<usize>,
+    /// Where in its probe each guard stands.
+    points: HashMap<usize, Point>,
     /// Probes that were asked for and would change a guard's bytes.
     pub refused: Vec<usize>,
 }
@@ -73,9 +76,10 @@ impl Guarded {
     pub fn part(&self, probes: &mut Vec<Probe>) {
         probes.truncate(self.asked);
         for index in self.guards.iter().filter(|i| **i < self.asked) {
+            let work = &mut probes[*index].point(&self.points[index]).work;
             match self.unwinders.contains(index) {
-                true => probes[*index].work.pop(),
-                false => Some(probes[*index].work.remove(0)),
+                true => work.pop(),
+                false => Some(work.remove(0)),
             };
         }
     }
@@ -83,10 +87,13 @@ impl Guarded {
     /// Has those answer that are asked by unwinders, once it is known where the answer is.
     pub fn answer(&self, probes: &mut [Probe], region: Region) {
         for index in &self.unwinders {
-            probes[*index].work.push(Work::Help {
-                routine: region.entries().find_fde,
-                argument: 0,
-            });
+            probes[*index]
+                .point(&self.points[index])
+                .work
+                .push(Work::Help {
+                    routine: region.entries().find_fde,
+                    argument: 0,
+                });
         }
     }
 }
@@ -110,16 +117,14 @@ impl Guards {
                 .and_then(|function| Site::of_function(object, function)?.at(address));
             let plan = site.and_then(|site| planner.plan(&site).ok());
             match plan.filter(is_usable) {
-                Some(plan) => self.probes.push(Probe {
-                    shape: plan.shape,
-                    work: vec![Work::Unregister],
-                    returns: Vec::new(),
-                    near: object.range(),
-                    before: plan.before,
-                    // New threads have all signals blocked.
-                    stand_in: false,
-                    counters: Vec::new(),
-                }),
+                Some(plan) => {
+                    let guard = Probe::new(plan, object.range()).with(vec![Work::Unregister]);
+                    self.probes.push(Probe {
+                        // New threads have all signals blocked.
+                        stand_in: false,
+                        ..guard
+                    });
+                }
                 None => self.missing = true,
             }
         }
@@ -174,9 +179,11 @@ impl Guards {
             let same = |p: &Probe| {
                 p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
             };
+            let own = Point::of(&guard.shape);
             let index = match probes[..asked].iter().position(same) {
                 Some(index) => {
-                    probes[index].work.splice(0..0, guard.work.iter().cloned());
+                    let work = guard.points.iter().flat_map(|p| &p.work).cloned();
+                    probes[index].point(&own).work.splice(0..0, work);
                     index
                 }
                 None => {
@@ -184,6 +191,7 @@ impl Guards {
                     probes.len() - 1
                 }
             };
+            guarded.points.insert(index, own);
             guarded.guards.push(index);
             if unwinder {
                 guarded.unwinders.push(index);

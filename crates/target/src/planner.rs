@@ -1,11 +1,9 @@
 //! From resolved sites to plans: what the pure planner has to be given, gathered
 //! from the object and the process.
-//!
-//! Many sites are planned in two passes. First, on all processors, come the tactics
-//! whose jumps may lead anywhere, and which do not depend on other sites. Then, one
-//! by one, the few sites that are left get addresses for their stubs, and keep off
-//! the bytes of all others.
 
+mod together;
+
+use self::together::wants_placing;
 use crate::attach::breakpoints_allowed;
 use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
 use crate::object::{Object, ObjectKind};
@@ -15,11 +13,11 @@ use crate::survey::has_shadow_stack;
 use crate::symbols::display;
 use capriole_insn::{Extent, FunctionFlow, Hints};
 use capriole_plan::place::{Placer, Space};
-use capriole_plan::site::{Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_placed};
-use std::collections::HashMap;
+use capriole_plan::site::{
+    Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_from, choose_placed,
+};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Plans sites of one process, or of files by themselves.
 #[derive(Debug)]
@@ -72,8 +70,6 @@ pub(crate) const CLUSTER: u64 = 1 << 30;
 const DETOUR: u64 = 1024;
 /// Room for what detours share.
 const RESIDENT: u64 = 1 << 20;
-/// Functions that a processor plans before it asks for more.
-const PORTION: usize = 16;
 
 /// Whether an object is a C library or a dynamic loader.
 pub(crate) fn is_c_library(object: &Object) -> bool {
@@ -302,6 +298,51 @@ impl Planner {
         placer: Option<&mut Placer>,
         others: &[u64],
     ) -> Planned {
+        self.with_input(site, flow, others, |input, own| {
+            let explain = |refusals: &mut Vec<(Tactic, Refusal)>| {
+                for (_, refusal) in refusals {
+                    if let Refusal::Forbidden { range } = refusal
+                        && input.forbidden[own..].contains(range)
+                    {
+                        *refusal = Refusal::BytesInUse { at: range.start };
+                    }
+                }
+            };
+            let shape = match placer {
+                None => choose(input),
+                Some(placer) => choose_placed(input, placer),
+            };
+            let shape = match shape {
+                Ok(mut shape) => {
+                    explain(&mut shape.refusals);
+                    shape
+                }
+                Err(mut refused) => {
+                    explain(&mut refused.refusals);
+                    return Err(refused);
+                }
+            };
+            plan_of(site, input, shape)
+        })
+    }
+
+    /// Has a jump at `from` lead away from a site as well, see [`choose_from`].
+    fn plan_from(&self, site: &Site, flow: &FunctionFlow, from: u64) -> Planned {
+        self.with_input(site, flow, &[], |input, _| {
+            let shape = choose_from(input, from).map_err(refused)?;
+            plan_of(site, input, shape)
+        })
+    }
+
+    /// What is known about a site. The instructions at `others` have to stay where they are;
+    /// `then` is told how many extents must not change for other reasons.
+    fn with_input(
+        &self,
+        site: &Site,
+        flow: &FunctionFlow,
+        others: &[u64],
+        then: impl FnOnce(&SiteInput<'_>, usize) -> Planned,
+    ) -> Planned {
         let object = site.object.code().map_err(|_| damaged())?;
         let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
         let targets = object
@@ -320,194 +361,31 @@ impl Planner {
             site: site.address,
             targets,
             padding_end: object.padding_end(site.extent),
+            next: site.object.symbols().ok().and_then(|symbols| {
+                let next = site.object.link(site.extent.end);
+                let next = symbols.function_starting_at(next)?;
+                Some(site.object.run_time_extent(next.extent))
+            }),
             forbidden: &kept,
             shadow_stack: self.shadow_stack,
             int3: self.breakpoints_in(site),
             go: object.is_go(),
             split_part,
         };
-        let own = object.forbidden().len();
-        let explain = |refusals: &mut Vec<(Tactic, Refusal)>| {
-            for (_, refusal) in refusals {
-                if let Refusal::Forbidden { range } = refusal
-                    && kept[own..].contains(range)
-                {
-                    *refusal = Refusal::BytesInUse { at: range.start };
-                }
-            }
-        };
-        let shape = match placer {
-            None => choose(&input),
-            Some(placer) => choose_placed(&input, placer),
-        };
-        let shape = match shape {
-            Ok(mut shape) => {
-                explain(&mut shape.refusals);
-                shape
-            }
-            Err(mut refused) => {
-                explain(&mut refused.refusals);
-                return Err(refused);
-            }
-        };
-        // A breakpoint's shape covers one byte; more never hurts.
-        let end = shape.covered.end.max(shape.covered.start + 1);
-        let before = code
-            .get(Extent::new(shape.covered.start, end))
-            .ok_or_else(|| outside(site))?
-            .to_vec();
-        Ok(Plan {
-            shape,
-            before,
-            breakpoint: input.int3.is_ok(),
-        })
-    }
-
-    /// Plans many sites to be probed at the same time; in the order of the sites.
-    /// Sites at the same address get the same plan.
-    pub fn plan_all(&self, sites: &[&Site]) -> Vec<Planned> {
-        let Some(first) = sites.first() else {
-            return Vec::new();
-        };
-        // Objects are analysed once, on all processors by themselves.
-        for site in sites {
-            let _ = site.object.code();
-        }
-        let functions = by_function(sites);
-        let plans: Vec<OnceLock<Planned>> = sites.iter().map(|_| OnceLock::new()).collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            loop {
-                let from = next.fetch_add(PORTION, Ordering::Relaxed);
-                if from >= functions.len() {
-                    break;
-                }
-                for function in &functions[from..functions.len().min(from + PORTION)] {
-                    let flow = analyse(sites[function[0]]);
-                    for &index in function {
-                        let planned = |flow| self.plan_in(sites[index], flow, None, &[]);
-                        let plan = flow.as_ref().map_err(Clone::clone).and_then(planned);
-                        let _ = plans[index].set(plan);
-                    }
-                }
-            }
-        };
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        match functions.len() > 2 * PORTION && workers > 1 {
-            false => work(),
-            true => std::thread::scope(|scope| {
-                for _ in 0..workers {
-                    scope.spawn(work);
-                }
-            }),
-        }
-        let never = || refused(Refusal::TargetsUnknown("planning was cut short"));
-        let mut plans: Vec<Planned> = plans
-            .into_iter()
-            .map(|plan| plan.into_inner().unwrap_or_else(|| Err(never())))
-            .collect();
-        let mut wanted: Vec<u64> = sites.iter().map(|site| site.address).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let placer = self.placer_of(first, sites);
-        self.place_rest(sites, &functions, &mut plans, placer, &wanted);
-        plans
-    }
-
-    /// The second pass: sites that no free jump reaches, and those whose jump would cover
-    /// another of the sites, all of which are `wanted`.
-    fn place_rest(
-        &self,
-        sites: &[&Site],
-        functions: &[Vec<usize>],
-        plans: &mut [Planned],
-        mut placer: Placer,
-        wanted: &[u64],
-    ) {
-        let covers: Vec<bool> = plans.iter().map(|plan| covers_any(plan, wanted)).collect();
-        let is_left = |index: usize, plan: &Planned| covers[index] || wants_placing(plan);
-        // What the others change; and the instructions of those that are to come,
-        // so that none of them is made to give way.
-        let settled = plans.iter().enumerate();
-        let settled = settled.filter(|(index, plan)| !is_left(*index, plan));
-        for plan in settled.filter_map(|(_, plan)| plan.as_ref().ok()) {
-            let covered = plan.shape.covered;
-            placer.take(covered.start..covered.end);
-        }
-        let left = |index: &usize| is_left(*index, &plans[*index]);
-        let rest: Vec<&Vec<usize>> = functions.iter().filter(|f| f.iter().any(left)).collect();
-        for &index in rest.iter().copied().flatten().filter(|index| left(index)) {
-            placer.want(own_bytes(sites[index], &plans[index]));
-        }
-        let mut placed: HashMap<u64, usize> = HashMap::new();
-        for function in rest {
-            let Ok(flow) = analyse(sites[function[0]]) else {
-                continue;
-            };
-            for &index in function {
-                if !is_left(index, &plans[index]) {
-                    continue;
-                }
-                let site = sites[index];
-                let function = Extent::new(site.extent.start, site.extent.end + 1);
-                let others = match covers[index] {
-                    true => within(wanted, function),
-                    false => &[],
-                };
-                if let Some(same) = placed.get(&site.address) {
-                    plans[index] = plans[*same].clone();
-                    continue;
-                }
-                placer.give_back(own_bytes(site, &plans[index]));
-                let planned = self.plan_in(site, &flow, Some(&mut placer), others);
-                // Rather this one alone than the others alone.
-                if planned.is_ok() || !covers[index] {
-                    plans[index] = planned;
-                }
-                if let Ok(plan) = &plans[index] {
-                    let covered = plan.shape.covered;
-                    placer.take(covered.start..covered.end);
-                }
-                placed.insert(site.address, index);
-            }
-        }
+        then(&input, object.forbidden().len())
     }
 }
 
-/// Those of some ascending addresses that lie in `extent`.
-fn within(addresses: &[u64], extent: Extent) -> &[u64] {
-    let start = addresses.partition_point(|address| *address < extent.start);
-    let tail = &addresses[start..];
-    &tail[..tail.partition_point(|address| *address < extent.end)]
-}
-
-/// Whether a plan changes, or moves, an instruction at one of `wanted` behind its own.
-fn covers_any(plan: &Planned, wanted: &[u64]) -> bool {
-    plan.as_ref().is_ok_and(|plan| {
-        let covered = plan.shape.covered;
-        !within(wanted, Extent::new(plan.shape.site + 1, covered.end)).is_empty()
+/// A shape and the bytes that it covers.
+fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
+    // A breakpoint's shape covers one byte; more never hurts.
+    let end = shape.covered.end.max(shape.covered.start + 1);
+    let before = input.code.get(Extent::new(shape.covered.start, end));
+    Ok(Plan {
+        before: before.ok_or_else(|| outside(site))?.to_vec(),
+        shape,
+        breakpoint: input.int3.is_ok(),
     })
-}
-
-/// Whether a site was not reached by a tactic of the first pass, and could be.
-fn wants_placing(plan: &Planned) -> bool {
-    match plan {
-        Ok(plan) => plan.shape.tactic == Tactic::Int3,
-        // Reasons that hold for the site itself hold for every tactic.
-        Err(refused) => refused
-            .refusals
-            .iter()
-            .any(|(_, refusal)| Some(refusal) != refused.refusals.first().map(|(_, first)| first)),
-    }
-}
-
-/// The bytes of the instruction at a site.
-fn own_bytes(site: &Site, plan: &Planned) -> std::ops::Range<u64> {
-    let displaced = plan.as_ref().ok().and_then(|p| p.shape.displaced.first());
-    match displaced {
-        Some(instruction) => instruction.ip()..instruction.next_ip(),
-        None => site.address..site.address + 1,
-    }
 }
 
 fn damaged() -> Refused {
@@ -541,13 +419,4 @@ fn analyse(site: &Site) -> Result<FunctionFlow, Refused> {
         ..hints
     };
     FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
-}
-
-/// The indices of sites, function by function, each in the order of addresses.
-fn by_function(sites: &[&Site]) -> Vec<Vec<usize>> {
-    let key = |index: &usize| (sites[*index].extent, sites[*index].address);
-    let mut order: Vec<usize> = (0..sites.len()).collect();
-    order.sort_by_key(key);
-    let same = |a: &usize, b: &usize| sites[*a].extent == sites[*b].extent;
-    order.chunk_by(same).map(<[usize]>::to_vec).collect()
 }

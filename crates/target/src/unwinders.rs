@@ -194,12 +194,7 @@ fn probe(object: &Arc<Object>, extent: Extent, planner: &Planner) -> Result<Prob
         return Err(unprobed("not by one write".to_owned()));
     }
     Ok(Probe {
-        shape: plan.shape,
-        work: Vec::new(),
-        returns: Vec::new(),
-        counters: Vec::new(),
-        near: object.range(),
-        before: plan.before,
         stand_in: false,
+        ..Probe::new(plan, object.range())
     })
 }

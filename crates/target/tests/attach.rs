@@ -8,6 +8,7 @@ use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, attach};
 use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
+use capriole_target::planner::Plan;
 use capriole_target::process::Process;
 use iced_x86::Register;
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -140,6 +141,7 @@ impl Target {
             site: start,
             targets: &targets,
             padding_end: extent.end,
+            next: None,
             forbidden: &[],
             shadow_stack: false,
             int3: Ok(()),
@@ -148,15 +150,13 @@ impl Target {
         })
         .expect("a plan");
         let before = code.get(shape.covered).expect("bytes").to_vec();
-        Probe {
+        let plan = Plan {
             shape,
-            work: vec![Record::new(7, vec![Register::RDI, Register::RSI]).into()],
-            returns: Vec::new(),
-            near: first.start..last,
             before,
-            stand_in: false,
-            counters: Vec::new(),
-        }
+            breakpoint: false,
+        };
+        let record = Record::new(7, vec![Register::RDI, Register::RSI]);
+        Probe::new(plan, first.start..last).with(vec![record.into()])
     }
 
     fn finish(mut self) {

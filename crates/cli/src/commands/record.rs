@@ -66,9 +66,10 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Never use breakpoints; functions that need one are left out
+    /// Use breakpoints where no jump can be put; a program that runs into one while it
+    /// blocks SIGTRAP is killed
     #[arg(long)]
-    no_breakpoints: bool,
+    breakpoints: bool,
     /// Print what was recorded where as JSON, when it is over
     #[arg(long)]
     json: bool,
@@ -122,7 +123,7 @@ fn prepare(
     process: &Process,
     clock: Clock,
 ) -> anyhow::Result<(Probed, Recorder)> {
-    let breakpoints = !arguments.no_breakpoints;
+    let breakpoints = arguments.breakpoints;
     let purpose = (Purpose::Record, arguments.returns);
     let planned = Planned::new(process, events, breakpoints, purpose, |selected| {
         Ok(Selected::record_all(selected))

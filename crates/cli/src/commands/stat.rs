@@ -80,9 +80,10 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Never use breakpoints; functions that need one are left out
+    /// Use breakpoints where no jump can be put; a program that runs into one while it
+    /// blocks SIGTRAP is killed
     #[arg(long)]
-    no_breakpoints: bool,
+    breakpoints: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -200,7 +201,7 @@ fn attach(
         false => None,
     };
     let process = program.process();
-    let breakpoints = !arguments.no_breakpoints;
+    let breakpoints = arguments.breakpoints;
     let purpose = (Purpose::Count, arguments.returns);
     let mut tables = Tables::default();
     let mut kept = Vec::new();

@@ -104,21 +104,23 @@ impl Plans {
                 Ok(plan) if plan.shape.site != site.address => {
                     *plans.refused.entry("endbr64".to_owned()).or_default() += 1;
                 }
+                // It needs another one at the same time.
+                Ok(plan)
+                    if plan
+                        .shape
+                        .placed
+                        .as_ref()
+                        .is_some_and(|p| p.builds_on.is_some()) =>
+                {
+                    plans.rest.push(site.clone());
+                }
                 Ok(plan) if !wanted_tactic(plan.shape.tactic) => plans.rest.push(site.clone()),
                 Ok(plan) => {
                     let symbol = site.symbol.as_deref().unwrap_or("?");
                     plans.planned.push(Planned {
                         name: format!("{symbol}+{:#x}", site.offset),
                         key: (site.object.name(), site.link_address),
-                        probe: Probe {
-                            shape: plan.shape,
-                            work: Vec::new(),
-                            returns: Vec::new(),
-                            near: site.object.range(),
-                            before: plan.before,
-                            stand_in: plan.breakpoint,
-                            counters: Vec::new(),
-                        },
+                        probe: Probe::new(plan, site.object.range()),
                     });
                 }
                 Err(refused) => {
@@ -134,7 +136,8 @@ impl Plans {
         for (number, planned) in plans.planned.iter_mut().enumerate() {
             let fields = fields_of(number, planned.probe.shape.site);
             let event = number as u32;
-            planned.probe.work.push(Record::new(event, fields).into());
+            let work = &mut planned.probe.points[0].work;
+            work.push(Record::new(event, fields).into());
         }
         plans
     }
@@ -151,16 +154,22 @@ impl Plans {
     }
 
     /// Indices of all that is planned, in as few batches as there are probes that overlap
-    /// at one place.
+    /// at one place. Those that share a jump do not.
     pub fn batches(&self) -> Vec<Vec<usize>> {
         let mut batches: Vec<(BTreeMap<u64, u64>, Vec<usize>)> = Vec::new();
         for (index, planned) in self.planned.iter().enumerate() {
             let claims = claims(&planned.probe.shape);
+            let covered = planned.probe.shape.covered;
+            let is_joint = |taken: &BTreeMap<u64, u64>| {
+                let free = !planned.probe.shape.tactic.is_prescribed();
+                free && taken.get(&covered.start) == Some(&covered.end)
+            };
             let is_free = |taken: &BTreeMap<u64, u64>| {
-                claims.iter().all(|claim| {
-                    let before = taken.range(..claim.end).next_back();
-                    before.is_none_or(|(_, end)| *end <= claim.start)
-                })
+                is_joint(taken)
+                    || claims.iter().all(|claim| {
+                        let before = taken.range(..claim.end).next_back();
+                        before.is_none_or(|(_, end)| *end <= claim.start)
+                    })
             };
             // Not always the first: the batches are to be of about the same size.
             let from = index % batches.len().max(1);
@@ -184,10 +193,16 @@ impl Plans {
     }
 
     pub fn probes(&self, batch: &[usize]) -> Vec<Probe> {
-        batch
-            .iter()
-            .map(|i| self.planned[*i].probe.clone())
-            .collect()
+        let mut probes: BTreeMap<(u64, u64), Probe> = BTreeMap::new();
+        for planned in batch.iter().map(|i| &self.planned[*i].probe) {
+            let covered = planned.shape.covered;
+            let probe = probes.entry((covered.start, covered.end));
+            let probe = probe.or_insert_with(|| planned.clone());
+            for point in &planned.points {
+                probe.point(point).work.clone_from(&point.work);
+            }
+        }
+        probes.into_values().collect()
     }
 }
 

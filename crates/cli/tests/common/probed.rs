@@ -82,7 +82,8 @@ pub fn probed(
         Work::Record(r) => Some((r.event, record_size(r.fields.len()))),
         _ => None,
     };
-    let work = probes.iter().flat_map(|p| &p.work);
+    let points = probes.iter().flat_map(|p| &p.points);
+    let work = points.flat_map(|point| &point.work);
     let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();
     let memory = &attached.memory;
     let mut reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);

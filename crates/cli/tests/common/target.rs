@@ -10,7 +10,7 @@ use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::Tactic;
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Packet, Reader};
-use capriole_target::attach::{Attached, Probe, attach, breakpoints_allowed};
+use capriole_target::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
 use capriole_target::guards::Guards;
 use capriole_target::maps::Mapping;
 use capriole_target::object::Objects;
@@ -147,7 +147,8 @@ pub enum Reach {
     Breakpoint,
 }
 
-/// Probes of a process, each recording arguments 1 and 2 as event number "its place".
+/// Probes of a process, each recording arguments 1 and 2 as event number "its place" (if it is
+/// for one site).
 #[derive(Debug, Clone)]
 pub struct Probes {
     pub probes: Vec<Probe>,
@@ -177,15 +178,7 @@ impl Probes {
             let plan = plan.expect("a plan");
             let fields = vec![Register::RDI, Register::RSI];
             let record = Record::new(result.probes.len() as u32, fields);
-            let mut probe = Probe {
-                shape: plan.shape,
-                work: vec![record.into()],
-                returns: Vec::new(),
-                near: site.object.range(),
-                before: plan.before,
-                stand_in: plan.breakpoint,
-                counters: Vec::new(),
-            };
+            let mut probe = Probe::new(plan, site.object.range()).with(vec![record.into()]);
             if reach == Reach::Breakpoint {
                 by_breakpoint(&mut probe);
             }
@@ -193,6 +186,38 @@ impl Probes {
             result.names.push(site.symbol.clone().unwrap_or_default());
         }
         result
+    }
+
+    /// Those of sites that may share jumps, and without a breakpoint; the sites are events in
+    /// their own order.
+    pub fn joined(process: &Process, events: &[&str]) -> Probes {
+        let objects = Objects::of_process(process).expect("the objects");
+        let planner = Planner::of_process(process).with_breakpoints(false);
+        let specs = events
+            .iter()
+            .map(|text| EventSpec::parse(text).expect("an event"));
+        let sites = specs.flat_map(|spec| resolve(&objects, &spec).expect("functions"));
+        let sites: Vec<Site> = sites.collect();
+        let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
+        let mut probes: BTreeMap<u64, Probe> = BTreeMap::new();
+        for (event, (site, plan)) in (0..).zip(sites.iter().zip(plans)) {
+            let plan = plan.expect("a plan");
+            let record = Record::new(event, vec![Register::RDI, Register::RSI]);
+            let covered = plan.shape.covered;
+            let point = Point::of(&plan.shape);
+            let probe = probes
+                .entry(covered.start)
+                .or_insert_with(|| Probe::new(plan, site.object.range()));
+            assert_eq!(
+                probe.shape.covered, covered,
+                "they share a jump or are apart"
+            );
+            probe.point(&point).work.push(record.into());
+        }
+        Probes {
+            probes: probes.into_values().collect(),
+            names: sites.into_iter().filter_map(|site| site.symbol).collect(),
+        }
     }
 
     /// As [`Probes::of`], of those patterns that fit something that can be probed.
@@ -215,7 +240,7 @@ impl Probes {
         let mut keep = kept.iter();
         self.names.retain(|_| *keep.next().expect("as many"));
         for (number, probe) in self.probes.iter_mut().enumerate() {
-            if let Work::Record(record) = &mut probe.work[0] {
+            if let Work::Record(record) = &mut probe.points[0].work[0] {
                 record.event = number as u32;
             }
         }

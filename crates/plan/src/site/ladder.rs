@@ -7,6 +7,10 @@ use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 use super::{JUMP, Placed, Refusal, SiteInput};
 
+/// How far before a site the jump to its detour may stand, bytes. All instructions in
+/// between are run in the detour instead, and nobody may be inside when they change.
+const LEAD: u64 = 32;
+
 /// What one tactic covers.
 pub(super) struct Cover {
     pub(super) covered: Extent,
@@ -55,7 +59,8 @@ impl<'a> Ladder<'a> {
         })
     }
 
-    fn instruction(input: &SiteInput<'_>, site: u64) -> Result<Instruction, Refusal> {
+    /// The instruction at an address, if it may be patched.
+    pub(super) fn instruction(input: &SiteInput<'_>, site: u64) -> Result<Instruction, Refusal> {
         let flow = input.flow;
         let function = flow.extent();
         if !function.contains(site) {
@@ -207,18 +212,58 @@ impl<'a> Ladder<'a> {
     }
 
     pub(super) fn region(&self) -> Result<Cover, Refusal> {
+        let own = self.region_from(self.site);
+        own.or_else(|refusal| self.led_region().ok_or(refusal))
+    }
+
+    /// A jump over instructions before the site as well, as few as possible. It is as safe as
+    /// any other region: nothing may lead behind its first byte, so whatever comes to the site
+    /// has come by there, and the detour does the work between the copies.
+    ///
+    /// ```text
+    ///                 site
+    /// 48 83 c4 08 │ c3 │ 55 …      add $8,%rsp; ret │ the next function
+    /// e9 xx xx xx   xx │ 55 …      the detour adds, does the work, and returns
+    /// ```
+    fn led_region(&self) -> Option<Cover> {
+        self.flow_is_known().ok()?;
+        let mut from = self.site;
+        loop {
+            let before = self.input.flow.instruction_around(from.checked_sub(1)?)?;
+            if before.end != from || self.site - before.start > LEAD {
+                return None;
+            }
+            from = before.start;
+            let first = Self::instruction(self.input, from).ok()?;
+            let is_landmark = first.mnemonic() == Mnemonic::Endbr64;
+            if ends_flow(&first) || is_call(&first) || is_landmark {
+                return None;
+            }
+            if let Ok(cover) = self.region_from(from) {
+                return Some(cover);
+            }
+        }
+    }
+
+    /// A jump at `from` over several instructions, at least up to and with the site's.
+    pub(super) fn region_from(&self, from: u64) -> Result<Cover, Refusal> {
+        let function = self.input.flow.extent();
+        if self.site.wrapping_sub(from) > LEAD {
+            return Err(Refusal::OtherLength {
+                bytes: self.site.wrapping_sub(from),
+            });
+        }
         // Behind one instruction that never goes on, at the end of the function,
         // there is nothing to come to.
         let is_last =
-            ends_flow(&self.first) && self.first.next_ip() == self.input.flow.extent().end;
+            from == self.site && ends_flow(&self.first) && self.first.next_ip() == function.end;
         if !is_last {
             self.flow_is_known()?;
         }
-        let function = self.input.flow.extent();
         let mut displaced = Vec::new();
-        let mut end = self.site;
+        let mut end = from;
         let mut goes_on = true;
-        while goes_on && end < self.site + JUMP {
+        while goes_on && (end < from + JUMP || end <= self.site) {
             if end >= function.end {
                 return Err(Refusal::EndsTooSoon { at: end });
             }
@@ -229,7 +274,7 @@ impl<'a> Ladder<'a> {
                 .ok_or(Refusal::Undecodable { at: end })?;
             self.displaceable(&instruction)?;
             end = instruction.next_ip();
-            if is_call(&instruction) && end < self.site + JUMP {
+            if is_call(&instruction) && (end < from + JUMP || end <= self.site) {
                 return Err(Refusal::CallInside {
                     at: instruction.ip(),
                 });
@@ -237,20 +282,23 @@ impl<'a> Ladder<'a> {
             goes_on = !ends_flow(&instruction);
             displaced.push(instruction);
         }
-        let resume = end;
-        if end < self.site + JUMP {
-            end = self.padding(end)?;
+        if end <= self.site {
+            return Err(Refusal::EndsTooSoon { at: end });
         }
-        let covered = Extent::new(self.site, end);
+        let resume = end;
+        if end < from + JUMP {
+            end = self.padding(from, end)?;
+        }
+        let covered = Extent::new(from, end);
         self.nothing_inside(covered)?;
         Ok(Cover::free(covered, resume, displaced))
     }
 
-    /// The end of as much padding at `at` as the jump needs.
-    fn padding(&self, at: u64) -> Result<u64, Refusal> {
+    /// The end of as much padding at `at` as the jump at `from` needs.
+    fn padding(&self, from: u64, at: u64) -> Result<u64, Refusal> {
         let limit = self.input.padding_end.max(self.input.flow.extent().end);
         let mut end = at;
-        while end < self.site + JUMP {
+        while end < from + JUMP {
             match self.input.code.instruction_at(end, limit) {
                 // The first byte must be free of jumps, too: it is covered.
                 Some(padding) if is_padding(&padding) => end = padding.next_ip(),
@@ -261,8 +309,8 @@ impl<'a> Ladder<'a> {
     }
 
     pub(super) fn int3(&self) -> Result<Cover, Refusal> {
-        self.input.int3?;
         self.displaceable(&self.first)?;
+        self.input.int3?;
         let covered = Extent::new(self.site, self.site + 1);
         Ok(Cover::free(covered, self.first.next_ip(), vec![self.first]))
     }

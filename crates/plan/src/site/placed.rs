@@ -18,6 +18,9 @@ pub struct Placed {
     /// The neighbours whose bytes change too: a copy of each, which goes on behind
     /// it, is what [`StubTo::Evicted`] leads to.
     pub evicted: Vec<Instruction>,
+    /// Where the jump of another site stands, of which these first bytes are a part of this
+    /// one's displacement: it has to be written before, and taken back after.
+    pub builds_on: Option<(u64, Vec<u8>)>,
     /// Covered instructions whose first byte becomes a breakpoint: whoever runs
     /// into it goes on at their copies in the detour.
     pub traps: Vec<u64>,

@@ -17,251 +17,31 @@
 //! leads there, known or not, finds it. No address inside an instruction can be
 //! in use, so threads need not be moved and no saved address matters.
 
+mod cells;
+
 use std::ops::Range;
 
+use capriole_insn::Extent;
 use capriole_insn::decode::is_nop;
-use capriole_insn::{Code, Extent};
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
+use self::cells::{Cells, Jump, TRIES};
 use super::ladder::{Cover, Ladder, ends_flow, is_call};
-use super::{JUMP, Placed, Refusal, Stub, StubTo, Write};
-use crate::place::{Mask, Placer, Slot};
+use super::{JUMP, Placed, Refusal, Stub, StubTo};
+use crate::place::{Placer, Slot};
 
-/// `jmp rel32` and `jmp rel8`.
-const NEAR_JUMP: u8 = 0xe9;
+/// `jmp rel8`.
 const SHORT_JUMP: u8 = 0xeb;
 const INT3: u8 = 0xcc;
 /// Prefixes without effect on a jump (Intel SDM vol. 2, 2.1.1 and 2.2.1): segment
 /// overrides, and REX, which has to stand before the opcode.
 const SEGMENTS: [u8; 4] = [0x2e, 0x3e, 0x26, 0x36];
 const REX: Range<u8> = 0x40..0x50;
-/// Addresses that are tried for the first of two jumps that share bytes.
-const TRIES: usize = 48;
 /// Neighbours in a row that are made to give way for one site.
 const CHAIN: usize = 3;
 /// Addresses that are tried in all for a chain of jumps.
 const CHAIN_TRIES: usize = 2000;
 const PAGE: u64 = 4096;
-
-/// A jump to be written: prefixes, opcode, displacement.
-#[derive(Clone, Copy, Debug)]
-struct Jump {
-    at: u64,
-    prefixes: [u8; 3],
-    count: usize,
-}
-
-impl Jump {
-    fn plain(at: u64) -> Self {
-        Self::with(at, &[])
-    }
-
-    fn with(at: u64, prefixes: &[u8]) -> Self {
-        let mut jump = Self {
-            at,
-            prefixes: [0; 3],
-            count: prefixes.len(),
-        };
-        jump.prefixes[..prefixes.len()].copy_from_slice(prefixes);
-        jump
-    }
-
-    /// With every number of prefixes that leaves the opcode in the first `len`
-    /// bytes.
-    fn forms(at: u64, len: u64) -> impl Iterator<Item = Self> {
-        let prefixes: [&[u8]; 4] = [&[], &[0x48], &[0x2e, 0x48], &[0x2e, 0x2e, 0x48]];
-        (0..len.min(4)).map(move |count| Self::with(at, prefixes[count as usize]))
-    }
-
-    fn opcode(&self) -> u64 {
-        self.at + self.count as u64
-    }
-
-    fn displacement(&self) -> u64 {
-        self.opcode() + 1
-    }
-
-    fn end(&self) -> u64 {
-        self.opcode() + JUMP
-    }
-}
-
-/// The bytes around a site: which may change, and what they become.
-#[derive(Clone)]
-struct Cells<'a> {
-    code: &'a Code<'a>,
-    /// What may change.
-    own: Vec<Range<u64>>,
-    changed: Vec<(u64, u8)>,
-    /// Bytes that stay and are part of a displacement.
-    shared: Vec<u64>,
-}
-
-impl<'a> Cells<'a> {
-    fn new(code: &'a Code<'a>, own: Vec<Range<u64>>) -> Self {
-        Self {
-            code,
-            own,
-            changed: Vec::new(),
-            shared: Vec::new(),
-        }
-    }
-
-    fn changed(&self, at: u64) -> Option<u8> {
-        let found = self.changed.iter().find(|(address, _)| *address == at);
-        found.map(|(_, byte)| *byte)
-    }
-
-    fn is_own(&self, at: u64) -> bool {
-        self.own.iter().any(|range| range.contains(&at))
-    }
-
-    /// Makes a byte what it has to be; false if it is something else and stays.
-    fn set(&mut self, at: u64, byte: u8) -> bool {
-        match self.changed(at) {
-            Some(is) => return is == byte,
-            None if self.is_own(at) => self.changed.push((at, byte)),
-            None => {
-                if self.code.byte(at) != Some(byte) {
-                    return false;
-                }
-                self.shared.push(at);
-            }
-        }
-        true
-    }
-
-    fn set_opcode(&mut self, jump: &Jump) -> bool {
-        let prefixes = (jump.at..).zip(jump.prefixes).take(jump.count);
-        for (at, byte) in prefixes {
-            if !self.set(at, byte) {
-                return false;
-            }
-        }
-        self.set(jump.opcode(), NEAR_JUMP)
-    }
-
-    fn set_target(&mut self, jump: &Jump, target: u64) -> bool {
-        let displacement = target.wrapping_sub(jump.end()) as u32;
-        let bytes = displacement.to_le_bytes();
-        (jump.displacement()..)
-            .zip(bytes)
-            .all(|(at, byte)| self.set(at, byte))
-    }
-
-    /// The form of a jump's displacement, or the byte that another probe changes.
-    fn mask(&self, jump: &Jump, placer: &Placer) -> Result<Mask, Refusal> {
-        let mut bytes = [None; 4];
-        for (at, byte) in (jump.displacement()..).zip(&mut bytes) {
-            *byte = match self.changed(at) {
-                Some(is) => Some(is),
-                None if self.is_own(at) => None,
-                None if placer.is_taken(at) => return Err(Refusal::BytesInUse { at }),
-                None => Some(self.code.byte(at).ok_or(Refusal::NoStubAddress)?),
-            };
-        }
-        Ok(Mask::new(bytes))
-    }
-
-    /// Leads a jump to a stub.
-    fn lead(&mut self, jump: &Jump, placer: &Placer) -> Result<Slot, Refusal> {
-        if !self.set_opcode(jump) {
-            return Err(Refusal::NoStubAddress);
-        }
-        let mask = self.mask(jump, placer)?;
-        let found = placer.candidates(jump.end(), mask, 1);
-        let slot = *found.first().ok_or(Refusal::NoStubAddress)?;
-        match self.set_target(jump, slot.address) {
-            true => Ok(slot),
-            false => Err(Refusal::NoStubAddress),
-        }
-    }
-
-    /// Leads two jumps that may share bytes to two stubs.
-    fn lead_both(&mut self, jumps: [&Jump; 2], placer: &mut Placer) -> Result<[Slot; 2], Refusal> {
-        if !jumps.iter().all(|jump| self.set_opcode(jump)) {
-            return Err(Refusal::NoStubAddress);
-        }
-        let mask = self.mask(jumps[0], placer)?;
-        for first in placer.candidates(jumps[0].end(), mask, TRIES) {
-            let mut tried = self.clone();
-            if !tried.set_target(jumps[0], first.address) {
-                continue;
-            }
-            placer.reserve(first);
-            let second = tried.lead(jumps[1], placer);
-            placer.release(first);
-            if let Ok(second) = second {
-                *self = tried;
-                return Ok([first, second]);
-            }
-        }
-        Err(Refusal::NoStubAddress)
-    }
-
-    /// What changes of one instruction.
-    fn write(&self, own: Range<u64>) -> Option<Write> {
-        let inside = || self.changed.iter().filter(|(at, _)| own.contains(at));
-        let start = inside().map(|(at, _)| *at).min()?;
-        let end = inside().map(|(at, _)| *at).max()? + 1;
-        let before = self.code.get(Extent::new(start, end))?.to_vec();
-        let after = (start..end)
-            .zip(&before)
-            .map(|(at, is)| self.changed(at).unwrap_or(*is))
-            .collect();
-        Some(Write {
-            address: start,
-            before,
-            after,
-        })
-    }
-
-    /// Puts it together, and has the placer hold it.
-    fn place(
-        self,
-        placer: &mut Placer,
-        order: &[Range<u64>],
-        stubs: &[(Slot, StubTo)],
-        evicted: Vec<Instruction>,
-        traps: Vec<u64>,
-    ) -> Result<Placed, Refusal> {
-        let writes = order.iter().filter_map(|own| self.write(own.clone()));
-        let writes: Vec<Write> = writes.collect();
-        // All that has to be there before, as stretches of the original bytes.
-        let mut relied: Vec<u64> = self.own.iter().cloned().flatten().collect();
-        relied.extend(&self.shared);
-        relied.sort_unstable();
-        relied.dedup();
-        let mut relies_on: Vec<(u64, Vec<u8>)> = Vec::new();
-        for at in relied {
-            let byte = self.code.byte(at).ok_or(Refusal::NoStubAddress)?;
-            match relies_on.last_mut() {
-                Some((start, bytes)) if *start + bytes.len() as u64 == at => bytes.push(byte),
-                _ => relies_on.push((at, vec![byte])),
-            }
-        }
-        for own in &self.own {
-            placer.take(own.clone());
-        }
-        placer.pin(self.shared.iter().copied());
-        stubs.iter().for_each(|(slot, _)| placer.reserve(*slot));
-        let stubs = stubs
-            .iter()
-            .map(|(slot, to)| Stub {
-                address: slot.address,
-                size: slot.size,
-                to: *to,
-            })
-            .collect();
-        Ok(Placed {
-            writes,
-            relies_on,
-            stubs,
-            evicted,
-            traps,
-        })
-    }
-}
 
 fn bytes_of(instruction: &Instruction) -> Range<u64> {
     instruction.ip()..instruction.next_ip()
@@ -365,6 +145,118 @@ impl Ladder<'_> {
         }
     }
 
+    /// A jump of which the displacement is, from the byte at `neighbour` on, the jump of
+    /// another site there, which may lead anywhere: that one is given a stub, so that its
+    /// displacement can be chosen.
+    ///
+    /// ```text
+    /// c3 │ 55 48 89 e5 41 57       ret │ push; mov; push, another site
+    /// c3 │ e9 xx xx xx yy 57       first the neighbour, to its stub at .. + yyxxxxxx
+    /// e9 │ e9 xx xx xx yy 57       then the site, to its stub at .. + xxxxxxe9
+    /// ```
+    ///
+    /// Each of the two instructions still begins where it began, with a jump. What is the
+    /// neighbour's is returned beside the site's own.
+    ///
+    /// The jump stands at `from`. If that is before the site, it is over all instructions up to
+    /// the neighbour: a region that is short of room.
+    pub(super) fn before(
+        &self,
+        from: u64,
+        neighbour: u64,
+        placer: &mut Placer,
+    ) -> Result<(Cover, Placed), Refusal> {
+        let displaced = self.up_to(from, neighbour, placer)?;
+        let last = displaced.last().unwrap_or(&self.first);
+        let end = last.next_ip();
+        let other = neighbour..neighbour + JUMP;
+        if !(end..from + JUMP).contains(&neighbour) {
+            return Err(Refusal::NoNeighbour);
+        }
+        let room = from..self.room(last, placer).end.min(neighbour);
+        let mut refusal = Refusal::NoStubAddress;
+        for jump in Jump::forms(from, end - from) {
+            if jump.end() <= neighbour {
+                continue;
+            }
+            let mut cells = self.cells(vec![room.clone(), other.clone()]);
+            let [stub, others] = match cells.lead_both([&jump, &Jump::plain(neighbour)], placer) {
+                Ok(slots) => slots,
+                Err(why) => {
+                    refusal = why;
+                    continue;
+                }
+            };
+            let placed = |own: &Range<u64>, slot: Slot, relied: Vec<u64>| {
+                Ok::<Placed, Refusal>(Placed {
+                    writes: cells.write(own.clone()).into_iter().collect(),
+                    relies_on: cells.relied(own.clone().chain(relied))?,
+                    stubs: vec![Stub {
+                        address: slot.address,
+                        size: slot.size,
+                        to: StubTo::Detour,
+                    }],
+                    evicted: Vec::new(),
+                    builds_on: None,
+                    traps: Vec::new(),
+                })
+            };
+            let theirs = placed(&other, others, Vec::new())?;
+            let first = theirs.writes.first().ok_or(Refusal::NoNeighbour)?;
+            let mut shared = first.after.clone();
+            shared.truncate((jump.end() - neighbour) as usize);
+            let ours = Placed {
+                builds_on: Some((neighbour, shared)),
+                ..placed(&room, stub, cells.shared.clone())?
+            };
+            placer.take(room);
+            placer.take(other);
+            placer.pin(cells.shared.iter().copied());
+            placer.reserve(stub);
+            placer.reserve(others);
+            let cover = Cover {
+                covered: Extent::new(from, end),
+                resume: end,
+                displaced,
+                placed: Some(ours),
+            };
+            return Ok((cover, theirs));
+        }
+        Err(refusal)
+    }
+
+    /// The site's instruction, or if `from` is before it, all from there up to `end`, of which
+    /// the site's is one; they can be replaced by a jump as if they were one.
+    fn up_to(&self, from: u64, end: u64, placer: &Placer) -> Result<Vec<Instruction>, Refusal> {
+        if from == self.site {
+            self.replaceable(&self.first, placer)?;
+            return Ok(vec![self.first]);
+        }
+        self.flow_is_known()?;
+        let function = self.input.flow.extent();
+        let mut displaced: Vec<Instruction> = Vec::new();
+        let mut at = from;
+        while at < end && displaced.last().is_none_or(runs_on) {
+            let known = self.input.code.instruction_at(at, function.end);
+            let instruction = known.ok_or(Refusal::EndsTooSoon { at })?;
+            self.displaceable(&instruction)?;
+            if is_call(&instruction) {
+                return Err(Refusal::CallInside { at });
+            }
+            let mut bytes = bytes_of(&instruction);
+            at = bytes.end;
+            if let Some(at) = bytes.find(|at| placer.is_claimed(*at..*at + 1)) {
+                return Err(Refusal::BytesInUse { at });
+            }
+            displaced.push(instruction);
+        }
+        if !displaced.iter().any(|i| i.ip() == self.site) {
+            return Err(Refusal::EndsTooSoon { at });
+        }
+        self.nothing_inside(Extent::new(from, at))?;
+        Ok(displaced)
+    }
+
     pub(super) fn evicted(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         let bytes = self.first.len() as u64;
         if bytes >= JUMP {
@@ -392,12 +284,19 @@ impl Ladder<'_> {
     /// known to be one, that nobody else uses, and that is not the site.
     fn neighbour(&self, at: u64, placer: &Placer) -> Result<Instruction, Refusal> {
         let flow = self.input.flow;
-        let is_known = flow.is_boundary(at)
-            && at != self.site
-            && (flow.is_straight_from_start(at) || flow.is_reached(at) && flow.overlap().is_none());
         let function = flow.extent();
-        let found = self.input.code.instruction_at(at, function.end);
-        let instruction = found.filter(|_| is_known).ok_or(Refusal::NoNeighbour)?;
+        let found = match self.input.next {
+            Some(next) if next.contains(at) => self.straight_in(next, at),
+            _ => {
+                let is_known = flow.is_boundary(at)
+                    && at != self.site
+                    && (flow.is_straight_from_start(at)
+                        || flow.is_reached(at) && flow.overlap().is_none());
+                let found = self.input.code.instruction_at(at, function.end);
+                found.filter(|_| is_known)
+            }
+        };
+        let instruction = found.ok_or(Refusal::NoNeighbour)?;
         let is_ours_to_change = !matches!(
             instruction.mnemonic(),
             Mnemonic::Int3 | Mnemonic::Endbr64 | Mnemonic::INVALID
@@ -407,6 +306,21 @@ impl Ladder<'_> {
         }
         self.replaceable(&instruction, placer)?;
         Ok(instruction)
+    }
+
+    /// The instruction of another function to which control comes straight from its start.
+    fn straight_in(&self, function: Extent, at: u64) -> Option<Instruction> {
+        let mut found = self
+            .input
+            .code
+            .instruction_at(function.start, function.end)?;
+        while found.ip() < at && runs_on(&found) {
+            found = self
+                .input
+                .code
+                .instruction_at(found.next_ip(), function.end)?;
+        }
+        (found.ip() == at).then_some(found)
     }
 
     /// The bytes that may change where `instruction` stands: its own, and unused

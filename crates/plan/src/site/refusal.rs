@@ -70,6 +70,11 @@ pub enum Refusal {
         /// The first such byte.
         at: u64,
     },
+    /// The jump that leads away before another site nearby serves this one as well.
+    SharedJump {
+        /// Where it is.
+        at: u64,
+    },
     /// No instruction or unused bytes in reach of a short jump could make room.
     NoNeighbour,
     /// The bytes lie in two pages, and there is no order of writing them in which
@@ -191,6 +196,7 @@ impl Refusal {
             Self::OtherLength { .. } => "other-length",
             Self::NoStubAddress => "no-stub-address",
             Self::BytesInUse { .. } => "bytes-in-use",
+            Self::SharedJump { .. } => "shared-jump",
             Self::NoNeighbour => "no-neighbour",
             Self::PageBoundary { .. } => "page-boundary",
             Self::NotRelocatable(_) => "not-relocatable",
@@ -265,6 +271,12 @@ impl fmt::Display for Refusal {
                     "another probe changes the byte at {at:#x} or relies on it"
                 )
             }
+            Self::SharedJump { at } => {
+                write!(
+                    f,
+                    "the jump at {at:#x}, before another site, leads here as well"
+                )
+            }
             Self::NoNeighbour => {
                 f.write_str("no instruction or unused bytes nearby could make room for the jump")
             }
@@ -306,7 +318,7 @@ impl fmt::Display for Refusal {
             Self::BreakpointPresent { at } => {
                 write!(f, "there is a breakpoint already at {at:#x}")
             }
-            Self::BreakpointsOff => f.write_str("breakpoints were not allowed"),
+            Self::BreakpointsOff => f.write_str("breakpoints are used only with `--breakpoints`"),
             Self::TrapHandled => f.write_str("the program handles SIGTRAP itself"),
             Self::TrapBlocked { tid } => write!(f, "thread {tid} blocks SIGTRAP"),
             Self::TrapUnusable(why) => write!(f, "breakpoints cannot be used: {why}"),

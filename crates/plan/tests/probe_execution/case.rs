@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
-use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Work};
+use capriole_plan::detour::{Chain, Compiler, Filter, Point, Record, Request, Work};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Shape, SiteInput, Tactic, choose, choose_placed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
@@ -62,7 +62,9 @@ struct Probe {
     /// Where the image begins.
     address: u64,
     image: Vec<u8>,
-    detour: Detour,
+    detour: Chain,
+    /// Where its work begins.
+    begins: u64,
     patch: Patch,
     /// The bytes of the text before the patch, in the order of its writes.
     before: Vec<(u64, Vec<u8>)>,
@@ -161,6 +163,7 @@ impl<'a> Prover<'a> {
             site,
             targets: &self.object.targets,
             padding_end: self.object.padding_end(&function.extent),
+            next: None,
             forbidden: &[],
             shadow_stack: false,
             int3: Ok(()),
@@ -229,7 +232,7 @@ impl<'a> Prover<'a> {
         let address = DETOURS + 32 * random.below(64) as u64;
         let request = Request {
             work: &work,
-            displaced: &shape.displaced,
+            displaced: &[],
             resume: shape.resume,
             red_zone: !shape.at_entry,
             live: shape.live,
@@ -239,12 +242,31 @@ impl<'a> Prover<'a> {
         for other in 0..random.below(3) as u32 {
             let request = Request {
                 work: &elsewhere(&work, other),
-                displaced: &[],
                 ..request
             };
             compiler.compile(&request).map_err(no_detour)?;
         }
-        let detour = compiler.compile(&request).map_err(no_detour)?;
+        let own = Point {
+            site: shape.site,
+            work: &work,
+            red_zone: !shape.at_entry,
+            live: shape.live,
+        };
+        let mut points = vec![own];
+        // Others of the region that have nothing to do.
+        let others = shape.displaced.iter().filter(|i| i.ip() != shape.site);
+        points.extend(others.filter(|_| random.below(4) == 0).map(|other| Point {
+            site: other.ip(),
+            work: &[],
+            ..own
+        }));
+        points.sort_by_key(|point| point.site);
+        let detour = compiler.compile_chain(&points, &shape.displaced, shape.resume);
+        let detour = detour.map_err(no_detour)?;
+        let begins = match shape.site == shape.covered.start {
+            true => detour.entry(),
+            false => detour.goes_on(shape.site).expect("a point"),
+        };
         let Some(patch) = patch::patch(&shape, &detour, &mut compiler) else {
             return Ok(None);
         };
@@ -279,6 +301,7 @@ impl<'a> Prover<'a> {
             address,
             image,
             detour,
+            begins,
             patch,
         }))
     }
@@ -316,7 +339,7 @@ impl<'a> Prover<'a> {
         let shape = &probe.shape;
         let mut start = start_address(function, shape.site, random);
         if shape.covered.contains(start) && !probe.patch.patched.contains(&start) {
-            start = shape.site; // no thread is left behind a jump
+            start = shape.covered.start; // no thread is left behind a jump
         }
         let original_program = self.program(function, probe, start, random);
         let original = self.run(original_program.clone(), None);
@@ -329,7 +352,9 @@ impl<'a> Prover<'a> {
         let arena_end = memory::ARENA + memory::ARENA_SIZE as u64;
         generated.push(Extent::new(memory::ARENA, arena_end));
         // The copies, or the way back if there are none.
-        let detour = &probe.detour;
+        let mut parts = probe.detour.parts.iter();
+        let detour = parts.find(|part| part.entry == probe.begins);
+        let detour = detour.expect("a part with the work");
         let way_back = detour.address + detour.size as u64 - 5;
         let landing = detour.copies.first().map_or(way_back, |(_, copy)| *copy);
         // Now and then through the recording, too: each step aborts its restartable
@@ -337,6 +362,10 @@ impl<'a> Prover<'a> {
         let landing = (landing, self.memory.writable_arena(landing));
         let probed_program = Program {
             landing: (random.below(8) > 0).then_some(landing),
+            site: match shape.site == shape.covered.start {
+                true => shape.site,
+                false => probe.begins,
+            },
             silent: Vec::new(),
             patched: probe.patch.patched.clone(),
             copies: probe.patch.copies.clone(),
@@ -698,10 +727,11 @@ fn start_address(function: &Function, site: u64, random: &mut Random) -> u64 {
 
 /// Makes the shape that of a breakpoint, if its first instruction can be displaced.
 fn as_breakpoint(shape: &mut Shape) {
-    if shape.displaced.is_empty() || relocatable(&shape.displaced[0]).is_err() {
+    let at_site = shape.displaced.iter().find(|i| i.ip() == shape.site);
+    let Some(instruction) = at_site.copied().filter(|i| relocatable(i).is_ok()) else {
         return;
-    }
-    shape.displaced.truncate(1);
+    };
+    shape.displaced = vec![instruction];
     shape.placed = None;
     shape.tactic = Tactic::Int3;
     shape.covered = Extent::new(shape.site, shape.site + 1);
@@ -905,7 +935,9 @@ fn describe(
         .get(Extent::new(from, function.extent.end))
         .unwrap_or(&[]);
     list("around the site", bytes, from, 40);
-    let hot = (probe.detour.entry - probe.address) as usize;
-    list("detour", &probe.image[hot..], probe.detour.entry, 80);
+    for part in &probe.detour.parts {
+        let hot = (part.entry - probe.address) as usize;
+        list("detour", &probe.image[hot..], part.entry, 80);
+    }
     text
 }

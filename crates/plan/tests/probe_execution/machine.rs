@@ -91,6 +91,8 @@ pub struct Program {
     pub start: Step,
     pub stepped: bool,
     pub function: Vec<Extent>,
+    /// Where the run arrives at the site: there, or in a detour that has run what is before
+    /// it already.
     pub site: u64,
     /// A `rep` instruction stands at the site: it arrives there once for all
     /// rounds.
@@ -311,13 +313,15 @@ impl Machine {
         let in_any = |ranges: &[Extent]| ranges.iter().any(|range| range.contains(at));
         let patched = p.patched.contains(&at);
         let silent = in_any(&p.silent);
-        let original = match p.copies.iter().find(|(copy, _)| *copy == at) {
-            _ if patched => Some(at),
-            Some((_, original)) => Some(*original),
-            None if in_any(&p.generated) => return,
-            None => in_any(&p.function).then_some(at),
+        let (original, between) = match p.copies.iter().find(|(copy, _)| *copy == at) {
+            _ if patched => (Some(at), false),
+            Some((_, original)) => (Some(*original), false),
+            None => (in_any(&p.function).then_some(at), in_any(&p.generated)),
         };
-        let Some(original) = original else {
+        if between && at != p.site {
+            return;
+        }
+        let Some(original) = original.or(between.then_some(at)) else {
             return self.leave(frame, at);
         };
         let again = p.repeats && self.steps.last().is_some_and(|last| last.address == at);
@@ -334,7 +338,7 @@ impl Machine {
                 super::memory::scribble_below(step.gprs[4], spared, noise);
             }
         }
-        if patched || silent {
+        if patched || silent || between {
             return;
         }
         step.address = original;

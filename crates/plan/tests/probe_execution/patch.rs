@@ -2,7 +2,7 @@
 //! to forward.
 
 use capriole_insn::Extent;
-use capriole_plan::detour::{Compiler, Detour};
+use capriole_plan::detour::{Chain, Compiler};
 use capriole_plan::site::{Shape, StubTo, Tactic};
 
 /// All that has to be done for a probe, and what has to be known to follow it.
@@ -33,19 +33,20 @@ fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
 /// What leads from the site of `shape` to `detour`. Copies of evicted instructions
 /// come to the image of `compiler`, from which the detour is. `None` if something is
 /// out of reach.
-pub fn patch(shape: &Shape, detour: &Detour, compiler: &mut Compiler) -> Option<Patch> {
-    let site = shape.site;
+pub fn patch(shape: &Shape, detour: &Chain, compiler: &mut Compiler) -> Option<Patch> {
+    let site = shape.covered.start;
+    let copies = || detour.parts.iter().flat_map(|part| &part.copies);
     let mut patch = Patch {
         patched: vec![site],
-        copies: detour.copies.iter().map(|&(old, new)| (new, old)).collect(),
+        copies: copies().map(|&(old, new)| (new, old)).collect(),
         ..Patch::default()
     };
     let Some(placed) = &shape.placed else {
         if shape.tactic == Tactic::Int3 {
             patch.writes.push((site, vec![0xcc]));
-            patch.traps.push((site, detour.entry));
+            patch.traps.push((site, detour.entry()));
         } else {
-            patch.writes.push((site, jump(site, detour.entry)?));
+            patch.writes.push((site, jump(site, detour.entry())?));
         }
         return Some(patch);
     };
@@ -63,7 +64,7 @@ pub fn patch(shape: &Shape, detour: &Detour, compiler: &mut Compiler) -> Option<
     }
     for stub in &placed.stubs {
         let to = match stub.to {
-            StubTo::Detour => detour.entry,
+            StubTo::Detour => detour.entry(),
             StubTo::Evicted(index) => evicted[index],
         };
         let bytes = stub.bytes(to)?;
@@ -71,9 +72,8 @@ pub fn patch(shape: &Shape, detour: &Detour, compiler: &mut Compiler) -> Option<
         patch.stubs.push((stub.address, bytes));
     }
     for &trap in &placed.traps {
-        let copy = detour.copies.iter().find(|(old, _)| *old == trap);
-        let (_, copy) = copy.expect("a trap without a copy");
-        patch.traps.push((trap, *copy));
+        let copy = detour.goes_on(trap).expect("a trap without a copy");
+        patch.traps.push((trap, copy));
         patch.patched.push(trap);
     }
     Some(patch)

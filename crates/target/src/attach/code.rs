@@ -1,7 +1,7 @@
 //! The code of a session: arenas with the resident and the detours, the stubs, the
 //! table of breakpoints.
 
-use super::{Probe, SiteError, counters};
+use super::{Point, Probe, SiteError, counters};
 use crate::counter::{self, Reference};
 use crate::error::TargetError;
 use crate::guards::Guarded;
@@ -14,8 +14,10 @@ use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::survey::Survey;
 use capriole_insn::liveness::Live;
-use capriole_plan::detour::{Compiler, Counters, Detour, Frames, Request, Runtime, Work, room};
-use capriole_plan::site::{Placed, StubTo, Tactic};
+use capriole_plan::detour::{
+    self, Chain, Compiler, Counters, Frames, Request, Runtime, Work, room,
+};
+use capriole_plan::site::{JUMP, Placed, StubTo, Tactic};
 use capriole_resident as resident;
 use capriole_ring::layout::{FAULTS, header, journal};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
@@ -77,11 +79,20 @@ fn placed(probe: &Probe) -> impl Iterator<Item = &Placed> {
 
 fn room_of(probe: &Probe) -> u64 {
     let copies: usize = placed(probe).map(|p| p.evicted.len()).sum();
-    let returns = match probe.returns.is_empty() {
-        true => 0,
-        false => room(&probe.returns) + RETURN_ROOM,
+    let of = |point: &Point| {
+        let returns = match point.returns.is_empty() {
+            true => 0,
+            false => room(&point.returns) + RETURN_ROOM,
+        };
+        room(&point.work) + returns
     };
-    room(&probe.work) + COPY_ROOM * copies as u64 + returns
+    let points: u64 = probe.points.iter().map(of).sum();
+    let lead = probe
+        .points
+        .first()
+        .is_none_or(|p| p.site != probe.shape.covered.start);
+    let copies = copies + probe.shape.displaced.len().saturating_sub(JUMP as usize);
+    points + COPY_ROOM * copies as u64 + if lead { room(&[]) } else { 0 }
 }
 
 /// Room for two tables of breakpoints (a second one with stand-ins may replace the
@@ -103,7 +114,8 @@ fn tables_room(probes: &[Probe]) -> u64 {
 /// Room for the table of copies.
 fn copies_room(probes: &[Probe]) -> u64 {
     let evicted = |p: &Probe| placed(p).map(|p| p.evicted.len()).sum::<usize>();
-    let copies = |p: &Probe| p.shape.displaced.len() + 1 + 2 * evicted(p);
+    let parts = |p: &Probe| p.points.len() + 1;
+    let copies = |p: &Probe| p.shape.displaced.len() + parts(p) + 2 * evicted(p);
     let copies: usize = probes.iter().map(copies).sum();
     2 * ENTRY + ENTRY * copies as u64
 }
@@ -113,7 +125,7 @@ fn copies_room(probes: &[Probe]) -> u64 {
 pub(super) struct Made {
     /// In the order in which they have to be written.
     pub changes: Vec<Change>,
-    pub detour: Detour,
+    pub detour: Chain,
     stubs: Vec<(u64, Vec<u8>)>,
     /// Breakpoints inside, and where they lead.
     traps: Vec<(u64, u64)>,
@@ -226,14 +238,14 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
 /// lea 8(%rsp), %rsp
 /// jmp *-8(%rsp)
 /// ```
-fn returning(probe: &Probe, compiler: &mut Compiler) -> Result<u64, SiteError> {
+fn returning(point: &Point, compiler: &mut Compiler) -> Result<u64, SiteError> {
     const RETURN: [u8; 9] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24, 0xf8];
-    let decoder = Decoder::with_ip(64, &RETURN, probe.shape.site, DecoderOptions::NONE);
+    let decoder = Decoder::with_ip(64, &RETURN, point.site, DecoderOptions::NONE);
     let displaced: Vec<Instruction> = decoder.into_iter().collect();
     let detour = compiler.compile(&Request {
-        work: &probe.returns,
+        work: &point.returns,
         displaced: &displaced,
-        resume: probe.shape.site,
+        resume: point.site,
         red_zone: true,
         live: Live::ALL,
     })?;
@@ -249,27 +261,34 @@ fn make(
     region: Option<Region>,
 ) -> Result<Made, SiteError> {
     let shape = &probe.shape;
-    let mut work = probe.work.clone();
-    if let (false, Some(region)) = (probe.returns.is_empty(), region) {
-        work.push(Work::Help {
-            routine: region.entries().follow,
-            argument: returning(probe, compiler)?,
-        });
+    let mut works = Vec::new();
+    for point in &probe.points {
+        let mut work = point.work.clone();
+        if let (false, Some(region)) = (point.returns.is_empty(), region) {
+            work.push(Work::Help {
+                routine: region.entries().follow,
+                argument: returning(point, compiler)?,
+            });
+        }
+        works.push(work);
     }
-    let detour = compiler.compile(&Request {
-        work: &work,
-        displaced: &shape.displaced,
-        resume: shape.resume,
-        red_zone: !shape.at_entry,
-        live: shape.live,
-    })?;
+    let points = probe.points.iter().zip(&works);
+    let points: Vec<_> = points
+        .map(|(point, work)| detour::Point {
+            site: point.site,
+            work,
+            red_zone: !point.at_entry,
+            live: point.live,
+        })
+        .collect();
+    let detour = compiler.compile_chain(&points, &shape.displaced, shape.resume)?;
     let address = shape.covered.start;
     let Some(placed) = &shape.placed else {
         let change = match shape.tactic {
-            Tactic::Int3 => change(address, &probe.before, &[INT3], detour.entry, 0),
+            Tactic::Int3 => change(address, &probe.before, &[INT3], detour.entry(), 0),
             _ => {
-                let jump = jump(address, detour.entry);
-                change(address, &probe.before, &jump, detour.entry, 0)
+                let jump = jump(address, detour.entry());
+                change(address, &probe.before, &jump, detour.entry(), 0)
             }
         };
         return Ok(Made {
@@ -293,22 +312,24 @@ fn make(
             .find(|(old, _)| *old == at)
             .map(|(_, new)| *new)
     };
-    let changes = placed.writes.iter().zip(0u8..).map(|(write, phase)| {
-        let leads_to = copy_of(write.address).unwrap_or(detour.entry);
+    // A jump that another one is a part of comes when that is there.
+    let first = u8::from(placed.builds_on.is_some());
+    let changes = placed.writes.iter().zip(first..).map(|(write, phase)| {
+        let leads_to = copy_of(write.address).unwrap_or(detour.entry());
         change(write.address, &write.before, &write.after, leads_to, phase)
     });
     let changes = changes.collect();
     let mut stubs = Vec::new();
     for stub in &placed.stubs {
         let target = match stub.to {
-            StubTo::Detour => detour.entry,
+            StubTo::Detour => detour.entry(),
             StubTo::Evicted(index) => copies[index].1,
         };
         let bytes = stub.bytes(target).ok_or(SiteError::StubOutOfReach)?;
         stubs.push((stub.address, bytes));
     }
-    let copy = |at: &u64| detour.copies.iter().find(|(old, _)| old == at);
-    let traps = placed.traps.iter().filter_map(copy).copied().collect();
+    let copy = |at: &u64| Some((*at, detour.goes_on(*at)?));
+    let traps = placed.traps.iter().filter_map(copy).collect();
     Ok(Made {
         changes,
         detour,
@@ -330,21 +351,24 @@ impl Made {
     fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
         let exact = |original: u64| original | resident::COPY_EXACT;
         let mut rows = Vec::new();
-        // Where the next original would be if it continued the last row.
-        let mut next = None;
-        for ((original, copy), instruction) in self.detour.copies.iter().zip(displaced) {
-            // Others than jumps and calls are copied as they are, or with another
-            // displacement.
-            let as_long = instruction.flow_control() == FlowControl::Next;
-            if !as_long {
-                rows.push((*copy, exact(*original)));
-            } else if next != Some((*copy, *original)) {
-                rows.push((*copy, *original));
+        let mut displaced = displaced.iter();
+        for part in &self.detour.parts {
+            // Where the next original would be if it continued the last row.
+            let mut next = None;
+            for ((original, copy), instruction) in part.copies.iter().zip(&mut displaced) {
+                // Others than jumps and calls are copied as they are, or with another
+                // displacement.
+                let as_long = instruction.flow_control() == FlowControl::Next;
+                if !as_long {
+                    rows.push((*copy, exact(*original)));
+                } else if next != Some((*copy, *original)) {
+                    rows.push((*copy, *original));
+                }
+                let len = instruction.len() as u64;
+                next = as_long.then_some((copy + len, original + len));
             }
-            let len = instruction.len() as u64;
-            next = as_long.then_some((copy + len, original + len));
+            rows.push((part.address + part.size as u64, 0));
         }
-        rows.push((self.detour.address + self.detour.size as u64, 0));
         for (start, end, original) in &self.evicted {
             rows.extend([(*start, exact(*original)), (*end, 0)]);
         }
@@ -614,12 +638,7 @@ impl Code {
     /// Gives up probes that make system calls.
     pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
         for (made, probe) in self.made.iter_mut().zip(probes) {
-            if probe
-                .work
-                .iter()
-                .chain(&probe.returns)
-                .any(|work| matches!(work, Work::Run { .. }))
-            {
+            if probe.works().any(|work| matches!(work, Work::Run { .. })) {
                 *made = Err(SiteError::Filtered);
             }
         }

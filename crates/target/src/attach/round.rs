@@ -107,8 +107,8 @@ impl Round {
             let made = entry.made.as_ref().map_err(Clone::clone)?;
             Ok(Site {
                 address: entry.shape.covered.start,
-                detour: made.detour.entry,
-                detour_size: made.detour.size,
+                detour: made.detour.entry(),
+                detour_size: made.detour.size(),
                 tactic: entry.shape.tactic,
                 state: entry.state,
             })
@@ -139,6 +139,37 @@ impl Round {
             }
             is_as_expected
         });
+    }
+
+    /// Sites that build on others which are given up are given up as well.
+    fn verify_neighbours(&mut self) {
+        let entries = &self.entries;
+        let missing = |index: &usize| {
+            let reason = match self.builds_on(*index)? {
+                Some(on) => match &entries[on].made {
+                    Ok(_) => return None,
+                    Err(error) => error.to_string(),
+                },
+                None => "it was not asked for".to_owned(),
+            };
+            Some((*index, SiteError::Neighbour(reason)))
+        };
+        let missing: Vec<_> = self.waiting.iter().filter_map(missing).collect();
+        for (index, error) in missing {
+            self.entries[index].made = Err(error);
+            self.waiting.retain(|waiting| *waiting != index);
+        }
+    }
+
+    /// For a site that builds on another's jump, that site, if it is there with that jump.
+    fn builds_on(&self, index: usize) -> Option<Option<usize>> {
+        let placed = self.entries[index].shape.placed.as_ref()?;
+        let (at, bytes) = placed.builds_on.as_ref()?;
+        let writes_it = |entry: &Entry| {
+            let mut writes = entry.shape.placed.iter().flat_map(|p| &p.writes);
+            writes.any(|write| write.address == *at && write.after.starts_with(bytes))
+        };
+        Some(self.entries.iter().position(writes_it))
     }
 
     /// The sites inside of which somebody is, and threads that can be moved from there
@@ -187,8 +218,7 @@ impl Round {
             let about_to_trap = stands_in
                 && rip == entry.shape.covered.start + 1
                 && (thread.signal == libc::SIGTRAP || sigtrap_pending(stopped.pid, thread.tid));
-            let copy = made.detour.copies.iter().find(|(old, _)| *old == rip);
-            let copy = copy.map(|(_, new)| *new);
+            let copy = made.detour.goes_on(rip);
             let reserved = (entry.shape.tactic == Tactic::Reserved).then_some(entry.shape.resume);
             match copy.or(reserved) {
                 Some(new) if !about_to_trap => moves.push((at, new, index)),
@@ -214,7 +244,17 @@ impl Round {
         let pid = stopped.pid;
         let mut batch = Batch::new(pid, remote);
         self.verify(&mut batch);
-        let (occupied, moves) = self.occupied(stopped, remote, maps);
+        self.verify_neighbours();
+        let (mut occupied, moves) = self.occupied(stopped, remote, maps);
+        // What builds on another jump waits for it.
+        let waits = |index: &usize| {
+            let on = self.builds_on(*index)??;
+            let ready = self.entries[on].state == SiteState::Final
+                || self.waiting.binary_search(&on).is_ok() && !occupied.contains(&on);
+            (!ready).then_some(*index)
+        };
+        let waits: Vec<usize> = self.waiting.iter().filter_map(waits).collect();
+        occupied.extend(waits);
         let (ready, later): (Vec<usize>, Vec<usize>) = self
             .waiting
             .iter()
@@ -317,7 +357,7 @@ impl Round {
             let Ok(made) = &entry.made else { continue };
             if entry.state == SiteState::Waiting && entry.stand_in {
                 let address = entry.shape.covered.start;
-                traps.add(address, made.detour.entry);
+                traps.add(address, made.detour.entry());
             }
             if made.needs_trap() {
                 made.traps().for_each(|(at, to)| traps.add(at, to));

@@ -97,7 +97,7 @@ struct Prepared {
 fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepared> {
     let started = Instant::now();
     let objects = Objects::of_process(process)?;
-    let planner = Planner::of_process(process);
+    let planner = Planner::of_process(process).with_breakpoints(false);
     let spec = EventSpec::parse(event)?;
     let mut found = resolve(&objects, &spec)?;
     let all = found.len();

@@ -173,15 +173,7 @@ impl Ours {
                 Kind::Breakpoint => as_breakpoint(plan),
                 _ => plan,
             };
-            probes.push(Probe {
-                shape: plan.shape,
-                work,
-                returns: Vec::new(),
-                near: site.object.range(),
-                before: plan.before,
-                stand_in: plan.breakpoint,
-                counters: Vec::new(),
-            });
+            probes.push(Probe::new(plan, site.object.range()).with(work));
             Ok(())
         };
         let mut sum = |spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
@@ -240,9 +232,8 @@ impl Ours {
                 .context("it is there")?;
             refused.map_or(Ok(()), Err)?;
             let returns = record(2, &spec, &at)?;
-            probes
-                .iter_mut()
-                .for_each(|probe| probe.returns = returns.clone());
+            let points = probes.iter_mut().flat_map(|probe| &mut probe.points);
+            points.for_each(|point| point.returns = returns.clone());
         }
         let timed = self.kind == Kind::Time;
         let cpus = machine::possible_cpus();

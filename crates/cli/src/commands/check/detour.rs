@@ -5,9 +5,7 @@ use super::parts::{Notes, Parts};
 use super::threads::Threads;
 use super::used::{Used, used};
 use crate::selection::Selected;
-use capriole_plan::detour::{
-    CompileError, Compiler, Counters, Frames, Request, Runtime, Work, room,
-};
+use capriole_plan::detour::{CompileError, Compiler, Counters, Frames, Point, Runtime, Work, room};
 use capriole_plan::site::Shape;
 use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
 use capriole_target::object::Objects;
@@ -78,13 +76,19 @@ impl Sketch {
             run: start + 2,
         };
         let mut compiler = Compiler::new(runtime, start, vec![0xcc; resident]);
-        let detour = compiler.compile(&Request {
+        let point = Point {
+            site: shape.site,
             work: &work,
-            displaced: &shape.displaced,
-            resume: shape.resume,
             red_zone: !shape.at_entry,
             live: shape.live,
-        })?;
+        };
+        let chain = compiler.compile_chain(&[point], &shape.displaced, shape.resume)?;
+        // What is run before the site, if its jump stands before it.
+        let (detour, lead) = match chain.parts.as_slice() {
+            [lead, detour, ..] => (detour, Some(lead)),
+            [detour] => (detour, None),
+            [] => unreachable!("there is at least one"),
+        };
         let mut evicted = Vec::new();
         for instruction in shape.placed.iter().flat_map(|p| &p.evicted) {
             let copy = compiler.copy_out(instruction)?;
@@ -155,6 +159,18 @@ impl Sketch {
             }
         };
         let mut lines = Vec::new();
+        if let Some(part) = lead {
+            for instruction in decode(part.entry..part.address + part.size as u64) {
+                let copies = part.copies.iter();
+                let of = copies.rev().find(|(_, new)| *new <= instruction.ip());
+                let is_last = instruction.near_branch_target() == detour.entry;
+                let what = match (of, is_last) {
+                    (Some((old, _)), false) => format!("copy of {old:#x}"),
+                    _ => "go on".to_owned(),
+                };
+                lines.push(line(&instruction, what, String::new()));
+            }
+        }
         let mut copied = None;
         for instruction in &code {
             let at = instruction.ip();
@@ -200,8 +216,8 @@ impl Sketch {
                 .map_or(0, |last| last + 1)
         });
         Ok(Sketch {
-            entry: detour.entry,
-            size: detour.size,
+            entry: chain.entry(),
+            size: chain.size(),
             cold: (detour.entry - detour.address) as usize,
             shared,
             lines,

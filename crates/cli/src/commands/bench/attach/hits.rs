@@ -19,7 +19,8 @@ const CALLS: u64 = 50_000;
 
 /// Has a probe record both arguments, as `capriole.record2` of `bench hit` does.
 fn record2(probe: &mut Probe) {
-    probe.work = vec![Record::new(u32::MAX, vec![Register::RDI, Register::RSI]).into()];
+    let record = Record::new(u32::MAX, vec![Register::RDI, Register::RSI]);
+    probe.points[0].work = vec![record.into()];
 }
 
 /// Nanoseconds that `calls` calls take with these probes in; each has to be seen.
