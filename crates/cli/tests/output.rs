@@ -331,10 +331,10 @@ fn check_detours() {
                 0x404101: mov %rax,-0x28(%rsp)
       record    0x404106: lea descriptor,%rax
                 0x40410d: mov %rax,%fs:0x928               restartable from here
-                0x404116: rdtsc                            the time
-                0x404118: movslq %fs:0x924,%r11            the CPU
-                0x404121: movabs $heads,%r10
-                0x40412b: mov (%r10,%r11,8),%r11
+                0x404116: movslq %fs:0x924,%r11            the CPU
+                0x40411f: movabs $heads,%r10
+                0x404129: mov (%r10,%r11,8),%r11
+                0x40412d: rdtsc                            the time
                 0x40412f: mov (%r11),%r10
                 0x404133: add $0x20,%r10
                 0x404137: cmp 8(%r11),%r10
@@ -385,10 +385,10 @@ fn check_detours() {
                 0x4040fd: mov %r10,-0x28(%rsp)
       record    0x404102: lea descriptor,%rax
                 0x404109: mov %rax,%fs:0x928               restartable from here
-                0x404112: rdtsc                            the time
-                0x404114: movslq %fs:0x924,%r11            the CPU
-                0x40411d: movabs $heads,%r10
-                0x404127: mov (%r10,%r11,8),%r11
+                0x404112: movslq %fs:0x924,%r11            the CPU
+                0x40411b: movabs $heads,%r10
+                0x404125: mov (%r10,%r11,8),%r11
+                0x404129: rdtsc                            the time
                 0x40412b: mov (%r11),%r10
                 0x40412f: add $0x10,%r10
                 0x404133: cmp 8(%r11),%r10
@@ -440,10 +440,10 @@ fn check_detours() {
                 0x40410b: mov %rax,-0x30(%rsp)
       record    0x404110: lea descriptor,%rax
                 0x404117: mov %rax,%fs:0x928               restartable from here
-                0x404120: rdtsc                            the time
-                0x404122: movslq %fs:0x924,%r11            the CPU
-                0x40412b: movabs $heads,%r10
-                0x404135: mov (%r10,%r11,8),%r11
+                0x404120: movslq %fs:0x924,%r11            the CPU
+                0x404129: movabs $heads,%r10
+                0x404133: mov (%r10,%r11,8),%r11
+                0x404137: rdtsc                            the time
                 0x404139: mov (%r11),%r10
                 0x40413d: add $0x10,%r10
                 0x404141: cmp 8(%r11),%r10
@@ -543,25 +543,25 @@ fn check_detours() {
           },
           {
             "address": "0x404116",
-            "text": "rdtsc",
-            "what": "record",
-            "note": "the time"
-          },
-          {
-            "address": "0x404118",
             "text": "movslq %fs:0x924,%r11",
             "what": "record",
             "note": "the CPU"
           },
           {
-            "address": "0x404121",
+            "address": "0x40411f",
             "text": "movabs $heads,%r10",
             "what": "record"
           },
           {
-            "address": "0x40412b",
+            "address": "0x404129",
             "text": "mov (%r10,%r11,8),%r11",
             "what": "record"
+          },
+          {
+            "address": "0x40412d",
+            "text": "rdtsc",
+            "what": "record",
+            "note": "the time"
           },
           {
             "address": "0x40412f",

@@ -26,6 +26,7 @@ pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
 
 use crate::condition::{Condition, Exit, Normal, Relation, Subject, Test, Tree, Width, normal};
 use crate::detour::{Compare, Filter, Long, Operand, Record, Work};
+use capriole_ring::layout::frame;
 use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -197,7 +198,7 @@ impl FetchError {
 }
 
 /// Most words that a call keeps.
-const MOST_WORDS: usize = capriole_ring::layout::frame::MOST_WORDS as usize;
+const MOST_WORDS: usize = frame::MOST_WORDS as usize;
 /// Most registers that the straight code of an entry can look at.
 const MOST_AT_ENTRY: usize = 8;
 /// Most bytes of a record.
@@ -437,22 +438,29 @@ impl Fetch {
                 }));
             }
         }
-        let program = Arc::new(self.program(rest.as_ref())?);
-        Ok(match rest.as_ref().and_then(|rest| self.shortest(rest)) {
-            Some((call, least)) => Work::Long(Long {
+        let shortest = rest.as_ref().and_then(|rest| self.shortest(rest));
+        let Some(Shortest { time, call, least }) = shortest else {
+            return Ok(Work::Run {
                 event,
-                call,
-                least,
-                program,
-                registers: self.registers(),
+                program: Arc::new(self.program(rest.as_ref())?),
                 filter: straight,
-            }),
-            None => Work::Run {
-                event,
-                program,
-                filter: straight,
-            },
-        })
+            });
+        };
+        // A time that is not known would not be less than `least`. No time is more than this.
+        let known = Condition::Number {
+            subject: Subject::Field(time),
+            relation: Relation::Less,
+            with: 1 << frame::TIME_SHIFT,
+        };
+        let condition = Condition::All([known].into_iter().chain(rest).collect());
+        Ok(Work::Long(Long {
+            event,
+            call,
+            least,
+            program: Arc::new(self.program(Some(&condition))?),
+            registers: self.registers(),
+            filter: straight,
+        }))
     }
 
     /// The registers that fields start at.
@@ -465,10 +473,9 @@ impl Fetch {
         registers.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The call, and the shortest time of it that a condition takes, if it asks for that and
-    /// whatever else it asks for. (It stands in the program as well, which rejects calls that
-    /// nothing is known of.)
-    fn shortest(&self, condition: &Condition) -> Option<(u32, u64)> {
+    /// The shortest time of a call that a condition takes, if it asks for that and whatever
+    /// else it asks for.
+    fn shortest(&self, condition: &Condition) -> Option<Shortest> {
         match condition {
             Condition::All(all) => all.iter().find_map(|one| self.shortest(one)),
             Condition::Number {
@@ -480,7 +487,11 @@ impl Fetch {
                     source: Source::Latency(call),
                     pointers,
                     ..
-                } if pointers.is_empty() => Some((*call, u64::try_from(*with).ok()?)),
+                } if pointers.is_empty() => Some(Shortest {
+                    time: *index,
+                    call: *call,
+                    least: u64::try_from(*with).ok()?,
+                }),
                 _ => None,
             },
             _ => None,
@@ -612,6 +623,16 @@ impl Fetch {
         builder.conclude(&tree);
         builder.finish(if self.can_fault() { FAULTS } else { 0 })
     }
+}
+
+/// What a condition asks of a call's time.
+struct Shortest {
+    /// The field that is the time.
+    time: usize,
+    /// The call.
+    call: u32,
+    /// The least time, in time stamps.
+    least: u64,
 }
 
 impl<'a> Builder<'a> {

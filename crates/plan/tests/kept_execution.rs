@@ -46,6 +46,8 @@ const EVENT: u32 = 4711;
 const NUMBER: u32 = 0xbeef;
 /// Longer than any call here, in time stamps.
 const AGES: u64 = 1 << 46;
+/// How much earlier a call may have been entered.
+const EARLIER: [u64; 5] = [1 << 31, 1 << 32, 7 << 32, 3 << 46, 1 << 48];
 
 const WHOLE: Width = Width {
     bytes: 8,
@@ -73,6 +75,10 @@ enum Mix {
     Owner,
     /// It has written one half of this word.
     Half(usize, usize),
+    /// It has written the time.
+    Time,
+    /// Nothing; but the call was entered so many time stamps earlier.
+    Earlier(u64),
 }
 
 fn number_field(random: &mut Random, straight: bool) -> Field {
@@ -230,6 +236,18 @@ impl Session {
                 let tag = (STACK_POINTER ^ other) >> frame::TAG_SHIFT << 32;
                 self.memory.store(at, tag | 0x1234_5678);
             }
+            Mix::Time => {
+                let moved = |stack: u64| stack >> frame::TAG_SHIFT << frame::TIME_SHIFT;
+                let time = self.memory.load(slot + frame::BEGIN);
+                let time = time.wrapping_sub(moved(STACK_POINTER));
+                let time = time.wrapping_add(moved(STACK_POINTER ^ other));
+                self.memory.store(slot + frame::BEGIN, time);
+            }
+            Mix::Earlier(ticks) => {
+                let time = self.memory.load(slot + frame::BEGIN);
+                self.memory
+                    .store(slot + frame::BEGIN, time.wrapping_sub(ticks));
+            }
         }
     }
 
@@ -315,9 +333,15 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             let entry = session.place(sandbox, case, &elsewhere, &other);
             session.run(sandbox, case, entry, &mut random)?;
         }
-        let mix = match random.below(4) {
-            0 if known => Mix::Owner,
-            1 if known && case.entry.recorded > 0 => {
+        let mix = match random.below(8) {
+            0 | 1 if known => Mix::Owner,
+            2 if known && is_long => Mix::Time,
+            // About what straight code can tell; the last of them nobody can.
+            3 | 4 if known => {
+                let count = EARLIER.len() - usize::from(!is_long);
+                Mix::Earlier(EARLIER[random.below(count)])
+            }
+            5 if known && case.entry.recorded > 0 => {
                 Mix::Half(random.below(case.entry.recorded), random.below(2))
             }
             _ => Mix::Nothing,
@@ -325,10 +349,15 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         session.mix(case, mix);
         let entry = session.place(sandbox, case, &leaves, &another);
         let out = session.run(sandbox, case, entry, &mut random)?;
-        let known = known && mix != Mix::Owner;
+        let known = known && !matches!(mix, Mix::Owner | Mix::Time);
+        let earlier = match mix {
+            Mix::Earlier(ticks) => ticks,
+            _ => 0,
+        };
+        let known = known && earlier < 1 << frame::TIME_SHIFT;
         let wanted = match case.least {
             None => true,
-            Some(least) => known && least < AGES,
+            Some(least) => known && (least < AGES || least <= earlier),
         };
         let records = session.records()?;
         let [(time, event, content)] = &records[..] else {
@@ -350,7 +379,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         }
         // The entry is at the record's time less the latency, to the tick.
         let latency = u64::from_le_bytes(latency.try_into().unwrap());
-        let began = time.wrapping_sub(latency);
+        let began = time.wrapping_sub(latency).wrapping_add(earlier);
         if known && !(before..=after).contains(&began) {
             return Err(format!("began at {began}, not {before} to {after}"));
         }

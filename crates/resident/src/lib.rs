@@ -235,7 +235,7 @@ mod tests {
         for (name, value) in [
             ("FRAME_SIZE", frame::SIZE as u64),
             ("FRAME_CALL_BITS", frame::CALL_BITS.into()),
-            ("FRAME_POINTER_SHIFT", frame::POINTER_SHIFT.into()),
+            ("FRAME_TIME_SHIFT", frame::TIME_SHIFT.into()),
             ("FRAME_SPREAD", frame::SPREAD.into()),
             ("FRAME_TAG_SHIFT", frame::TAG_SHIFT.into()),
             ("DIRECTORY_DROPPED", directory::DROPPED as u64),

@@ -593,6 +593,12 @@ static inline u64 owner_of(u64 stack, u32 call)
 	return stack | (u64)call << (64 - FRAME_CALL_BITS);
 }
 
+/* A time, moved by the stack that it is for. */
+static inline u64 moved_by(u64 stack, u64 time)
+{
+	return time + (stack >> FRAME_TAG_SHIFT << FRAME_TIME_SHIFT);
+}
+
 /* How many time stamps before `time` the call began. Another call may have taken its slot,
  * or be taking it. */
 static u32 latency(u64 stack, u32 call, u64 time, u64 *value)
@@ -602,11 +608,8 @@ static u32 latency(u64 stack, u32 call, u64 time, u64 *value)
 	struct frame *frame = frame_of(stack, call);
 	if (READ(frame->owner) != owner_of(stack, call))
 		return 0;
-	u64 begin = READ(frame->begin) ^ stack << FRAME_POINTER_SHIFT;
-	if (begin >> (64 - FRAME_CALL_BITS))
-		return 0;
-	*value = (time - begin) << FRAME_CALL_BITS >> FRAME_CALL_BITS;
-	return 1;
+	*value = moved_by(stack, time) - READ(frame->begin);
+	return *value >> FRAME_TIME_SHIFT == 0;
 }
 
 /* A word that the call has kept. Each half tells whose it is. */
@@ -637,10 +640,9 @@ static void enter(u64 stack, u32 call, const u64 *words, u32 count, u64 faults)
 		WRITE(frame->kept[i][0], (u32)value | own);
 		WRITE(frame->kept[i][1], value >> 32 | own);
 	}
-	/* Last, so that the call is not charged for what was fetched for it. */
-	u64 time = read_tsc() << FRAME_CALL_BITS >> FRAME_CALL_BITS;
-	WRITE(frame->begin, time ^ stack << FRAME_POINTER_SHIFT);
 	WRITE(frame->owner, owner_of(stack, call));
+	/* Last, so that the call is not charged for what was fetched for it. */
+	WRITE(frame->begin, moved_by(stack, read_tsc()));
 }
 
 /* A call begins of which nothing is kept: what an earlier one left there is not its own. */

@@ -214,7 +214,7 @@ struct frame {
 
 #define FRAME_SIZE 16
 #define FRAME_CALL_BITS 16
-#define FRAME_POINTER_SHIFT 24
+#define FRAME_TIME_SHIFT 48
 #define FRAME_SPREAD 0x9e3779b1u
 #define FRAME_TAG_SHIFT 24
 

@@ -252,8 +252,8 @@ pub mod journal {
 pub mod frame {
     /// u64: the stack pointer, and the function's number in the upper [`CALL_BITS`] bits.
     pub const OWNER: usize = 0;
-    /// u64: the lower 48 bits of the time stamp counter of the entry, exclusive-or the
-    /// stack pointer shifted up by [`POINTER_SHIFT`] bits.
+    /// u64: the time stamp counter of the entry, and added to it from bit [`TIME_SHIFT`] on
+    /// the bits of the stack pointer from [`TAG_SHIFT`] on, as many as there is room for.
     pub const BEGIN: usize = 8;
     /// Where the kept words begin. Each is two u64, the lower and the upper half of the word,
     /// below the bits of the stack pointer from [`TAG_SHIFT`] on: a half is written by one
@@ -273,9 +273,10 @@ pub mod frame {
     pub const SIZE: usize = 16;
     /// Bits of a function's number.
     pub const CALL_BITS: u32 = 16;
-    /// Bits that the stack pointer is shifted up by over the time, so that its bits from 24
-    /// on stand above the time's.
-    pub const POINTER_SHIFT: u32 = 24;
+    /// Bits of a time that a call can take. Above them the bits of its stack pointer begin.
+    pub const TIME_SHIFT: u32 = 48;
+    /// Bits of a stack pointer that do not tell slots apart.
+    pub const GRAIN_SHIFT: u32 = 4;
     /// What the upper bits of a stack pointer are multiplied with.
     pub const SPREAD: u32 = 0x9e37_79b1;
     /// Slots of a session that times calls: enough for a stack of 16 MiB. (No fewer: stack

@@ -60,6 +60,8 @@ pub(super) struct Frame {
     pub amount: Register,
     /// What is saved, from the stack pointer downwards; then `None`.
     saved: [Register; 7],
+    /// Whether rcx is free for shifts.
+    shifts: bool,
     pub keep_flags: bool,
     pub red_zone: bool,
     /// Whether the flags may still be read: after the site, or by what is done there.
@@ -94,11 +96,12 @@ impl Frame {
         };
         let long = request.work.iter().any(|w| matches!(w, Work::Long(_)));
         let timed = enters || long || any(Straight::is_timed);
-        let keyed = timed || any(Straight::is_keyed);
-        let amounts = long || any(Straight::has_amount);
+        let rows = any(Straight::is_keyed);
+        let keyed = timed || rows;
+        let amounts = any(Straight::has_amount);
         let shifts = any(Straight::shifts);
-        let counts =
-            timed || any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
+        let adds = any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
+        let counts = timed || adds;
         // Recording the locked way changes no flag.
         let keep_flags = flags_live && (counts || filters || records && restartable);
         let mut taken = fields;
@@ -116,32 +119,46 @@ impl Frame {
             taken.0 |= RegSet::of(found).0;
             found
         };
-        let control = match (records || timed, keep_flags) {
-            (true, _) => take(&[]),
-            (false, true) => take(&[Register::RDX]),
-            (false, false) => take(&[Register::RDX, Register::RAX]),
+        // What is free when the time is known, which is in rax: rdx, and the slot's address
+        // if rcx takes its place.
+        let (control, place, key, amount) = match timed && !records {
+            true => {
+                let (place, key) = (take(&[]), take(&[]));
+                let control = if shifts && !rows {
+                    place
+                } else {
+                    Register::RDX
+                };
+                (control, place, key, Register::RAX)
+            }
+            false => {
+                let control = match (records, keep_flags) {
+                    (true, _) => take(&[]),
+                    (false, true) => take(&[Register::RDX]),
+                    (false, false) => take(&[Register::RDX, Register::RAX]),
+                };
+                let mut also = |wanted| if wanted { take(&[]) } else { control };
+                (control, also(records || keyed), also(keyed), also(amounts))
+            }
         };
-        let mut also = |wanted| if wanted { take(&[]) } else { control };
-        let (place, key, amount) = (also(records || keyed), also(keyed), also(amounts));
         // Without restartable sequences a record needs rax only.
         let used = [
             (Register::RAX, records || keep_flags || filters || timed),
             (Register::RDX, records && restartable || timed),
-            (control, counts || records && restartable),
+            (control, adds || records && restartable),
             (place, records && restartable || keyed),
             (key, keyed),
             (amount, amounts),
             (Register::RCX, shifts),
         ];
         let mut saved = [Register::None; 7];
-        let mut slots = saved.iter_mut();
+        let mut count = 0;
         for (register, used) in used {
             // What is a field is saved even if dead: it is read again from there.
-            if used
-                && (live.contains(register) || fields.contains(register))
-                && let Some(slot) = slots.next()
-            {
-                *slot = register;
+            let wanted = used && (live.contains(register) || fields.contains(register));
+            if wanted && !saved[..count].contains(&register) {
+                saved[count] = register;
+                count += 1;
             }
         }
         all.then_some(Frame {
@@ -150,6 +167,7 @@ impl Frame {
             key,
             amount,
             saved,
+            shifts,
             keep_flags,
             flags_live,
             red_zone: request.red_zone && request.work.iter().any(|w| *w != Work::Unregister),
@@ -162,7 +180,7 @@ impl Frame {
         let used = [self.control, self.place, self.key, self.amount];
         key.extend(used.map(byte));
         key.extend(self.saved.map(byte));
-        let bits = [self.keep_flags, self.red_zone, self.flags_live];
+        let bits = [self.shifts, self.keep_flags, self.red_zone, self.flags_live];
         key.extend(bits.map(u8::from));
     }
 
@@ -170,6 +188,14 @@ impl Frame {
     pub fn saved(&self) -> &[Register] {
         let none = |r: &Register| *r == Register::None;
         &self.saved[..self.saved.iter().position(none).unwrap_or(self.saved.len())]
+    }
+
+    /// What holds the time of a call's entry while `place` may be wanted, if possible.
+    pub fn earlier(&self) -> Register {
+        match self.shifts {
+            true => Register::RCX,
+            false => self.place,
+        }
     }
 
     /// Where `register` is saved, from the stack pointer of the hot path.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!         time since the entry          as for a latency; not known: done
-//!         cmp  $least, time
+//!         cmp  $least, time             or too much for straight code: below
 //!         jb   done
 //!         put the registers back, have the resident run the program, save them again
 //!  done
@@ -61,12 +61,13 @@ pub(super) fn hot(
     let begin = mark(a)?;
     let mut done = before.done;
     let mut more: Vec<(CodeLabel, Patch)> = Vec::new();
-    timing::latency(a, frame, runtime, work.call, done, &mut more)?;
+    let clock = timing::clock(a, frame, runtime, work.call, done, &mut more)?;
+    timing::since(a, clock, before.out)?;
     let least = Instruction::with2(Code::Mov_r64_imm64, frame.key, work.least)?;
     a.add_instruction(least)?;
     a.add_instruction(Instruction::with2(
         Code::Cmp_r64_rm64,
-        frame.amount,
+        Register::RAX,
         frame.key,
     )?)?;
     a.jae(before.out)?;

@@ -53,7 +53,6 @@ pub(super) fn hot(
     let descriptor = mark(a)?;
     a.add_instruction(store(fs(rseq + RSEQ_CS), R::RAX)?)?;
     let start = mark(a)?;
-    a.rdtsc()?;
     // -1 or -2 for an unregistered thread: those heads lead to a full packet.
     let cpu = fs(rseq + RSEQ_CPU_ID);
     a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, control_ptr, cpu)?)?;
@@ -61,6 +60,7 @@ pub(super) fn hot(
     a.add_instruction(heads)?;
     let head = MemoryOperand::new(place, control_ptr, HEAD_SIZE as u32, 0, 0, false, R::None);
     a.add_instruction(load(control_ptr, head)?)?;
+    a.rdtsc()?;
     let pos = at(control_ptr, control::POS as i64);
     let end = at(control_ptr, control::END as i64);
     a.add_instruction(load(place, pos)?)?;

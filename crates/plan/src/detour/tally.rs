@@ -238,17 +238,32 @@ pub(super) fn hot(
     let r = frame.control;
     let begin = mark(a)?;
     let mut tags = Vec::new();
+    // Set up while the clock is read, if there is a register for it.
+    let mut counters = None;
     if let StraightAmount::Of(function, value, width) = work.amount {
         match value {
             Value::Register(register) => load(a, frame, frame.amount, register, width)?,
             Value::Latency(call) => {
-                timing::latency(a, frame, runtime, call, before.way.out, &mut tags)?;
+                let out = before.way.out;
+                let clock = timing::clock(a, frame, runtime, call, out, &mut tags)?;
+                if frame.control == frame.place {
+                    counters = Some(own_counters(a, r, runtime, rseq, links, out)?);
+                }
+                timing::since(a, clock, out)?;
+                if frame.amount != Register::RAX {
+                    let load = Instruction::with2(Code::Mov_r64_rm64, frame.amount, Register::RAX)?;
+                    a.add_instruction(load)?;
+                }
             }
         }
         match function {
             Function::Sum => {}
             Function::Maximum(flip) => turn_over(a, frame.amount, flip)?,
-            Function::Bucket => bucket(a, frame.amount, width.signed)?,
+            Function::Bucket => {
+                let timed = matches!(value, Value::Latency(_));
+                let narrow = timed || width.bytes < 8 && !width.signed;
+                bucket(a, frame.amount, width.signed, narrow)?;
+            }
         }
     }
     if let Some(row) = &work.row {
@@ -264,7 +279,10 @@ pub(super) fn hot(
         find(a, frame, row, tag, &before, &mut tags)?;
     }
 
-    let counters = own_counters(a, r, runtime, rseq, links, before.way.out)?;
+    let counters = match counters {
+        Some(counters) => counters,
+        None => own_counters(a, r, runtime, rseq, links, before.way.out)?,
+    };
     if work.row.is_some() {
         a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
     }
@@ -437,8 +455,14 @@ fn turn_over(a: &mut CodeAssembler, register: Register, bits: u64) -> Result<(),
     Ok(())
 }
 
-/// Makes a number the number of its [bucket](histogram). Spoils rcx.
-fn bucket(a: &mut CodeAssembler, number: Register, signed: bool) -> Result<(), IcedError> {
+/// Makes a number the number of its [bucket](histogram). Spoils rcx. A `narrow` one has at
+/// most 32 bits.
+fn bucket(
+    a: &mut CodeAssembler,
+    number: Register,
+    signed: bool,
+    narrow: bool,
+) -> Result<(), IcedError> {
     let number = get_gpr64(number).unwrap_or(rax); // it is one
     let mut done = a.create_label();
     if signed {
@@ -446,22 +470,35 @@ fn bucket(a: &mut CodeAssembler, number: Register, signed: bool) -> Result<(), I
         a.test(number, number)?;
         a.jns(positive)?;
         a.neg(number)?;
-        of_positive(a, number)?;
+        of_positive(a, number, false)?;
         a.add(number, histogram::BUCKETS as i32)?;
         a.jmp(done)?;
         bind(a, &mut positive)?;
     }
-    of_positive(a, number)?;
+    of_positive(a, number, narrow)?;
     bind(a, &mut done)
 }
 
-fn of_positive(a: &mut CodeAssembler, number: AsmRegister64) -> Result<(), IcedError> {
+fn of_positive(
+    a: &mut CodeAssembler,
+    number: AsmRegister64,
+    narrow: bool,
+) -> Result<(), IcedError> {
+    let bits = histogram::BITS;
     let mut small = a.create_label();
-    a.cmp(number, 1 << histogram::BITS)?;
+    a.cmp(number, 1 << bits)?;
     a.jb(small)?;
     a.bsr(rcx, number)?;
-    a.sub(ecx, histogram::BITS as i32)?;
-    a.shr(number, cl)?;
-    a.lea(number, qword_ptr(number + rcx * (1 << histogram::BITS)))?;
+    if narrow {
+        // The same with the subtraction at the end, where the bits are not waited for.
+        a.shl(number, bits)?;
+        a.shr(number, cl)?;
+        let by = (bits << bits) as i32;
+        a.lea(number, qword_ptr(number + rcx * (1 << bits) - by))?;
+    } else {
+        a.sub(ecx, bits as i32)?;
+        a.shr(number, cl)?;
+        a.lea(number, qword_ptr(number + rcx * (1 << bits)))?;
+    }
     bind(a, &mut small)
 }

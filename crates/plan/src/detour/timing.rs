@@ -2,17 +2,15 @@
 //! call, and at its exit looked up there.
 //!
 //! ```text
-//!  entry  time = rdtsc                   its lower 48 bits
-//!         slot of the stack pointer
-//!         slot.begin = time ^ (stack pointer << 24)
+//!  entry  slot of the stack pointer
 //!         slot.kept[i] = lower half, tag; upper half, tag       for each word
 //!         slot.owner = stack pointer, the function's number above it
+//!         slot.begin = rdtsc + (stack pointer >> 24 << 48)
 //!
-//!  exit   rdtsc
-//!         slot of the stack pointer
-//!         slot.owner another one?        out
-//!         time = slot.begin ^ (stack pointer << 24)
-//!         more than 48 bits?             out
+//!  exit   slot of the stack pointer
+//!         slot.owner another one?        unknown
+//!         rdtsc + (stack pointer >> 24 << 48) - slot.begin
+//!         32 bits or more?               far
 //! ```
 //!
 //! The stack pointer at a function's entry is that at its exit, and belongs to one call
@@ -22,9 +20,21 @@
 //!
 //! Two threads may even write the same slot at the same time, and leave the one's owner
 //! with the other's time. Stack pointers that want the same slot differ above their lowest
-//! 24 bits ([`frame`]), so those bits, 24 to 39, are put over the part of the word that the
-//! time does not fill: a time that was written for another stack does not come out as one.
-//! (For stacks that differ in bits 40 to 46 only it does: they are a terabyte apart.)
+//! 24 bits ([`frame`]), so those bits, 24 to 39, are added to the time from its bit 48 on: two
+//! times that were moved by different stacks are 2^48 apart or more, which is 34 hours at
+//! 2.3 GHz. (For stacks that differ in bits 40 to 46 only they are not: those stacks are a
+//! terabyte apart.)
+//!
+//! **Far**: straight code leaves what took 2^32 time stamps or more to the resident, which
+//! asks the same again, for 48 bits.
+//!
+//! **Order.** As `rdtsc` begins when all before it is done ([`super`]), what matters is how long
+//! a chain of results is from one reading to the next. The slot is looked for before the clock
+//! is read, at the exit too: all that takes is the stack pointer, which is known long before.
+//! Behind the exit's clock there is a chain of half a dozen instructions to the bucket, which
+//! the lower half of the time is enough for; whatever else is to be set up there stands before
+//! the first of them. An entry's clock comes last for another reason, too: the call is not
+//! charged for the rest.
 //!
 //! **Kept words** have to prove themselves as well. A word is kept in two halves of eight
 //! bytes, each of which has half of it below a tag: the bits of the stack pointer from 24 on,
@@ -43,13 +53,13 @@
 //! own. Their calls are at the same places; each has slots in an area of its own.
 
 use super::assemble::{Labels, bind, mark};
-use super::frame::{Frame, at};
+use super::frame::{Frame, RED_ZONE, at};
 use super::tally::{self, Patch};
 use super::{Frames, Runtime};
 use crate::condition::Width;
 use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
-use iced_x86::{Code, IcedError, Instruction, Register};
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
 /// Where the function's number starts in the upper half of a slot's owner.
 const CALL_SHIFT: u32 = 32 - frame::CALL_BITS;
@@ -80,29 +90,24 @@ pub(super) fn enter(
     kept: &[Register],
 ) -> Result<Labels, IcedError> {
     let begin = mark(a)?;
-    a.rdtsc()?;
-    a.movzx(edx, dx)?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
     slot(a, registers, &runtime.frames, call)?;
-    let stretched = registers.key;
-    stretch(a, registers, stretched)?;
-    let xor = Instruction::with2(Code::Xor_rm64_r64, Register::RAX, stretched)?;
-    a.add_instruction(xor)?;
-    let time = at(registers.place, frame::BEGIN as i64);
-    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, time, Register::RAX)?)?;
+    let upper = registers.key;
     if !kept.is_empty() {
-        let (pointer, tag) = (registers.control, Register::RDX);
-        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, tag, pointer)?)?;
-        a.shr(rdx, frame::TAG_SHIFT)?;
+        let tag = Register::RDX;
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, tag, upper)?)?;
         a.shl(rdx, 32)?;
-    }
-    for (word, register) in kept.iter().enumerate() {
-        keep(a, registers, word, *register)?;
+        for (word, register) in kept.iter().enumerate() {
+            keep(a, registers, word, *register)?;
+        }
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, upper, tag)?)?;
+        a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, upper, 32)?)?;
     }
     let call = owner(a, registers, call)?;
     let slot = at(registers.place, frame::OWNER as i64);
-    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, slot, registers.key)?)?;
+    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, slot, Register::RAX)?)?;
+    moved_time(a, registers)?;
+    let time = at(registers.place, frame::BEGIN as i64);
+    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, time, Register::RAX)?)?;
     let done = mark(a)?;
     Ok(Labels {
         begin,
@@ -123,12 +128,7 @@ fn keep(
 ) -> Result<(), IcedError> {
     let (key, key32) = (registers.key, registers.key.full_register32());
     match register {
-        // It has moved here; `control` has what it was.
-        Register::RSP => {
-            let pointer = registers.control;
-            let load = Instruction::with2(Code::Mov_r64_rm64, Register::RAX, pointer)?;
-            a.add_instruction(load)?;
-        }
+        Register::RSP => registers.stack_pointer(a, Register::RAX, 0)?,
         _ => tally::load(a, registers, Register::RAX, register, WHOLE)?,
     }
     let low = (frame::KEPT + word * frame::WORD) as i64;
@@ -157,105 +157,145 @@ pub(super) fn forget(
     let value = owner(a, registers, call)?;
     let mut done = a.create_label();
     let slot = at(registers.place, frame::OWNER as i64);
-    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, slot, registers.key)?)?;
+    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, slot, Register::RAX)?)?;
     a.jne(done)?;
     a.add_instruction(Instruction::with2(Code::Mov_rm64_imm32, slot, 0)?)?;
     bind(a, &mut done)?;
     Ok(value)
 }
 
-/// Loads how long the call has taken that is left, or goes `out`. Spoils rax and rdx.
-pub(super) fn latency(
+/// A clock that was read, and the time that it showed when the call was entered.
+///
+/// What was read is in eax and edx, which are some instructions more away than all the rest.
+#[must_use]
+pub(super) struct Clock {
+    /// The lower half of the earlier time, in a register of 32 bits; and the upper half.
+    low: Register,
+    high: Register,
+}
+
+/// Reads the clock at the end of a call, or goes elsewhere if that is not `known`. Spoils rax,
+/// rdx, `key`, and either `place` or, if there are shifts, rcx.
+pub(super) fn clock(
     a: &mut CodeAssembler,
     registers: &Frame,
     runtime: &Runtime,
     call: u32,
-    out: CodeLabel,
+    unknown: CodeLabel,
     more: &mut Vec<(CodeLabel, Patch)>,
-) -> Result<(), IcedError> {
-    a.rdtsc()?;
-    a.shl(rdx, 32)?;
-    a.or(rax, rdx)?;
+) -> Result<Clock, IcedError> {
     slot(a, registers, &runtime.frames, call)?;
-    let (place, amount) = (registers.place, registers.amount);
     more.push((owner(a, registers, call)?, Patch::Call));
+    let (place, upper) = (registers.place, registers.key);
     let slot = at(place, frame::OWNER as i64);
-    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, slot, registers.key)?)?;
-    a.jne(out)?;
-    stretch(a, registers, amount)?;
+    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, slot, Register::RAX)?)?;
+    a.jne(unknown)?;
+    let by = frame::TIME_SHIFT;
+    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, upper, by)?)?;
+    a.rdtsc()?;
+    let low = registers.earlier();
     let time = at(place, frame::BEGIN as i64);
-    a.add_instruction(Instruction::with2(Code::Xor_r64_rm64, amount, time)?)?;
-    // Nothing may be left above the time.
-    let rest = registers.key;
-    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, rest, amount)?)?;
-    let bits = 64 - frame::CALL_BITS;
-    a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, rest, bits)?)?;
-    a.jne(out)?;
+    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, low, time)?)?;
+    a.add_instruction(Instruction::with2(Code::Sub_r64_rm64, low, upper)?)?;
+    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, upper, low)?)?;
+    a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, upper, 32)?)?;
+    Ok(Clock {
+        low: low.full_register32(),
+        high: upper.full_register32(),
+    })
+}
+
+/// Makes the time since then, which is in rax, or goes to `far` if it is 2^32 or more. Spoils
+/// rdx.
+pub(super) fn since(a: &mut CodeAssembler, clock: Clock, far: CodeLabel) -> Result<(), IcedError> {
+    let (low, high) = (Register::EAX, Register::EDX);
+    a.add_instruction(Instruction::with2(Code::Sub_r32_rm32, low, clock.low)?)?;
+    a.add_instruction(Instruction::with2(Code::Sbb_r32_rm32, high, clock.high)?)?;
+    a.jne(far)
+}
+
+/// Reads the clock, and moves the time up by the stack's bits: in `key` they begin. The time
+/// is in rax then; rdx and `key` are spoilt.
+fn moved_time(a: &mut CodeAssembler, registers: &Frame) -> Result<(), IcedError> {
+    let upper = registers.key.full_register32();
+    let by = frame::TIME_SHIFT - 32;
+    a.add_instruction(Instruction::with2(Code::Shl_rm32_imm8, upper, by)?)?;
+    a.rdtsc()?;
     a.add_instruction(Instruction::with2(
-        Code::Sub_r64_rm64,
-        Register::RAX,
-        amount,
+        Code::Add_r32_rm32,
+        Register::EDX,
+        upper,
     )?)?;
-    a.shl(rax, frame::CALL_BITS)?;
-    a.shr(rax, frame::CALL_BITS)?;
-    a.add_instruction(Instruction::with2(
-        Code::Mov_r64_rm64,
-        amount,
-        Register::RAX,
-    )?)
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)
 }
 
-/// Loads what a slot's time is hidden under: the stack pointer in `control`, moved up.
-fn stretch(a: &mut CodeAssembler, registers: &Frame, to: Register) -> Result<(), IcedError> {
-    let pointer = registers.control;
-    a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, to, pointer)?)?;
-    let by = frame::POINTER_SHIFT;
-    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, to, by)?)
-}
-
-/// Loads the owner of the call's slot into `key`. Returns the end of the instruction whose
-/// last four bytes are [`above_pointer`].
+/// Loads the owner of the call's slot into rax. Returns the end of the instruction whose last
+/// four bytes are [`above_pointer`].
 fn owner(a: &mut CodeAssembler, registers: &Frame, call: u32) -> Result<CodeLabel, IcedError> {
-    let (pointer, key) = (registers.control, registers.key);
-    let (key32, above) = (key.full_register32(), above_pointer(call));
-    a.add_instruction(Instruction::with2(Code::Mov_r32_imm32, key32, above)?)?;
+    let above = u64::from(above_pointer(call)) << 32;
+    let load = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, above)?;
+    a.add_instruction(load)?;
     let value = mark(a)?;
-    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, key, 32)?)?;
-    a.add_instruction(Instruction::with2(Code::Or_r64_rm64, key, pointer)?)?;
+    let sum = above_site(registers, Register::RAX);
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RAX, sum)?)?;
     Ok(value)
 }
 
-/// Loads the stack pointer of the site into `control`, and the address of its slot into
-/// `place`. Spoils `key`.
+/// Loads the address of the slot for the site's stack pointer into `place`, and what is above
+/// that one's lowest 24 bits into `key`. Spoils rax.
+///
+/// The slot's number and its offset in one, as four bits less of the stack pointer are what
+/// sixteen bytes more are.
 fn slot(
     a: &mut CodeAssembler,
     registers: &Frame,
     frames: &Frames,
     call: u32,
 ) -> Result<(), IcedError> {
-    let (pointer, place, key) = (registers.control, registers.place, registers.key);
-    let (place32, key32) = (place.full_register32(), key.full_register32());
-    let move64 = |to, from| Instruction::with2(Code::Mov_r64_rm64, to, from);
-    let shift = |register, by: u32| Instruction::with2(Code::Shr_rm64_imm8, register, by);
-    registers.stack_pointer(a, pointer, 0)?;
-    a.add_instruction(move64(place, pointer)?)?;
-    a.add_instruction(shift(place, 4)?)?;
-    a.add_instruction(move64(key, pointer)?)?;
-    a.add_instruction(shift(key, 24)?)?;
-    let spread = frame::SPREAD as i32;
+    const _: () = assert!(frame::SIZE == 1 << frame::GRAIN_SHIFT);
+    let (place, upper) = (registers.place, registers.key);
+    let (place32, upper32) = (place.full_register32(), upper.full_register32());
+    registers.stack_pointer(a, upper, 0)?;
+    let by = frame::TAG_SHIFT;
+    a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, upper, by)?)?;
+    let spread = frame::SPREAD.wrapping_shl(frame::GRAIN_SHIFT) as i32;
     a.add_instruction(Instruction::with3(
         Code::Imul_r32_rm32_imm32,
-        key32,
-        key32,
+        place32,
+        upper32,
         spread,
     )?)?;
-    a.add_instruction(Instruction::with2(Code::Add_r32_rm32, place32, key32)?)?;
-    let mask = (frames.slots - 1) as i32;
+    let sum = above_site(registers, place);
+    a.add_instruction(Instruction::with2(Code::Lea_r32_m, place32, sum)?)?;
+    let mask = ((frames.slots - 1) << frame::GRAIN_SHIFT) as i32;
     a.add_instruction(Instruction::with2(Code::And_rm32_imm32, place32, mask)?)?;
-    let size = frames.size.ilog2();
-    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, place, size)?)?;
+    let larger = frames.size.ilog2() - frame::GRAIN_SHIFT;
+    if larger > 0 {
+        a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, place, larger)?)?;
+    }
     let first = frames.address + u64::from(area(call)) * frames.area();
-    let base = Instruction::with2(Code::Mov_r64_imm64, key, first)?;
+    let base = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, first)?;
     a.add_instruction(base)?;
-    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, place, key)?)
+    a.add_instruction(Instruction::with2(
+        Code::Add_r64_rm64,
+        place,
+        Register::RAX,
+    )?)
+}
+
+/// What is so many bytes above the site's stack pointer as `register` says.
+fn above_site(registers: &Frame, register: Register) -> MemoryOperand {
+    let red_zone = if registers.red_zone { RED_ZONE } else { 0 };
+    let displacement = i64::from(red_zone);
+    let size = if registers.red_zone { 8 } else { 0 };
+    MemoryOperand::new(
+        Register::RSP,
+        register,
+        1,
+        displacement,
+        size,
+        false,
+        Register::None,
+    )
 }
