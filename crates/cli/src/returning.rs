@@ -36,6 +36,12 @@ impl Unseen {
         }
     }
 
+    /// Adds it to what is told of a session as JSON.
+    pub fn put_into(self, value: &mut serde_json::Value) {
+        value["returns_missed"] = self.missed.into();
+        value["returns_abandoned"] = self.abandoned.into();
+    }
+
     /// Tells a person what was missed.
     pub fn say(self) {
         if self.missed > 0 {

@@ -431,6 +431,20 @@ fn what_cannot_be_kept_is_refused() {
             "a call keeps at most 7 values from its entry to its exit, not 8",
         ),
         (&["-e", ":whole", "--min-duration", "1us"], "--graph"),
+        (
+            &["--return=stack", "-e", "r :whole first=$entry:arg1"],
+            "need probes at a function's exits; leave --return=stack out",
+        ),
+        (
+            &[
+                "--return=stack",
+                "--graph",
+                ":whole",
+                "--min-duration",
+                "1us",
+            ],
+            "need probes at a function's exits; leave --return=stack out",
+        ),
     ] {
         let all = [words, &["--", text(&program), "sizes"]].concat();
         let output = record(&trace, &all);

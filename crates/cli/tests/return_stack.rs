@@ -152,6 +152,18 @@ fn endless_tail_calls_are_missed_and_counted() {
     assert_eq!(json["returns_missed"], missed, "{json}");
     let all = seen(&trace).into_values().flatten();
     assert!(all.into_iter().all(|value| value == 0 || value == 1));
+
+    let mut words = vec!["stat", "--return=stack", "--json", "-e", "r :even"];
+    words.extend(["-e", "r :odd", "--", text(&program), "tail"]);
+    let output = capriole(&words);
+    assert!(output.status.success(), "{}", told(&output));
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let json = lines.lines().find(|l| l.starts_with('{')).expect("JSON");
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    let events = json["events"].as_array().expect("events");
+    let counted: u64 = events.iter().filter_map(|e| e["calls"].as_u64()).sum();
+    assert_eq!(counted, followed, "{json}");
+    assert_eq!(json["returns_missed"], missed, "{json}");
 }
 
 #[test]

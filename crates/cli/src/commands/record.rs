@@ -202,8 +202,7 @@ fn record(
             "sites": probed.sites_json(),
         });
         if arguments.returns == Returns::Stack {
-            value["returns_missed"] = json!(unseen.missed);
-            value["returns_abandoned"] = json!(unseen.abandoned);
+            unseen.put_into(&mut value);
         }
         println!("{value}");
     } else {

@@ -293,7 +293,13 @@ fn count(
     };
     let whole = source.read(time, &probed.selected);
     let printed = match arguments.json {
-        true => print(&json::line(&json(probed, &whole, &shown, ended, &detached))),
+        true => {
+            let mut value = json(probed, &whole, &shown, ended, &detached);
+            if arguments.returns == Returns::Stack {
+                Unseen::of(&probed.attached).put_into(&mut value);
+            }
+            print(&json::line(&value))
+        }
         false => {
             let printed = shown.finish(&whole);
             let all = whole.calls();
