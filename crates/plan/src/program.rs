@@ -499,11 +499,12 @@ impl Fetch {
     }
 
     /// What begins a call of function `call` that is to be timed, and keeps the fields that
-    /// are recorded; see [`Source::Latency`].
+    /// are recorded; see [`Source::Latency`]. At an entry there are no flags to ask for.
     ///
     /// # Errors
     /// A field is no number, or there are too many.
     pub fn enter(&self, call: u32) -> Result<Work, FetchError> {
+        debug_assert!(self.flags.is_none(), "a function is entered with any flags");
         let kept = &self.fields[..self.recorded];
         if kept.len() > MOST_WORDS {
             return Err(FetchError::TooManyKept(kept.len()));

@@ -5,6 +5,9 @@
 
 #[path = "common/description.rs"]
 mod description;
+#[allow(dead_code)] // what work asks for is not looked at here
+#[path = "common/flags.rs"]
+mod flags;
 #[path = "common/mapped.rs"]
 mod mapped;
 #[path = "../../insn/tests/support/mod.rs"]
@@ -150,7 +153,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
                 relation: Relation::GreaterOrEqual,
                 with: least.into(),
             }),
-            flags: None,
+            flags: flags::random(random).filter(|_| random.below(4) == 0),
         },
         call,
         least,
@@ -283,21 +286,21 @@ impl Session {
         input
     }
 
-    /// Runs work at a site. Returns the world that it found.
+    /// Runs work at a site. Returns the world and the flags that it found.
     fn run(
         &self,
         sandbox: &mut Sandbox,
         case: &Case,
         entry: u64,
         random: &mut Random,
-    ) -> Result<World, String> {
+    ) -> Result<(World, u64), String> {
         let area = self.area.fill(random);
         let input = self.input(random);
         let seed = random.next();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;
-        Ok(World {
+        let world = World {
             area,
             registers: plain.state.gprs,
             stack: plain.stack.clone(),
@@ -305,7 +308,8 @@ impl Session {
             comm: own_comm(),
             tid: own_tid(),
             text_limit: STRING_LIMIT,
-        })
+        };
+        Ok((world, plain.state.flags))
     }
 }
 
@@ -324,7 +328,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         mapped::empty(&session.memory, session.base, &GEOMETRY);
         let entry = session.place(sandbox, case, &enters, &other);
         let before = timestamp();
-        let world = session.run(sandbox, case, entry, &mut random)?;
+        let (world, _) = session.run(sandbox, case, entry, &mut random)?;
         let after = timestamp();
         let known = (case.entry.condition.as_ref())
             .is_none_or(|condition| world.holds(&case.entry.fields, condition));
@@ -348,17 +352,19 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         };
         session.mix(case, mix);
         let entry = session.place(sandbox, case, &leaves, &another);
-        let out = session.run(sandbox, case, entry, &mut random)?;
+        let (out, left) = session.run(sandbox, case, entry, &mut random)?;
         let known = known && !matches!(mix, Mix::Owner | Mix::Time);
         let earlier = match mix {
             Mix::Earlier(ticks) => ticks,
             _ => 0,
         };
         let known = known && earlier < 1 << frame::TIME_SHIFT;
-        let wanted = match case.least {
+        let long = match case.least {
             None => true,
             Some(least) => known && (least < AGES || least <= earlier),
         };
+        let flags = case.exit.flags;
+        let wanted = long && flags.is_none_or(|flags| flags::hold(flags, left));
         let records = session.records()?;
         let [(time, event, content)] = &records[..] else {
             match (wanted, records.len()) {
