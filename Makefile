@@ -17,7 +17,7 @@ help:
 	@echo 'make bench-chart   the same as bench, with a chart: docs/bench-hit.svg'
 	@echo 'make lint      formatting, clippy and documentation, as the tests of a change do'
 	@echo 'make stress    record and be killed, for STRESS_SECONDS=60, on a program that checks itself'
-	@echo 'make install   put the command into PREFIX=/usr/local'
+	@echo 'make install   put the command and the header of markers into PREFIX=/usr/local'
 
 demo:
 	@scripts/setup.sh demo
@@ -51,3 +51,4 @@ install:
 	@scripts/setup.sh build
 	@cargo build --release -p capriole
 	install -D -m 755 "$$(scripts/binary.sh)" "$(DESTDIR)$(PREFIX)/bin/capriole"
+	install -D -m 644 include/capriole/marker.h "$(DESTDIR)$(PREFIX)/include/capriole/marker.h"
