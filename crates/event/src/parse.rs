@@ -9,6 +9,7 @@ mod place;
 
 use crate::at::At;
 use crate::error::ParseError;
+use crate::fetch::{Base, Fetch, FetchArg};
 use crate::names::{self, Kind};
 use crate::spec::EventSpec;
 
@@ -70,9 +71,19 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
     if at == At::Return {
         place::can_return(text, head.end, &site)?;
     }
-    let body = arguments::parse(text, site.end, end, at)?;
+    let is_marker = head.form == Form::Static;
+    let mut body = arguments::parse(text, site.end, end, arguments::Where { at, is_marker })?;
+    if is_marker && body.arguments.is_empty() {
+        body.arguments.push(all_arguments(head.end));
+    }
     let filter = match text[body.end..end].strip_prefix("if") {
-        Some(_) => Some(filter::parse(text, body.end + 2, end, &body.arguments)?),
+        Some(_) => Some(filter::parse(
+            text,
+            body.end + 2,
+            end,
+            &body.arguments,
+            is_marker,
+        )?),
         None => None,
     };
     Ok(EventSpec {
@@ -89,6 +100,20 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
         aggregation: body.aggregation,
         filter,
     })
+}
+
+/// What is recorded of a marker unless something else is asked for, as if it was written at `at`.
+fn all_arguments(at: usize) -> FetchArg {
+    FetchArg {
+        name: "arg*".to_string(),
+        named: false,
+        fetch: Fetch {
+            base: Base::AllArguments,
+            derefs: Vec::new(),
+        },
+        field_type: None,
+        at,
+    }
 }
 
 /// Where the text without blanks at either end begins and ends.

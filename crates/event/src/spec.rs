@@ -34,7 +34,8 @@ pub struct EventSpec {
     /// Where in the file a 16-bit counter is that has to be more than zero for the program to
     /// come here: `PATH:OFFSET(COUNTER)`.
     pub reference_counter: Option<u64>,
-    /// What to record at each hit, in the order given; at most 128, with different names.
+    /// What to record at each hit, in the order given; at most 128, with different names. Of a
+    /// static marker for which nothing was written, `$arg*`.
     pub arguments: Vec<FetchArg>,
     /// What is made of all hits together. Every field that it names is in `arguments`, also if
     /// it was written inside an aggregate or behind `by`.
@@ -81,6 +82,8 @@ pub enum Place {
         provider: String,
         /// Its name; may be a pattern.
         name: String,
+        /// The format that its arguments are expected to have, if one was given.
+        format: Option<String>,
     },
 }
 
@@ -109,6 +112,19 @@ impl EventSpec {
     pub fn is_glob(&self) -> bool {
         match &self.place {
             Place::Symbol { pattern, .. } => symbol::has_wildcards(pattern),
+            _ => false,
+        }
+    }
+
+    /// Whether a static marker is meant: provider and name are those, or match the patterns.
+    /// Always false for a place that is none.
+    pub fn matches_marker(&self, of: &str, called: &str) -> bool {
+        match &self.place {
+            Place::Static { provider, name, .. } => {
+                let matches =
+                    |pattern: &str, name: &str| pattern == name || glob_match(pattern, name);
+                matches(provider, of) && matches(name, called)
+            }
             _ => false,
         }
     }

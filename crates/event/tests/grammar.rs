@@ -18,7 +18,15 @@ fn site(text: &str) -> (String, String, u64) {
         Place::Symbol { pattern, offset } => (object, pattern, offset),
         Place::FileOffset(offset) => (object, "file".to_string(), offset),
         Place::Line { file, line } => (object, format!("line of {file}"), u64::from(line)),
-        Place::Static { provider, name } => (object, format!("marker {provider} {name}"), 0),
+        Place::Static {
+            provider,
+            name,
+            format,
+        } => {
+            let format = format.map(|format| format!(" {format:?}"));
+            let marker = format!("marker {provider} {name}{}", format.unwrap_or_default());
+            (object, marker, 0)
+        }
     }
 }
 
@@ -134,6 +142,49 @@ fn kinds_and_names() {
         0,
     );
     is("usdt::net:request", "main", "marker net request", 0);
+}
+
+#[test]
+fn markers() {
+    let arguments = |text: &str| {
+        let all = parse(text).arguments.into_iter();
+        all.map(|a| a.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    is("usdt:libc:*", "name libc", "marker * *", 0);
+    is("usdt::*", "main", "marker * *", 0);
+    is(
+        r#"usdt:./app:net:request "%d \"%s\" %%" $arg1"#,
+        "path ./app",
+        r#"marker net request "%d \"%s\" %%""#,
+        0,
+    );
+    // Without arguments it is all that the marker has.
+    assert_eq!(arguments("usdt::net:request"), "$arg*");
+    assert_eq!(arguments(r#"usdt::net:request "%d" if fd > 3"#), "$arg*");
+    assert_eq!(arguments("usdt::net:request if path ~ \"/etc/*\""), "$arg*");
+    assert_eq!(arguments("usdt::net:request fd stack"), "fd stack");
+    // Only the marker knows what they are.
+    for text in [
+        "usdt::net:request $arg1:string if arg1 == \"x\"",
+        "usdt::net:request $arg1:f64",
+        "usdt::net:request $arg12 if arg12 == \"x\"",
+        "usdt::net:request path=$arg1 if path ~ \"x*\"",
+    ] {
+        assert_eq!(EventSpec::parse(text).err(), None);
+    }
+    let matches = |text: &str, provider: &str, name: &str| {
+        let spec = parse(text);
+        assert!(!spec.matches(name));
+        spec.matches_marker(provider, name)
+    };
+    assert!(matches("usdt::net:request", "net", "request"));
+    assert!(!matches("usdt::net:request", "net", "requests"));
+    assert!(!matches("usdt::net:request", "Net", "request"));
+    assert!(matches("usdt::net:re*", "net", "requests"));
+    assert!(matches("usdt::*:[rs]e*", "net", "sent"));
+    assert!(!matches("usdt::*:[rs]e*", "net", "get"));
+    assert!(matches("usdt::*", "any", "thing"));
+    assert!(!parse(":net").matches_marker("net", "net"));
 }
 
 #[test]
@@ -339,6 +390,9 @@ fn errors_point_at_the_place_and_say_what_to_write() {
         "usdt:/bin/app::request",
         "usdt:/bin/app:net:",
         "usdt:/bin/app:net:request:x",
+        "usdt:/bin/app:net:request \"%d",
+        "usdt:/bin/app:net:request \"%d\"$arg1",
+        "usdt:/bin/app:net:request $arg1:u8[4]",
     ];
     let refused = |text: &&str| match EventSpec::parse(text) {
         Ok(spec) => panic!("{text} was taken for {spec:?}"),

@@ -13,6 +13,15 @@ use crate::symbol::starts_aggregate;
 /// As many as the kernel takes.
 const MAX_ARGUMENTS: usize = 128;
 
+/// What kind of place the arguments are for.
+#[derive(Clone, Copy)]
+pub(super) struct Where {
+    pub at: At,
+    /// Then `$arg1` is the marker's first argument, of whatever type it has, and not what a
+    /// register holds.
+    pub is_marker: bool,
+}
+
 /// What stands between the place and the filter.
 pub(super) struct Body {
     pub arguments: Vec<FetchArg>,
@@ -22,7 +31,12 @@ pub(super) struct Body {
 }
 
 /// Parses the arguments, aggregates and keys in `text[start..end]`.
-pub(super) fn parse(text: &str, start: usize, end: usize, at_site: At) -> Result<Body, ParseError> {
+pub(super) fn parse(
+    text: &str,
+    start: usize,
+    end: usize,
+    at_site: Where,
+) -> Result<Body, ParseError> {
     let mut fields = Fields {
         text,
         end,
@@ -63,7 +77,7 @@ pub(super) struct Fields<'a> {
     pub text: &'a str,
     /// Where the whole event ends.
     pub end: usize,
-    at_site: At,
+    at_site: Where,
     all: Vec<FetchArg>,
     pub aggregates: Vec<Aggregate>,
 }
@@ -174,7 +188,7 @@ fn argument(
     at: usize,
     end: usize,
     number: usize,
-    at_site: At,
+    at_site: Where,
 ) -> Result<FetchArg, ParseError> {
     let word = &text[at..end];
     let sign = word
@@ -209,7 +223,7 @@ fn argument(
         field_type::parse(text, type_at, end)?; // always an error, and the clearer one
     }
     let mut fetch = fetch::parse(text, body_at, colon.unwrap_or(end))?;
-    at_entry(&mut fetch, at_site);
+    at_entry(&mut fetch, at_site.at);
     let field_type = match colon {
         Some(_) => Some(field_type::parse(text, type_at, end)?),
         None => None,
@@ -292,19 +306,19 @@ fn check(
     argument: &FetchArg,
     type_at: usize,
     start: usize,
-    at_site: At,
+    at_site: Where,
 ) -> Result<(), ParseError> {
     let error = |at, message: &str, help: String| Err(ParseError::at(text, at, message, help));
     let fetch = &argument.fetch;
     let field_type = argument.field_type;
     match fetch.base {
-        Base::Retval if at_site == At::Entry => {
+        Base::Retval if at_site.at == At::Entry => {
             let message = "$retval is not available on probe";
             let help = "write r: before the event, or %return behind the place";
             let found = text[argument.at..].find('$').unwrap_or(0);
             return error(argument.at + found, message, help.to_string());
         }
-        Base::Entry(_) if at_site == At::Entry => {
+        Base::Entry(_) if at_site.at == At::Entry => {
             let message = "$entry is not available on probe";
             let found = text[argument.at..].find('$').unwrap_or(0);
             let help = "write r: before the event, or the value without $entry:";
@@ -319,7 +333,10 @@ fn check(
             );
         }
         Base::AllArguments if field_type.is_some() => {
-            let help = "debug information tells the arguments' types";
+            let help = match at_site.is_marker {
+                true => "the marker tells the arguments' types",
+                false => "debug information tells the arguments' types",
+            };
             return error(type_at, "$arg* has no type", help.to_string());
         }
         Base::Comm | Base::Text(_) if field_type.is_some_and(|t| t != FieldType::STRING) => {
@@ -331,6 +348,14 @@ fn check(
             let message = "there is no address in a vector register";
             let help = "write the register alone, as in %xmm0:f64";
             return error(argument.at, message, help.to_string());
+        }
+        // What it may be, the marker tells; of one that is a pointer `string` is the text there.
+        Base::Argument(_)
+            if at_site.is_marker
+                && fetch.derefs.is_empty()
+                && field_type.is_none_or(|t| t.count.is_none()) =>
+        {
+            return Ok(());
         }
         Base::Argument(_)
             if fetch.derefs.is_empty() && field_type.is_some_and(|t| t.is_float()) =>

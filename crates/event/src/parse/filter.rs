@@ -36,12 +36,14 @@ pub(super) fn parse(
     start: usize,
     end: usize,
     arguments: &[FetchArg],
+    is_marker: bool,
 ) -> Result<Filter, ParseError> {
     let mut parser = Parser {
         text,
         at: start,
         end,
         arguments,
+        is_marker,
     };
     let filter = parser.or(0)?;
     match parser.rest().chars().next() {
@@ -59,6 +61,8 @@ struct Parser<'a> {
     at: usize,
     end: usize,
     arguments: &'a [FetchArg],
+    /// Then the marker tells what its arguments are.
+    is_marker: bool,
 }
 
 impl Parser<'_> {
@@ -174,7 +178,12 @@ impl Parser<'_> {
     fn kind(&self, field: &str, at: usize) -> Result<Kind, ParseError> {
         let recorded = self.arguments.iter().find(|a| a.name == field);
         if let Some(argument) = recorded {
-            return match argument.known_type() {
+            let told_later = self.is_marker && matches!(argument.fetch.base, Base::Argument(_));
+            let known = match argument.field_type {
+                None if told_later && argument.fetch.derefs.is_empty() => None,
+                _ => argument.known_type(),
+            };
+            return match known {
                 Some(FieldType { count: Some(_), .. }) => {
                     let message = format!("illegal operation for field type: {field} is an array");
                     Err(self.error(at, message, "record one element, and compare that"))

@@ -2,6 +2,7 @@
 
 use crate::error::ParseError;
 use crate::number;
+use crate::parse::fetch::{closing_quote, unescaped};
 use crate::parse::{FORM, first_word};
 use crate::spec::{ObjectRef, Place};
 use crate::symbol::{assigned, lone_colon, offset_sign, starts_argument, symbol_end};
@@ -70,13 +71,17 @@ pub(super) fn can_return(text: &str, start: usize, site: &Site) -> Result<(), Pa
     Err(ParseError::at(text, at, message, help))
 }
 
-/// Parses `PATH:PROVIDER:NAME`.
+/// Parses `PATH:PROVIDER:NAME ["FORMAT"]`; `PATH:*` is short for `PATH:*:*`.
 pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site, ParseError> {
     let word = first_word(&text[start..end]);
     let parts: Vec<&str> = word.split(':').collect();
     let word_end = start + word.len();
     let help = "write usdt:PATH:PROVIDER:NAME; * stands for any provider or name";
     let error = |at, message: &str| Err(ParseError::at(text, at, message, help));
+    let parts = match parts[..] {
+        [path, "*"] => vec![path, "*", "*"],
+        _ => parts,
+    };
     let [path, provider, name] = parts[..] else {
         return match parts.get(3) {
             Some(_) => error(
@@ -93,15 +98,34 @@ pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site
     if name.is_empty() {
         return error(word_end, "the marker's name is missing");
     }
+    let behind = text[word_end..end].trim_start();
+    let (mut format, mut site_end) = (None, word_end);
+    if let Some(inside) = behind.strip_prefix('"') {
+        let at = end - behind.len();
+        let Some(length) = closing_quote(inside, '"') else {
+            let help = "write the marker's format in double quotes, as capriole list shows it";
+            let message = "the format is not closed";
+            return Err(ParseError::at(text, at, message, help));
+        };
+        site_end = at + length + 2;
+        if !text[site_end..end].is_empty() && !text[site_end..end].starts_with(char::is_whitespace)
+        {
+            let help = "a blank stands behind the format";
+            let message = "there is something behind the format";
+            return Err(ParseError::at(text, site_end, message, help));
+        }
+        format = Some(unescaped(&inside[..length], &['"', '\\']));
+    }
     Ok(Site {
         object: object(text, start, start + path.len())?,
         place: Place::Static {
             provider: provider.to_string(),
             name: name.to_string(),
+            format,
         },
         reference_counter: None,
         returns: false,
-        end: word_end,
+        end: site_end,
         start: provider_at,
     })
 }
