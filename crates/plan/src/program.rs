@@ -44,6 +44,18 @@ pub enum Source {
     Register(Register),
     /// The low 64 bits of a vector register, xmm0 to xmm15, as it is at the site.
     Vector(u8),
+    /// A number to which a register is added, multiplied: the address of an element, as an
+    /// instruction's operand says it.
+    Indexed {
+        /// A 64-bit general register, as it is at the site.
+        base: Option<Register>,
+        /// Another one.
+        index: Register,
+        /// The power of two by which that is multiplied, 0 to 3.
+        shift: u8,
+        /// What is added to both.
+        offset: u64,
+    },
     /// A number.
     Immediate(u64),
     /// The name of the thread.
@@ -240,10 +252,11 @@ mod step {
     pub const KEPT: u8 = 27;
     pub const FORGET: u8 = 28;
     pub const ENTER: u8 = 29;
+    pub const INDEX: u8 = 30;
 }
 
 /// The numbers of this format, by their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 46] = [
+pub const NUMBERS: [(&str, u64); 47] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
     ("STEP_REGISTER", step::REGISTER as u64),
@@ -283,6 +296,7 @@ pub const NUMBERS: [(&str, u64); 46] = [
     ("STEP_KEPT", step::KEPT as u64),
     ("STEP_FORGET", step::FORGET as u64),
     ("STEP_ENTER", step::ENTER as u64),
+    ("STEP_INDEX", step::INDEX as u64),
     ("TALLY_ONE", tally::ONE as u64),
     ("TALLY_SUM", tally::SUM as u64),
     ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
@@ -465,11 +479,12 @@ impl Fetch {
 
     /// The registers that fields start at.
     fn registers(&self) -> Vec<Register> {
-        let registers = self.fields.iter().filter_map(|field| match field.source {
-            Source::Register(Register::RSP) => None,
-            Source::Register(register) => Some(register),
-            _ => None,
+        let registers = self.fields.iter().flat_map(|field| match field.source {
+            Source::Register(register) => [Some(register), None],
+            Source::Indexed { base, index, .. } => [base, Some(index)],
+            _ => [None, None],
         });
+        let registers = registers.flatten().filter(|r| *r != Register::RSP);
         registers.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -770,6 +785,25 @@ impl<'a> Builder<'a> {
                 a: *number,
                 ..step(step::VECTOR)
             }),
+            Source::Indexed {
+                base,
+                index,
+                shift,
+                offset,
+            } => {
+                self.steps.push(Step {
+                    value: *offset,
+                    ..step(step::IMMEDIATE)
+                });
+                let base = base.map(|base| (base, 0));
+                for (register, shift) in base.into_iter().chain([(*index, *shift)]) {
+                    self.steps.push(Step {
+                        a: register.number() as u8,
+                        bit: shift,
+                        ..step(step::INDEX)
+                    });
+                }
+            }
             Source::Immediate(value) => self.steps.push(Step {
                 value: *value,
                 ..step(step::IMMEDIATE)

@@ -668,6 +668,10 @@ static u32 run(const struct program *program, struct state *state)
 			state->bad = 0;
 			state->value = step->a == 4 ? state->stack : state->registers[step->a];
 			break;
+		case STEP_INDEX:
+			state->value += (step->a == 4 ? state->stack : state->registers[step->a])
+			                << (step->bit & 63);
+			break;
 		case STEP_IMMEDIATE:
 			state->bad = 0;
 			state->value = step->value;

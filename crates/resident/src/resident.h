@@ -165,6 +165,8 @@ struct program {
 #define STEP_FORGET 28
 /* A call `value` begins, and keeps what was fetched: `count` numbers, eight bytes each. */
 #define STEP_ENTER 29
+/* To the start: register `a` (4: the stack pointer), times two to the power of `bit`. */
+#define STEP_INDEX 30
 
 #define TEST_BYTES 15
 #define TEST_SIGNED 16

@@ -43,6 +43,7 @@ pub fn random_field(random: &mut Random) -> Field {
         1 => Source::Text(text(random)),
         2 => Source::Immediate(pointer(random)),
         3 if random.below(2) == 0 => Source::Thread,
+        4 => indexed(random),
         _ => Source::Register(gpr(random)),
     };
     if matches!(source, Source::Comm | Source::Text(_)) {
@@ -75,6 +76,22 @@ pub fn random_field(random: &mut Random) -> Field {
         source,
         pointers,
         content,
+    }
+}
+
+/// An element of the area, or whatever two registers make up.
+fn indexed(random: &mut Random) -> Source {
+    let base = (random.below(2) == 0).then(|| gpr(random));
+    let index = std::iter::repeat_with(|| gpr(random)).find(|r| *r != Register::RSP);
+    Source::Indexed {
+        base,
+        index: index.unwrap_or(Register::RAX),
+        shift: random.below(4) as u8,
+        // Below the stack pointer is what the detour itself writes.
+        offset: match base {
+            Some(Register::RSP) => 64,
+            _ => random.pick(&[0, 8, 0u64.wrapping_sub(16), AREA, AREA + 4096]),
+        },
     }
 }
 
@@ -255,6 +272,16 @@ impl World {
         match field.source {
             Source::Register(register) => self.registers[register.number()],
             Source::Immediate(value) => value,
+            Source::Indexed {
+                base,
+                index,
+                shift,
+                offset,
+            } => {
+                let base = base.map_or(0, |base| self.registers[base.number()]);
+                let index = self.registers[index.number()] << shift;
+                offset.wrapping_add(base).wrapping_add(index)
+            }
             Source::Thread => self.tid.into(),
             _ => 0,
         }
