@@ -1,8 +1,8 @@
 //! Processes: what they are, how their code is changed while they run, and how it
 //! is put back.
 //!
-//! - [`process`], [`maps`], [`object`], [`symbols`], [`debug`], [`resolve`]: looking,
-//!   without touching
+//! - [`process`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
+//!   [`resolve`]: looking, without touching
 //! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
@@ -22,6 +22,7 @@ pub mod guards;
 pub mod inject;
 pub mod launch;
 pub mod maps;
+pub mod markers;
 pub mod memory;
 pub mod object;
 pub mod patch;

@@ -33,6 +33,7 @@ pub use table::Objects;
 pub use unwind::{Frame, LandingPads};
 
 use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError, Inlined};
+use crate::markers::Markers;
 use crate::symbols::{OtherSymbol, SymbolTable};
 use call_frames::CallFrames;
 use elf::Headers;
@@ -94,6 +95,7 @@ pub struct ObjectFile {
     symbols: OnceLock<Result<SymbolTable, ObjectProblem>>,
     text: OnceLock<Result<Vec<Text>, ObjectProblem>>,
     rseq: OnceLock<Result<Vec<RseqSection>, ObjectProblem>>,
+    markers: OnceLock<Result<Markers, ObjectProblem>>,
     debug_directories: Vec<PathBuf>,
     debug: OnceLock<Result<Box<DebugData>, DebugError>>,
 }
@@ -157,6 +159,7 @@ impl ObjectFile {
             symbols: OnceLock::new(),
             text: OnceLock::new(),
             rseq: OnceLock::new(),
+            markers: OnceLock::new(),
             debug_directories: DIRECTORIES.map(PathBuf::from).to_vec(),
             debug: OnceLock::new(),
         })
@@ -408,6 +411,16 @@ impl ObjectFile {
     pub fn rseq_sections(&self) -> Result<&[RseqSection], ObjectError> {
         self.lazy(&self.rseq, || rseq::read(&self.source, &self.headers))
             .map(Vec::as_slice)
+    }
+
+    /// The static markers.
+    ///
+    /// # Errors
+    ///
+    /// Their notes are not all in the file.
+    pub fn markers(&self) -> Result<&Markers, ObjectError> {
+        let read = || Markers::read(&self.source, &self.headers, &self.facts);
+        self.lazy(&self.markers, read)
     }
 
     /// What `name` is, if it is a symbol but not that of a function here.

@@ -156,6 +156,7 @@ impl Site {
             body: Body::Own,
             scope: None,
             leaving: None,
+            marker: None,
         })
     }
 
@@ -172,6 +173,7 @@ impl Site {
             body: Body::Own,
             scope: None,
             leaving: None,
+            marker: None,
             ..self.clone()
         })
     }

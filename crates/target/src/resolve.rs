@@ -6,6 +6,7 @@ mod error;
 mod exits;
 mod follow;
 mod indirect;
+mod marked;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub use exits::{Leaving, NoExits};
 pub use follow::{NotFollowed, followed};
 
 use crate::debug;
+use crate::markers::Marker;
 use crate::object::{Object, ObjectError, Objects};
 use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
 
@@ -53,6 +55,8 @@ pub struct Site {
     pub scope: Option<debug::Site>,
     /// If this is where control leaves the function ([`At::Return`]): how.
     pub leaving: Option<Leaving>,
+    /// The static marker that stands here, if that is what was asked for.
+    pub marker: Option<Arc<Marker>>,
 }
 
 /// One of the places that a compiler puts a function's code at.
@@ -121,7 +125,7 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
         match &spec.place {
             Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
             Place::Line { file, line } => sites.extend(at_line(object, file, *line)?),
-            Place::Static { .. } => return Err(ResolveError::NotYet("static markers")),
+            Place::Static { .. } => sites.extend(marked::sites(object, spec)?),
             Place::Symbol { pattern, offset } => {
                 let finder = Finder {
                     objects,
@@ -206,6 +210,7 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
         body: Body::Own,
         scope: None,
         leaving: None,
+        marker: None,
     })
 }
 
@@ -318,6 +323,7 @@ impl Finder<'_> {
             body: Body::Own,
             scope: None,
             leaving: None,
+            marker: None,
         })
     }
 

@@ -26,7 +26,8 @@ use crate::object::notes::Facts;
 use crate::object::source::Source;
 use crate::object::unwind::Frame;
 use demangle::Demangled;
-use read::{RawSymbol, RawSymbols, Table};
+pub(crate) use read::Table;
+use read::{RawSymbol, RawSymbols};
 
 /// A function, or a part of one that stands apart (`name.cold`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -92,13 +92,15 @@ impl Facts {
     }
 }
 
-struct Note<'a> {
-    name: &'a [u8],
-    kind: u32,
-    content: &'a [u8],
+pub(crate) struct Note<'a> {
+    pub name: &'a [u8],
+    pub kind: u32,
+    pub content: &'a [u8],
 }
 
-fn take_note(bytes: &[u8]) -> Option<(Note<'_>, &[u8])> {
+/// Takes a note from the front: three words (name size, content size, type), name and content,
+/// each padded to four bytes.
+pub(crate) fn take_note(bytes: &[u8]) -> Option<(Note<'_>, &[u8])> {
     let (head, rest) = bytes.split_at_checked(12)?;
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?))

@@ -78,9 +78,20 @@ pub enum ResolveError {
     /// A line of source has no code.
     #[error("{0}")]
     Line(#[from] crate::debug::LineError),
-    /// A kind of place that is understood but cannot be found yet.
-    #[error("{0} cannot be found yet")]
-    NotYet(&'static str),
+    /// No static marker matches.
+    #[error("no marker `{wanted}` in {}{}", object.display(), no_marker_help(*markers, *unusable, nearest))]
+    NoMarker {
+        /// `PROVIDER:NAME`, as asked for.
+        wanted: String,
+        /// Where it was looked for.
+        object: PathBuf,
+        /// How many markers there are.
+        markers: usize,
+        /// How many notes could not be used.
+        unusable: usize,
+        /// Markers with similar names.
+        nearest: Vec<String>,
+    },
     /// The program or library cannot be used.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -246,6 +257,21 @@ fn namesake_help(candidates: &[Namesake]) -> &'static str {
     match names.windows(2).any(|pair| pair[0] == pair[1]) {
         true => " by a line of its code (FILE:LINE) or by offset",
         false => "",
+    }
+}
+
+fn no_marker_help(markers: usize, unusable: usize, nearest: &[String]) -> String {
+    let damaged = match unusable {
+        0 => String::new(),
+        1 => ", and one note that is damaged or of no code".to_owned(),
+        n => format!(", and {n} notes that are damaged or of no code"),
+    };
+    match (markers, nearest) {
+        (0, _) => format!(", which has no static markers{damaged}"),
+        (_, []) => {
+            format!(" among its {markers}{damaged}; `capriole list 'usdt:PATH:*'` shows them")
+        }
+        (_, names) => format!(" among its {markers}{damaged}; similar: {}", quoted(names)),
     }
 }
 

@@ -131,12 +131,12 @@ impl Table {
         })
     }
 
-    fn symbols(&self) -> Result<&[Sym64<LE>], ObjectProblem> {
+    pub(crate) fn symbols(&self) -> Result<&[Sym64<LE>], ObjectProblem> {
         pod::slice_from_all_bytes(&self.entries).map_err(|()| DAMAGED)
     }
 
     /// The name, if it is one: not empty, UTF-8, inside the table.
-    fn name(&self, symbol: &Sym64<LE>) -> Option<&str> {
+    pub(crate) fn name(&self, symbol: &Sym64<LE>) -> Option<&str> {
         let start = symbol.st_name.get(LE) as usize;
         let tail = self.strings.get(start..)?;
         let end = tail.iter().position(|&b| b == 0)?;

@@ -1,0 +1,324 @@
+//! Static markers: places that a program's authors have named, with arguments.
+//!
+//! They stand in notes. `.note.stapsdt` has one for each marker, whoever made it (version 3,
+//! `sys/sdt.h`):
+//!
+//! ```text
+//! u64  address of the marker
+//! u64  address of section .stapsdt.base when that was written
+//! u64  address of its semaphore, or 0
+//! provider NUL name NUL arguments NUL
+//! ```
+//!
+//! All addresses are link addresses. A program that moved the file's addresses afterwards
+//! (prelink) moves the section, and not what the notes say; the difference is added.
+//!
+//! Markers of `capriole/marker.h` have a second one, in `.note.capriole`:
+//!
+//! ```text
+//! u64  address of the marker
+//! u64  as above
+//! u32  line
+//! u32  flags
+//! provider NUL name NUL format NUL source file NUL
+//! ```
+
+pub mod format;
+pub mod operand;
+
+use crate::object::ObjectProblem;
+use crate::object::elf::Headers;
+use crate::object::notes::{Facts, take_note};
+use crate::object::source::Source;
+use crate::symbols::Table;
+use format::{Conversion, conversions};
+use object::LittleEndian as LE;
+use object::elf;
+use operand::{Argument, Operand, OperandError, Place, arguments};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Section, owner and type of the notes of `sys/sdt.h`.
+const STAPSDT: (&str, &[u8], u32) = (".note.stapsdt", b"stapsdt", 3);
+/// The same of those of `capriole/marker.h`.
+const CAPRIOLE: (&str, &[u8], u32) = (".note.capriole", b"capriole", 1);
+/// The section by which moved addresses are noticed.
+const BASE: &str = ".stapsdt.base";
+
+/// A marker at one place. The same marker may be at several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marker {
+    /// Whose it is.
+    pub provider: String,
+    /// What it is called.
+    pub name: String,
+    /// Link address.
+    pub address: u64,
+    /// Link address of the 16-bit counter that has to be more than zero for the program to
+    /// come here.
+    pub semaphore: Option<u64>,
+    /// The arguments as the note has them.
+    pub operands: String,
+    /// What they say.
+    pub arguments: Vec<Result<Argument, OperandError>>,
+    /// What is known besides of a marker of `capriole/marker.h`.
+    pub described: Option<Description>,
+    /// How its arguments are shown: as many as there are arguments, or none if it has no
+    /// format, or one that does not fit.
+    pub conversions: Vec<Conversion>,
+}
+
+/// What a marker says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    /// How printf would show its arguments.
+    pub format: String,
+    /// The source file.
+    pub file: String,
+    /// The line there; 0 if it is not known.
+    pub line: u32,
+}
+
+impl Marker {
+    /// `PROVIDER:NAME`
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}:{}", self.provider, self.name)
+    }
+
+    fn key(&self) -> (u64, &str, &str) {
+        (self.address, &self.provider, &self.name)
+    }
+
+    /// Takes what is known of it besides.
+    fn describe(&mut self, description: Description) {
+        self.conversions = conversions(&description.format)
+            .ok()
+            .filter(|found| found.len() == self.arguments.len())
+            .unwrap_or_default();
+        self.described = Some(description);
+    }
+}
+
+/// The value of a symbol that an operand names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SymbolValue {
+    /// A link address.
+    Address(u64),
+    /// A number that does not depend on where the object is.
+    Number(u64),
+}
+
+/// Why a symbol that an operand names has no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SymbolProblem {
+    /// No symbol table has it.
+    #[error("it is in no symbol table (a local name, or the file was stripped)")]
+    Unknown,
+    /// Local symbols of several source files have the name.
+    #[error("several symbols have this name")]
+    Ambiguous,
+    /// It is elsewhere.
+    #[error("it belongs to another object")]
+    Imported,
+    /// Each thread has its own.
+    #[error("each thread has its own")]
+    ThreadLocal,
+}
+
+/// The markers of an object, by address.
+#[derive(Debug, Clone, Default)]
+pub struct Markers {
+    /// Each place.
+    pub all: Vec<Arc<Marker>>,
+    /// Notes that could not be used: cut short, with names that are no text, or about what is
+    /// no code of the object. What is behind one with a wrong size counts as one.
+    pub unusable: usize,
+    symbols: HashMap<String, Result<SymbolValue, SymbolProblem>>,
+}
+
+impl Markers {
+    pub(crate) fn read(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+    ) -> Result<Markers, ObjectProblem> {
+        let mut markers = Markers::default();
+        let base = headers.section(BASE).map(|section| section.address);
+        let mut found: Vec<Marker> = Vec::new();
+        let mut described: HashMap<(u64, String, String), Description> = HashMap::new();
+        markers.notes(source, headers, STAPSDT, |content| {
+            let marker = marker(content, base)?;
+            headers.text_range(marker.address)?;
+            found.push(marker);
+            Some(())
+        })?;
+        markers.notes(source, headers, CAPRIOLE, |content| {
+            let (key, description) = description(content, base)?;
+            headers.text_range(key.0)?;
+            described.insert(key, description);
+            Some(())
+        })?;
+        found.sort_by(|a, b| a.key().cmp(&b.key()));
+        found.dedup_by(|a, b| a.key() == b.key());
+        for marker in &mut found {
+            let key = (marker.address, marker.provider.clone(), marker.name.clone());
+            if let Some(description) = described.remove(&key) {
+                marker.describe(description);
+            }
+        }
+        markers.unusable += described.len();
+        markers.find_symbols(source, headers, facts, &found)?;
+        markers.all = found.into_iter().map(Arc::new).collect();
+        Ok(markers)
+    }
+
+    /// Reads the notes of a kind; those that `take` does not understand are counted.
+    fn notes(
+        &mut self,
+        source: &Source,
+        headers: &Headers,
+        (section, owner, kind): (&str, &[u8], u32),
+        mut take: impl FnMut(&[u8]) -> Option<()>,
+    ) -> Result<(), ObjectProblem> {
+        for section in headers.sections.iter().filter(|s| s.name == section) {
+            if !section.in_file() {
+                continue;
+            }
+            let bytes = source.read(section.offset, section.size)?;
+            let mut rest = bytes.as_slice();
+            while let Some((note, tail)) = take_note(rest) {
+                if (note.name, note.kind) == (owner, kind) && take(note.content).is_none() {
+                    self.unusable += 1;
+                }
+                rest = tail;
+            }
+            self.unusable += usize::from(!rest.is_empty());
+        }
+        Ok(())
+    }
+
+    /// Looks up, in one pass, all symbols that operands name.
+    fn find_symbols(
+        &mut self,
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+        markers: &[Marker],
+    ) -> Result<(), ObjectProblem> {
+        let operands = markers.iter().flat_map(|marker| marker.arguments.iter());
+        let places = operands.flatten().filter_map(|a| a.operand.place());
+        let wanted: HashSet<&str> = places.filter_map(|p| p.symbol.as_deref()).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for table in Table::all(source, headers, facts)? {
+            for symbol in table.symbols()? {
+                let Some(name) = table.name(symbol).filter(|name| wanted.contains(name)) else {
+                    continue;
+                };
+                let value = symbol.st_value.get(LE);
+                let value = match (symbol.st_shndx.get(LE), symbol.st_type()) {
+                    (elf::SHN_UNDEF, _) => Err(SymbolProblem::Imported),
+                    (_, elf::STT_FILE | elf::STT_SECTION) => continue,
+                    (_, elf::STT_TLS) => Err(SymbolProblem::ThreadLocal),
+                    (elf::SHN_ABS, _) => Ok(SymbolValue::Number(value)),
+                    _ => Ok(SymbolValue::Address(value)),
+                };
+                let known = self.symbols.entry(name.to_owned()).or_insert(value);
+                match (*known, value) {
+                    (known, value) if known == value => {}
+                    // The other table may have it.
+                    (_, Err(SymbolProblem::Imported)) => {}
+                    (Err(SymbolProblem::Imported), _) => *known = value,
+                    _ => *known = Err(SymbolProblem::Ambiguous),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a symbol that an operand of these markers names.
+    ///
+    /// # Errors
+    /// It has none that is known.
+    pub fn symbol(&self, name: &str) -> Result<SymbolValue, SymbolProblem> {
+        let known = self.symbols.get(name).copied();
+        known.unwrap_or(Err(SymbolProblem::Unknown))
+    }
+}
+
+impl Operand {
+    /// The number or address in it.
+    fn place(&self) -> Option<&Place> {
+        match self {
+            Operand::Immediate(place) | Operand::Memory { place, .. } => Some(place),
+            Operand::Register(_) | Operand::SecondByte(_) | Operand::Vector(_) => None,
+        }
+    }
+}
+
+/// Takes a word of eight bytes from the front.
+fn word(bytes: &mut &[u8]) -> Option<u64> {
+    let (word, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(u64::from_le_bytes(*word))
+}
+
+/// Takes a text that ends with NUL from the front.
+fn text(bytes: &mut &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    let text = String::from_utf8(bytes[..end].to_vec()).ok()?;
+    *bytes = &bytes[end + 1..];
+    Some(text)
+}
+
+/// Takes provider and name from the front. They are shown, so there is nothing in them that a
+/// terminal would take for a command.
+fn names(bytes: &mut &[u8]) -> Option<(String, String)> {
+    let (provider, name) = (text(bytes)?, text(bytes)?);
+    let usable = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
+    (usable(&provider) && usable(&name)).then_some((provider, name))
+}
+
+/// What addresses in a note have to be added to, by the two places of the section.
+fn moved(base: Option<u64>, noted: u64) -> u64 {
+    match base {
+        Some(base) if noted != 0 => base.wrapping_sub(noted),
+        _ => 0,
+    }
+}
+
+fn marker(mut content: &[u8], base: Option<u64>) -> Option<Marker> {
+    let rest = &mut content;
+    let (address, noted, semaphore) = (word(rest)?, word(rest)?, word(rest)?);
+    let (provider, name) = names(rest)?;
+    let operands = text(rest)?;
+    let moved = moved(base, noted);
+    Some(Marker {
+        provider,
+        name,
+        address: address.wrapping_add(moved),
+        semaphore: (semaphore != 0).then(|| semaphore.wrapping_add(moved)),
+        arguments: arguments(&operands),
+        operands,
+        described: None,
+        conversions: Vec::new(),
+    })
+}
+
+fn description(
+    mut content: &[u8],
+    base: Option<u64>,
+) -> Option<((u64, String, String), Description)> {
+    let rest = &mut content;
+    let (address, noted, line_and_flags) = (word(rest)?, word(rest)?, word(rest)?);
+    let (provider, name) = names(rest)?;
+    let (format, file) = (text(rest)?, text(rest)?);
+    let address = address.wrapping_add(moved(base, noted));
+    let line = line_and_flags as u32;
+    Some((
+        (address, provider, name),
+        Description { format, file, line },
+    ))
+}
