@@ -1,6 +1,6 @@
 //! From the words of an event to what its probe fetches.
 
-use crate::{calls, entry};
+use crate::{calls, entry, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
@@ -111,6 +111,9 @@ impl<'a> Reader<'a> {
     fn read(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         if spec.at == At::Return {
             known_at_return(spec)?;
+        }
+        if let Some(marker) = &site.marker {
+            marker::expected(spec, marker)?;
         }
         if let Some(argument) = needed_result(spec)
             && is_tail_jump(site)
@@ -251,6 +254,13 @@ impl<'a> Reader<'a> {
         if argument.fetch.base == Base::AllArguments {
             return self.all_arguments(site, fields);
         }
+        if let Some(marker) = &site.marker
+            && let Some((field, field_type)) = marker::one(marker, site, argument)
+                .with_context(|| format!("field `{argument}`"))?
+        {
+            fields.push(&argument.name, field, field_type);
+            return Ok(());
+        }
         if let Base::Entry(entry) = &argument.fetch.base
             && entry.fetch.base == Base::AllArguments
         {
@@ -389,8 +399,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `$arg*`: the parameters, as debug information names them.
+    /// `$arg*`: the parameters, as debug information names them, or those of a marker.
     fn all_arguments(&mut self, site: &'a Site, fields: &mut Fields) -> anyhow::Result<()> {
+        if let Some(marker) = &site.marker {
+            for (name, field, field_type) in marker::all(marker, site) {
+                fields.push(&name, field, field_type);
+            }
+            return Ok(());
+        }
         let (debug, place) = self.debug(site)?;
         for (name, found) in parameters(debug, &place)? {
             let (field, field_type) = typed(&found, site)?;
@@ -721,7 +737,7 @@ fn is_text(info: &FieldInfo) -> bool {
 }
 
 /// What a type takes in memory.
-fn content(field_type: FieldType) -> anyhow::Result<Content> {
+pub fn content(field_type: FieldType) -> anyhow::Result<Content> {
     Ok(match (field_type.element, field_type.count) {
         (Element::String { .. }, None) => Content::Text,
         (Element::String { .. }, Some(count)) => Content::Texts { count },

@@ -6,6 +6,7 @@ mod entry;
 mod exit;
 mod fields;
 mod machine;
+mod marker;
 mod probing;
 mod returning;
 mod selection;

@@ -204,11 +204,16 @@ impl Probed {
         let probed = self.selected.iter().zip(&self.dropped);
         let probed = probed
             .filter(|(event, d)| d.is_none() && !event.keeps)
-            .map(|(event, _)| (event.definition, event.place_of_call()));
+            .map(|(event, _)| event);
+        let probed: Vec<&Selected> = probed.collect();
+        let (one, several) = Selected::nouns(probed.iter().copied());
+        let probed = probed
+            .iter()
+            .map(|event| (event.definition, event.subject()));
         let probed = probed.collect::<HashSet<_>>().len();
         eprintln!(
             "capriole: {doing} {} of process {} ({}){}",
-            units::counted(probed as u64, "function", "functions"),
+            units::counted(probed as u64, one, several),
             self.attached.process.pid(),
             self.attached.process.name(),
             if limit.is_some() {
@@ -237,13 +242,21 @@ impl Probed {
             .iter()
             .map(|event| (event.definition, event.place_of_call()))
             .collect();
+        let (one, several) = match Selected::nouns(self.selected.iter()) {
+            ("marker", _) => ("place of a marker", "places of markers"),
+            nouns => nouns,
+        };
         eprintln!(
             "capriole: left out: {} of {}; `capriole list` tells why. For example:",
             units::count(left_out.len() as u64),
-            units::counted(all.len() as u64, "function", "functions")
+            units::counted(all.len() as u64, one, several)
         );
         for (event, reason) in left_out.iter().take(3) {
-            eprintln!("  {}: {reason}", event.name());
+            let at = match &event.site.marker {
+                Some(_) => event.at_exit(),
+                None => String::new(),
+            };
+            eprintln!("  {}{at}: {reason}", event.name());
         }
     }
 

@@ -1,13 +1,13 @@
 //! From what the user wrote to sites with plans.
 
-use crate::calls;
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
 use crate::returning::{self, Returns};
 use crate::units;
+use crate::{calls, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
-    At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ParseError, Place,
-    definition_lines, definitions,
+    At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ObjectRef, ParseError,
+    Place, definition_lines, definitions,
 };
 use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
@@ -18,7 +18,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
-use capriole_trace::{EventInfo, RefusalInfo, Role};
+use capriole_trace::{EventInfo, FieldInfo, RefusalInfo, Role};
 use iced_x86::ConditionCode;
 use serde_json::{Value, json};
 use std::collections::hash_map::Entry;
@@ -73,10 +73,17 @@ impl Selected {
         match (&self.given_name, self.role) {
             (Some(name), Role::TailCall) => format!("{name}__tail"),
             (Some(name), _) => name.clone(),
+            (None, _) if self.site.marker.is_some() => self.marker_name(),
             (None, Role::Return) => format!("{}__return", self.function()),
             (None, Role::TailCall) => format!("{}__tail", self.function()),
             (None, _) => self.place(),
         }
+    }
+
+    /// `PROVIDER:NAME`, of a marker.
+    fn marker_name(&self) -> String {
+        let marker = self.site.marker.as_ref();
+        marker.map_or_else(|| self.place(), |marker| marker.full_name())
     }
 
     /// The function, or the place in the file where it begins.
@@ -123,6 +130,9 @@ impl Selected {
 
     /// What tells several sites of an event apart, for people: ` at main+0x12`.
     pub fn at_exit(&self) -> String {
+        if self.site.marker.is_some() {
+            return format!(" at {}", self.place());
+        }
         let leaving = self
             .site
             .leaving
@@ -149,7 +159,30 @@ impl Selected {
         }
     }
 
-    /// What it is about, to be counted: the function that is left there, or else the place.
+    /// What it is one of, for people: a function, or a marker.
+    pub fn nouns<'a>(all: impl Iterator<Item = &'a Selected>) -> (&'static str, &'static str) {
+        let (mut markers, mut functions) = (false, false);
+        for event in all {
+            markers |= event.site.marker.is_some();
+            functions |= event.site.marker.is_none();
+        }
+        match (markers, functions) {
+            (true, false) => ("marker", "markers"),
+            (true, true) => ("place", "places"),
+            (false, _) => ("function", "functions"),
+        }
+    }
+
+    /// What it is about, to be counted: the marker, wherever it is; the function that is left
+    /// there; or else the place.
+    pub fn subject(&self) -> (u64, Option<String>) {
+        match &self.site.marker {
+            Some(marker) => (0, Some(marker.full_name())),
+            None => (self.place_of_call(), None),
+        }
+    }
+
+    /// The function that is left there, or else the place.
     pub fn place_of_call(&self) -> u64 {
         let leaving = self.site.leaving.as_ref();
         leaving.map_or(self.site.address, |leaving| leaving.function)
@@ -202,6 +235,9 @@ impl Selected {
         }
         if self.followed {
             site["return"] = json!("stack");
+        }
+        if let Some(marker) = &self.site.marker {
+            site["marker"] = marker::json(marker);
         }
         if let Some(counter) = &self.counter {
             site["reference_counter"] = json!({
@@ -451,6 +487,7 @@ pub fn select(
         let same = last.is_some_and(|(other, before)| {
             std::ptr::eq(other, spec)
                 && Arc::ptr_eq(&before.object, &site.object)
+                && site.marker.is_none()
                 && leaves(before) == leaves(site)
                 && condition(before) == condition(site)
                 && before.body == Body::Own
@@ -463,8 +500,9 @@ pub fn select(
         };
         // The function was named, not what the compiler made of it.
         // Nor by a pattern all that returns something else.
+        // And a marker may be another one, or have its arguments elsewhere, at each place.
         let other = match leaves(site) {
-            None => false,
+            None => site.marker.is_some(),
             Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
         };
         fields.push(match site.body {
@@ -480,7 +518,9 @@ pub fn select(
     let several = events.len() > 1 && purpose == Purpose::Record;
     let mut is_new = |site: &Site, counter: Option<u64>, fields: &Arc<Fields>| {
         let (body, leaving) = (site.body.clone(), site.leaving.clone());
-        !several || seen.insert((site.address, counter, body, leaving, fields.clone()))
+        let marker = site.marker.as_ref().map(|marker| marker.full_name());
+        let fields = fields.clone();
+        !several || seen.insert((site.address, counter, body, leaving, marker, fields))
     };
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
@@ -507,6 +547,7 @@ pub fn select(
     }
     let mut selected: Vec<Selected> = Vec::with_capacity(plans.len());
     let mut ids: HashMap<(usize, u64, ExitKind), u32> = HashMap::new();
+    let mut marker_ids: HashMap<(usize, String, Layout), u32> = HashMap::new();
     for (((site, definition), fields), plan) in distinct.into_iter().zip(plans) {
         let spec = &events[definition];
         let role = match &site.leaving {
@@ -519,7 +560,7 @@ pub fn select(
         let missing = site.leaving.as_ref().and_then(|l| l.way.as_ref().err());
         let missing = missing.map(ToString::to_string);
         let refused = not_followed.get(&(definition, site.address));
-        let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
+        let named = names_one(spec);
         if let (Some(reason), true) = (refused, named && site.body == Body::Own) {
             bail!("event `{}`: {}", spec.text, returning::refusal(*reason));
         }
@@ -534,14 +575,26 @@ pub fn select(
         // which there is nothing to record.
         let own = site.body == Body::Own || !works[definition];
         let own = own && (role != Role::TailCall || left_out.is_none());
+        // Of a marker at several places one that works will do, and the others are told.
+        let own = own && (site.marker.is_none() || !works[definition]);
         let next = selected.len() as u32;
-        let id = match (&site.leaving, leaves(&site)) {
-            (Some(leaving), Some(kind)) => *ids
+        let id = match (&site.leaving, leaves(&site), &site.marker) {
+            (Some(leaving), Some(kind), _) => *ids
                 .entry((definition, leaving.function, kind))
+                .or_insert(next),
+            (_, _, Some(marker)) => *marker_ids
+                .entry((definition, marker.full_name(), layout(&fields, &site)))
                 .or_insert(next),
             _ => next,
         };
-        let counter = counter(spec, &site)?;
+        let (counter, left_out) = match counter(spec, &site) {
+            Ok(counter) => (counter, left_out),
+            Err(error) if site.marker.is_some() => {
+                let reason = format!("its semaphore cannot be used: {}", error.root_cause());
+                (None, left_out.or(Some(reason)))
+            }
+            Err(error) => return Err(error),
+        };
         selected.push(Selected {
             id,
             role,
@@ -560,7 +613,7 @@ pub fn select(
             counter,
             plan,
             left_out,
-            named: own && (!spec.is_glob() || matches!(spec.place, Place::FileOffset(_))),
+            named: own && names_one(spec),
         });
     }
     all_exits_or_none(&mut selected);
@@ -568,11 +621,41 @@ pub fn select(
     Ok(selected)
 }
 
-/// The reference counter that an event was written with.
+/// Whether an event is about one place, or one marker, by its name; and not about what matches.
+fn names_one(spec: &EventSpec) -> bool {
+    match &spec.place {
+        Place::FileOffset(_) => true,
+        Place::Static { provider, name, .. } => ![provider, name]
+            .iter()
+            .any(|part| part.contains(['*', '?', '['])),
+        Place::Symbol { .. } | Place::Line { .. } => !spec.is_glob(),
+    }
+}
+
+/// The reference counter that an event was written with, or that of a marker.
 fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<ReferenceCounter>> {
     let of = |offset| ReferenceCounter::of(&site.object, offset);
-    let counter = spec.reference_counter.map(of).transpose();
+    let semaphore = site.marker.as_ref().and_then(|marker| marker.semaphore);
+    let semaphore = semaphore.map(|link| {
+        let offset = site.object.file().file_offset(link);
+        offset.with_context(|| format!("its address {link:#x} is not one of data in the file"))
+    });
+    let offset = semaphore.transpose()?.or(spec.reference_counter);
+    let counter = offset.map(of).transpose();
     counter.with_context(|| format!("event `{}`", spec.text))
+}
+
+/// What the records of an event look like, and where it has to be known at which place it
+/// was: places of a marker that have this in common are one event.
+type Layout = (Vec<FieldInfo>, bool, Option<u64>);
+
+fn layout(fields: &Fields, site: &Site) -> Layout {
+    let stack = fields.infos.iter().any(|i| i.field_type.is_call_stack());
+    (
+        fields.infos.clone(),
+        fields.fetch.can_fault(),
+        stack.then_some(site.address),
+    )
 }
 
 /// The area of slots of each definition, for calls that it begins or ends.
@@ -649,7 +732,9 @@ fn join_calls(selected: &mut [Selected]) {
     }
     let mut entries: HashMap<u64, u32> = HashMap::new();
     for event in selected.iter_mut() {
-        let own = event.site.leaving.is_none() && event.site.body == Body::Own;
+        let own = event.site.leaving.is_none()
+            && event.site.body == Body::Own
+            && event.site.marker.is_none();
         let address = event.site.address;
         if own
             && event.left_out.is_none()
@@ -747,6 +832,14 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     result
 }
 
+/// The file that the first event is about, if it says so by its path.
+pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
+    match &events.first()?.object {
+        ObjectRef::Path(path) => Some(PathBuf::from(path)),
+        ObjectRef::Main | ObjectRef::Name(_) => None,
+    }
+}
+
 /// Objects and planner of a process or of a file.
 pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects, Planner)> {
     match (pid, path) {
@@ -784,9 +877,10 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
             }
         };
         let functions: HashSet<u32> = selected.iter().map(|event| event.id).collect();
+        let (one, several) = Selected::nouns(selected.iter());
         bail!(
             "none of {} can be probed; for example: {example}",
-            units::counted(functions.len() as u64, "function", "functions"),
+            units::counted(functions.len() as u64, one, several),
         );
     }
     Ok(())

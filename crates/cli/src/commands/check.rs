@@ -9,9 +9,11 @@ mod used;
 
 use self::detour::Sketch;
 use self::threads::Threads;
+use crate::exit::Usage;
 use crate::fields::Purpose;
 use crate::returning::Returns;
 use crate::selection::{self, Selected};
+use anyhow::bail;
 use capriole_target::object::Objects;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -24,8 +26,8 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// The event, such as `libc:malloc` or `:main+4`
     event: String,
-    /// A file instead of a process
-    #[arg(required_unless_present = "pid", conflicts_with = "pid")]
+    /// A file instead of a process; not needed if the event has the path of one
+    #[arg(conflicts_with = "pid")]
     path: Option<PathBuf>,
     /// The running process
     #[arg(short, long, value_name = "PID")]
@@ -41,11 +43,15 @@ pub struct Arguments {
 /// Runs the command. Exit status 0 if every site can be probed, 1 if not.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let events = selection::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
-    let path = arguments
-        .path
-        .as_deref()
-        .map(selection::existing)
-        .transpose()?;
+    let path = match (&arguments.path, arguments.pid) {
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(_)) => None,
+        (None, None) => selection::file_of(&events),
+    };
+    let path = path.as_deref().map(selection::existing).transpose()?;
+    if path.is_none() && arguments.pid.is_none() {
+        bail!(Usage("give a file, or a process with -p PID"));
+    }
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
     let selected = selection::select(
         &objects,

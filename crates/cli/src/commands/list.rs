@@ -1,6 +1,7 @@
 //! `capriole list`: what can be probed, and how.
 
 mod args;
+mod markers;
 
 use crate::exit::Usage;
 use crate::fields::Purpose;
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "capriole list [OPTIONS] [PATTERN] (-p PID | PATH)")]
 pub struct Arguments {
-    /// `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`
+    /// `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`;
+    /// `usdt:PATH:*` lists static markers
     #[arg(value_name = "PATTERN|PATH", num_args = 0..=2)]
     words: Vec<String>,
     /// The running process
@@ -51,6 +53,8 @@ impl Arguments {
             (Some(_), [pattern]) => (Some(pattern), None),
             (Some(_), _) => bail!(Usage("with -p PID only a pattern may follow")),
             (None, []) => bail!(Usage("give a file, or a process with -p PID")),
+            // The file is in the event.
+            (None, [pattern]) if pattern.starts_with("usdt:") => (Some(pattern), None),
             (None, [path]) => (None, Some(path)),
             (None, [pattern, path]) => (Some(pattern), Some(path)),
             (None, _) => bail!(Usage("at most a pattern and a file may be given")),
@@ -58,7 +62,11 @@ impl Arguments {
         let event = match pattern {
             None => ":*".to_owned(),
             // `lib:fun*` is an event; `ns::fun*` is a pattern for the main program.
-            Some(pattern) if pattern.replace("::", "").contains(':') => pattern.clone(),
+            Some(pattern)
+                if pattern.starts_with("usdt:") || pattern.replace("::", "").contains(':') =>
+            {
+                pattern.clone()
+            }
             Some(pattern) => format!(":{pattern}"),
         };
         Ok((event, path.map(PathBuf::from)))
@@ -69,6 +77,10 @@ impl Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
     let events = selection::parse_plain(&[event], &[])?;
+    let path = match arguments.pid {
+        Some(_) => path,
+        None => path.or_else(|| selection::file_of(&events)),
+    };
     let path = path.map(|p| selection::existing(&p)).transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
     let selected = selection::select(&objects, &planner, &events, Purpose::Record, Returns::Exits)?;
@@ -79,7 +91,14 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             let found = args::json(&selected);
             writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
         }
-        (false, false) => table(&selected, &mut out)?,
+        (false, false) if selected.iter().any(|event| event.site.marker.is_some()) => {
+            markers::table(&selected, &mut out)?;
+        }
+        (false, false) => {
+            table(&selected, &mut out)?;
+            out.flush()?;
+            markers::mention(arguments, &objects, &selected);
+        }
         (false, true) => {
             let sites: Vec<_> = selected.iter().map(Selected::json).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&sites)?)?;

@@ -1,6 +1,7 @@
 //! A site: tactics and reasons, the bytes before and after, what is displaced.
 
 use super::assembly::{assembly, hex, name};
+use crate::marker;
 use crate::selection::Selected;
 use capriole_plan::site::{Placed, StubTo, Tactic, Write};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
@@ -20,6 +21,9 @@ pub(super) fn describe(event: &Selected) -> String {
         site.file_offset,
         site.address
     );
+    if let Some(marker) = &site.marker {
+        marker::describe(marker, site, &mut text);
+    }
     if let Some(reason) = &event.left_out {
         let _ = writeln!(text, "  it is left out: {reason}");
         return text;

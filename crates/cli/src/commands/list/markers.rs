@@ -1,0 +1,81 @@
+//! Static markers in `list`.
+
+use super::Arguments;
+use crate::marker;
+use crate::selection::Selected;
+use crate::units;
+use capriole_target::object::Objects;
+use std::io::Write;
+
+/// Markers as a table.
+pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
+    let lists: Vec<String> = selected
+        .iter()
+        .map(|event| event.site.marker.as_deref().map(marker::list))
+        .map(Option::unwrap_or_default)
+        .collect();
+    let names: Vec<String> = selected.iter().map(Selected::name).collect();
+    let width = |texts: &[String], most: usize| {
+        let longest = texts.iter().map(|text| text.chars().count()).max();
+        longest.unwrap_or(0).min(most)
+    };
+    let (name_width, list_width) = (width(&names, 40).max(6), width(&lists, 40).max(9));
+    writeln!(
+        out,
+        "{:>18}  {:<8}  {:>9}  {:<name_width$}  {:<list_width$}  SOURCE",
+        "ADDRESS", "TACTIC", "SEMAPHORE", "MARKER", "ARGUMENTS"
+    )?;
+    for ((event, name), list) in selected.iter().zip(&names).zip(&lists) {
+        let semaphore = match &event.counter {
+            Some(counter) => format!("{:#x}", counter.address),
+            None => "-".to_owned(),
+        };
+        let described = event.site.marker.as_ref();
+        let described = described.and_then(|marker| marker.described.as_ref());
+        let source = match described {
+            Some(described) => format!("{}:{}", described.file, described.line),
+            None => event.place(),
+        };
+        write!(
+            out,
+            "{:>#18x}  {:<8}  {semaphore:>9}  {name:<name_width$}  {list:<list_width$}  {source}",
+            event.site.address,
+            event.tactic(),
+        )?;
+        match event.refused() {
+            Some(reason) => writeln!(out, "  ({})", reason.replace('\n', " "))?,
+            None => writeln!(out)?,
+        }
+    }
+    Ok(())
+}
+
+/// Says that there are markers, besides all functions that were listed.
+pub(super) fn mention(arguments: &Arguments, objects: &Objects, selected: &[Selected]) {
+    let all = match arguments.pid {
+        Some(_) => arguments.words.is_empty(),
+        None => arguments.words.len() < 2,
+    };
+    let (true, Some(first)) = (all, selected.first()) else {
+        return;
+    };
+    let object = &first.site.object;
+    let Ok(markers) = object.file().markers() else {
+        return;
+    };
+    let places = markers.all.len() as u64;
+    if places > 0 {
+        let whose = match (objects.process(), arguments.pid) {
+            (Some(_), Some(pid)) => format!("-p {pid} 'usdt::*'"),
+            _ => format!("'usdt::*' {}", object.path().display()),
+        };
+        eprintln!(
+            "capriole: it also has {}: capriole list {whose}",
+            units::counted(places, "static marker", "static markers")
+        );
+    }
+    if markers.unusable > 0 {
+        let notes = units::counted(markers.unusable as u64, "note is", "notes are");
+        eprintln!("capriole: {notes} damaged, or not about code of this file");
+    }
+}

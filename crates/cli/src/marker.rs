@@ -1,0 +1,377 @@
+//! What a static marker's arguments are, as fields of an event.
+
+use crate::fields::content;
+use anyhow::{anyhow, bail};
+use capriole_event::{
+    Base, Bits, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Place as Asking, Shown,
+};
+use capriole_plan::program::{Field, Source};
+use capriole_target::markers::format::{self, Conversion, conversions};
+use capriole_target::markers::operand::{Argument, Operand, Place};
+use capriole_target::markers::{Marker, SymbolValue};
+use capriole_target::resolve::Site;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+/// The names of a marker's arguments: those in its format, or else `arg1` and so on.
+pub fn names(marker: &Marker) -> Vec<String> {
+    let mut taken = HashSet::new();
+    (0..marker.arguments.len())
+        .map(|index| {
+            let given = marker.conversions.get(index).and_then(|c| c.name.clone());
+            let given = given.filter(|name| taken.insert(name.clone()));
+            given.unwrap_or_else(|| format!("arg{}", index + 1))
+        })
+        .collect()
+}
+
+/// The types of a marker's arguments as they are recorded, such as `s32, u64`; one whose
+/// operand is not understood is `?`.
+pub fn types(marker: &Marker) -> String {
+    let shown = |(index, argument): (usize, &Result<Argument, _>)| match argument {
+        Ok(argument) => field_type(argument, marker.conversions.get(index)).to_string(),
+        Err(_) => "?".to_owned(),
+    };
+    let all: Vec<String> = marker.arguments.iter().enumerate().map(shown).collect();
+    all.join(", ")
+}
+
+/// What a marker says of its arguments, for a person: its format, or their types.
+pub fn list(marker: &Marker) -> String {
+    match &marker.described {
+        Some(described) => format!("{:?}", described.format),
+        None => types(marker),
+    }
+}
+
+/// Refuses a marker that has another argument list than the event expects.
+pub fn expected(spec: &EventSpec, marker: &Marker) -> anyhow::Result<()> {
+    let Asking::Static {
+        format: Some(expected),
+        ..
+    } = &spec.place
+    else {
+        return Ok(());
+    };
+    let asked = conversions(expected);
+    let asked = asked.map_err(|error| anyhow!("in the format that is expected, {error}"))?;
+    let agrees = match &marker.described {
+        Some(described) => conversions(&described.format).is_ok_and(|has| {
+            let both = || asked.iter().zip(&has);
+            let same = |(a, b): (&Conversion, &Conversion)| {
+                let named = a.name.is_none() || b.name.is_none() || a.name == b.name;
+                named && a.shown == b.shown && a.bytes == b.bytes
+            };
+            asked.len() == has.len() && both().all(same)
+        }),
+        None => {
+            let mut both = asked.iter().zip(&marker.arguments);
+            asked.len() == marker.arguments.len()
+                && both.all(|(asked, has)| has.as_ref().is_ok_and(|has| could_be(asked, has)))
+        }
+    };
+    if agrees {
+        return Ok(());
+    }
+    let has = match (&marker.described, marker.arguments.is_empty()) {
+        (Some(described), _) => format!("{:?}", described.format),
+        (None, true) => "no arguments".to_owned(),
+        (None, false) => format!("{} (its note has no format)", types(marker)),
+    };
+    bail!(
+        "marker {} has other arguments than expected:\n  expected  {expected:?}\n  has       {has}",
+        marker.full_name()
+    );
+}
+
+/// Whether printf could have been given this argument for the conversion.
+fn could_be(asked: &Conversion, has: &Argument) -> bool {
+    // What is smaller than an int is passed as one.
+    let fits = match asked.bytes {
+        Some(4) => has.bytes <= 4,
+        Some(bytes) => has.bytes == bytes,
+        None => true,
+    };
+    let whole = !has.float && fits;
+    match asked.shown {
+        format::Shown::Signed => whole && has.signed,
+        format::Shown::Unsigned => whole && !has.signed,
+        format::Shown::Hexadecimal => whole,
+        format::Shown::Pointer | format::Shown::Text => whole && has.bytes == 8,
+        format::Shown::Character => whole && has.bytes <= 4,
+        format::Shown::Float => has.float,
+    }
+}
+
+/// All arguments that can be read, with their names. Nobody asked for the others by name.
+pub fn all(marker: &Marker, site: &Site) -> Vec<(String, Field, FieldType)> {
+    let names = names(marker).into_iter().enumerate();
+    names
+        .filter_map(|(index, name)| {
+            let (field, field_type) = field(marker, site, index, &[], None).ok()?;
+            Some((name, field, field_type))
+        })
+        .collect()
+}
+
+/// What an event's argument means at a marker; `None` if it is nothing of the marker's own.
+///
+/// # Errors
+/// The marker has no such argument, or it cannot be read.
+pub fn one(
+    marker: &Marker,
+    site: &Site,
+    argument: &FetchArg,
+) -> anyhow::Result<Option<(Field, FieldType)>> {
+    let Asked { base, derefs } = &argument.fetch;
+    let index = match base {
+        Base::Argument(number) => {
+            let index = usize::from(*number) - 1;
+            if index >= marker.arguments.len() {
+                bail!(
+                    "marker {} has {}",
+                    marker.full_name(),
+                    crate::units::counted(marker.arguments.len() as u64, "argument", "arguments")
+                );
+            }
+            Some(index)
+        }
+        Base::Variable(path) => names(marker).iter().position(|name| name == path),
+        _ => None,
+    };
+    let derefs: Vec<i64> = derefs.iter().map(|deref| deref.offset).collect();
+    let found = index.map(|index| field(marker, site, index, &derefs, argument.field_type));
+    found.transpose()
+}
+
+/// An argument, or what memory holds behind it, as this type, or the one that it has.
+fn field(
+    marker: &Marker,
+    site: &Site,
+    index: usize,
+    derefs: &[i64],
+    wanted: Option<FieldType>,
+) -> anyhow::Result<(Field, FieldType)> {
+    let argument = marker.arguments[index].as_ref();
+    let argument = argument.map_err(|error| anyhow!("{error}"))?;
+    let own = field_type(argument, marker.conversions.get(index));
+    let (source, mut pointers) = source(argument, site)?;
+    let field_type = match (derefs, wanted) {
+        ([], wanted) => wanted.unwrap_or(own),
+        (_, wanted) => wanted.unwrap_or(FieldType::X64),
+    };
+    let behind = !derefs.is_empty() || field_type.is_string();
+    if behind && (argument.bytes < 8 || argument.float) {
+        bail!("it is {}, which is no address", a(natural(argument)));
+    }
+    if !derefs.is_empty() {
+        pointers.extend(derefs);
+    } else if field_type.is_string() {
+        pointers.push(0);
+    } else {
+        fits(argument, field_type)?;
+    }
+    let field = Field {
+        source,
+        pointers,
+        content: content(field_type)?,
+    };
+    Ok((field, field_type))
+}
+
+/// A type with its article.
+fn a(field_type: FieldType) -> String {
+    let text = field_type.to_string();
+    match text.starts_with(['f', 's', 'x']) && !text.starts_with("sy") {
+        true => format!("an {text}"),
+        false => format!("a {text}"),
+    }
+}
+
+/// Whether an argument has the bytes of a type.
+fn fits(argument: &Argument, field_type: FieldType) -> anyhow::Result<()> {
+    if matches!(argument.operand, Operand::SecondByte(_)) {
+        if field_type != natural(argument) {
+            bail!("it is the second byte of a register, and has the type that it has");
+        }
+        if argument.signed {
+            bail!("it is a signed second byte of a register, which cannot be read");
+        }
+        return Ok(());
+    }
+    match field_type.element {
+        Element::Number { bytes, .. } if bytes <= argument.bytes => Ok(()),
+        _ => bail!(
+            "it is {}, which has not all the bytes of {}",
+            a(natural(argument)),
+            a(field_type)
+        ),
+    }
+}
+
+fn number(shown: Shown, bytes: u8) -> FieldType {
+    FieldType {
+        element: Element::Number {
+            shown,
+            bytes,
+            bits: None,
+        },
+        count: None,
+    }
+}
+
+/// The type that the note gives an argument.
+fn natural(argument: &Argument) -> FieldType {
+    if matches!(argument.operand, Operand::SecondByte(_)) {
+        let bits = Bits {
+            width: 8,
+            offset: 8,
+        };
+        let element = Element::Number {
+            shown: Shown::Unsigned,
+            bytes: 2,
+            bits: Some(bits),
+        };
+        return FieldType {
+            element,
+            count: None,
+        };
+    }
+    let shown = match (argument.float, argument.signed) {
+        (true, _) => Shown::Float,
+        (false, true) => Shown::Signed,
+        (false, false) => Shown::Unsigned,
+    };
+    number(shown, argument.bytes)
+}
+
+/// The type as which an argument is recorded: the note says how large it is, and the format,
+/// if there is one, how it is shown.
+fn field_type(argument: &Argument, conversion: Option<&Conversion>) -> FieldType {
+    let natural = natural(argument);
+    let (Some(conversion), false) = (conversion, argument.float) else {
+        return natural;
+    };
+    if matches!(argument.operand, Operand::SecondByte(_)) {
+        return natural;
+    }
+    match conversion.shown {
+        format::Shown::Signed => number(Shown::Signed, argument.bytes),
+        format::Shown::Unsigned => number(Shown::Unsigned, argument.bytes),
+        format::Shown::Hexadecimal | format::Shown::Pointer => {
+            number(Shown::Hexadecimal, argument.bytes)
+        }
+        format::Shown::Character => number(Shown::Character, 1),
+        format::Shown::Text if argument.bytes == 8 => FieldType::STRING,
+        format::Shown::Text | format::Shown::Float => natural,
+    }
+}
+
+/// Where an argument is: the start, and the pointers from there.
+fn source(argument: &Argument, site: &Site) -> anyhow::Result<(Source, Vec<i64>)> {
+    Ok(match &argument.operand {
+        Operand::Register(register) | Operand::SecondByte(register) => {
+            (Source::Register(*register), Vec::new())
+        }
+        Operand::Vector(number) => (Source::Vector(*number), Vec::new()),
+        Operand::Immediate(place) => {
+            let value = value(place, site)?;
+            let unused = 64 - 8 * u32::from(argument.bytes);
+            let value = match argument.signed {
+                true => ((value << unused) as i64 >> unused) as u64,
+                false => value << unused >> unused,
+            };
+            (Source::Immediate(value), Vec::new())
+        }
+        Operand::Memory { place, base, index } => match (base, index, &place.symbol) {
+            (Some(base), None, None) => (Source::Register(*base), vec![place.offset]),
+            (base, Some((index, shift)), _) => {
+                let source = Source::Indexed {
+                    base: *base,
+                    index: *index,
+                    shift: *shift,
+                    offset: value(place, site)?,
+                };
+                (source, vec![0])
+            }
+            (Some(base), None, Some(_)) => {
+                let source = Source::Indexed {
+                    base: None,
+                    index: *base,
+                    shift: 0,
+                    offset: value(place, site)?,
+                };
+                (source, vec![0])
+            }
+            (None, None, _) => (Source::Immediate(value(place, site)?), vec![0]),
+        },
+    })
+}
+
+/// A number, or a symbol's address in the program and a number.
+fn value(place: &Place, site: &Site) -> anyhow::Result<u64> {
+    let Some(symbol) = &place.symbol else {
+        return Ok(place.offset as u64);
+    };
+    let found = site.object.file().markers()?.symbol(symbol);
+    let found = found.map_err(|error| anyhow!("it is at `{symbol}`, and {error}"))?;
+    let start = match found {
+        SymbolValue::Address(link) => site.object.run_time(link),
+        SymbolValue::Number(number) => number,
+    };
+    Ok(start.wrapping_add_signed(place.offset))
+}
+
+/// A marker for `--json`.
+pub fn json(marker: &Marker) -> Value {
+    let arguments = marker.arguments.iter().zip(names(marker));
+    let arguments = arguments
+        .enumerate()
+        .map(|(index, (argument, name))| match argument {
+            Ok(argument) => json!({
+                "name": name,
+                "type": field_type(argument, marker.conversions.get(index)).to_string(),
+                "operand": argument.to_string(),
+            }),
+            Err(error) => json!({
+                "name": name,
+                "operand": error.text,
+                "refused": error.reason,
+            }),
+        });
+    let mut value = json!({
+        "provider": marker.provider,
+        "name": marker.name,
+        "arguments": arguments.collect::<Vec<_>>(),
+    });
+    if let Some(described) = &marker.described {
+        value["format"] = json!(described.format);
+        value["file"] = json!(described.file);
+        value["line"] = json!(described.line);
+    }
+    if let Some(semaphore) = marker.semaphore {
+        value["semaphore"] = json!(format!("{semaphore:#x}"));
+    }
+    value
+}
+
+/// A marker's arguments, one a line, for `check`.
+pub fn describe(marker: &Marker, site: &Site, text: &mut String) {
+    if let Some(described) = &marker.described {
+        let _ = writeln!(text, "  format    {:?}", described.format);
+        let _ = writeln!(text, "  source    {}:{}", described.file, described.line);
+    }
+    let arguments = marker.arguments.iter().zip(names(marker));
+    for (index, (argument, name)) in arguments.enumerate() {
+        let label = if index == 0 { "arguments" } else { "" };
+        let what = match argument {
+            Ok(argument) => match field(marker, site, index, &[], None) {
+                Ok((_, field_type)) => format!("{name}  {argument}  as {field_type}"),
+                Err(error) => format!("{name}  {argument}  cannot be read: {error}"),
+            },
+            Err(error) => format!("{name}  cannot be read: {error}"),
+        };
+        let _ = writeln!(text, "  {label:<9} {what}");
+    }
+}
