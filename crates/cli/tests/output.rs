@@ -1103,7 +1103,7 @@ fn help() {
     Usage: capriole list [OPTIONS] [PATTERN] (-p PID | PATH)
 
     Arguments:
-      [PATTERN|PATH]...  `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`
+      [PATTERN|PATH]...  `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`; `usdt:PATH:*` lists static markers
 
     Options:
       -p, --pid <PID>     The running process
@@ -1120,7 +1120,7 @@ fn help() {
 
     Arguments:
       <EVENT>  The event, such as `libc:malloc` or `:main+4`
-      [PATH]   A file instead of a process
+      [PATH]   A file instead of a process; not needed if the event has the path of one
 
     Options:
       -p, --pid <PID>     The running process
