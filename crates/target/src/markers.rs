@@ -26,10 +26,10 @@
 pub mod format;
 pub mod operand;
 
-use crate::object::ObjectProblem;
 use crate::object::elf::Headers;
 use crate::object::notes::{Facts, take_note};
 use crate::object::source::Source;
+use crate::object::{ObjectProblem, Text};
 use crate::symbols::Table;
 use format::{Conversion, conversions};
 use object::LittleEndian as LE;
@@ -132,7 +132,7 @@ pub struct Markers {
     /// Each place.
     pub all: Vec<Arc<Marker>>,
     /// Notes that could not be used: cut short, with names that are no text, or about what is
-    /// no code of the object. What is behind one with a wrong size counts as one.
+    /// no code of the object, or no nop. What is behind one with a wrong size counts as one.
     pub unusable: usize,
     symbols: HashMap<String, Result<SymbolValue, SymbolProblem>>,
 }
@@ -142,6 +142,7 @@ impl Markers {
         source: &Source,
         headers: &Headers,
         facts: &Facts,
+        texts: &[Text],
     ) -> Result<Markers, ObjectProblem> {
         let mut markers = Markers::default();
         let base = headers.section(BASE).map(|section| section.address);
@@ -150,8 +151,7 @@ impl Markers {
         markers.notes(source, headers, STAPSDT, |content| {
             let marker = marker(content, base)?;
             headers.text_range(marker.address)?;
-            found.push(marker);
-            Some(())
+            is_nop(texts, marker.address).then(|| found.push(marker))
         })?;
         markers.notes(source, headers, CAPRIOLE, |content| {
             let (key, description) = description(content, base)?;
@@ -279,6 +279,22 @@ fn names(bytes: &mut &[u8]) -> Option<(String, String)> {
     let (provider, name) = (text(bytes)?, text(bytes)?);
     let usable = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
     (usable(&provider) && usable(&name)).then_some((provider, name))
+}
+
+/// Whether a nop stands at a link address. All who write such notes put one there; where
+/// something else stands, the note is about other code than that of this file, and where it
+/// says that an instruction starts need not be so.
+fn is_nop(texts: &[Text], address: u64) -> bool {
+    let text = texts
+        .iter()
+        .find(|t| (t.address..t.end()).contains(&address));
+    let bytes = text.map(|text| &text.bytes[(address - text.address) as usize..]);
+    let prefixes = |bytes: &[u8]| bytes.iter().take_while(|byte| **byte == 0x66).count();
+    let bytes = bytes.map(|bytes| &bytes[prefixes(bytes).min(14)..]);
+    matches!(
+        bytes,
+        Some([0x90, ..] | [0x0f, 0x1f, ..] | [0x2e, 0x0f, 0x1f, ..])
+    )
 }
 
 /// What addresses in a note have to be added to, by the two places of the section.

@@ -419,7 +419,8 @@ impl ObjectFile {
     ///
     /// Their notes are not all in the file.
     pub fn markers(&self) -> Result<&Markers, ObjectError> {
-        let read = || Markers::read(&self.source, &self.headers, &self.facts);
+        let texts = self.text()?;
+        let read = || Markers::read(&self.source, &self.headers, &self.facts, texts);
         self.lazy(&self.markers, read)
     }
 

@@ -168,6 +168,9 @@ fn damaged_notes_are_counted() {
     // An address where there is no code.
     let (names, unusable) = damaged(&|bytes| bytes[note.start + 5] = 0x70);
     assert_eq!((names, unusable), (without("plain:registers"), 1));
+    // An address behind the nop, where something else stands.
+    let (names, unusable) = damaged(&|bytes| bytes[note.start] += 1);
+    assert_eq!((names, unusable), (without("plain:registers"), 1));
     // A size that leads out of the section: what is behind it is lost, and said so.
     let (names, unusable) = damaged(&|bytes| {
         let first = section(bytes, ".note.stapsdt").start;
