@@ -604,7 +604,7 @@ fn the_next_function_gives_way() {
     let mut function = Function::new(&code, &next);
     function.int3 = Err(Refusal::BreakpointsOff);
     // 0xe5894855 behind the ret is not free.
-    let free = [START + (1 << 24)..START + 0x7fff_0000];
+    let free = std::slice::from_ref(&(START + (1 << 24)..START + 0x7fff_0000)).to_vec();
     assert!(function.placed(5, &free).is_err());
     let second = START + code.len() as u64;
     function.next = Some(Extent::new(second, second + next.len() as u64));
