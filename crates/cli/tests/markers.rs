@@ -65,6 +65,46 @@ fn recorded(program: &Path, arguments: &[&str], name: &str) -> Vec<Value> {
     fields(&trace, name)
 }
 
+/// Markers of `capriole/marker.h`, all at once: values stand in registers that only the notes
+/// know of, and no detour before may spoil them.
+#[test]
+fn markers_of_the_header_are_recorded_by_their_format() {
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+    for level in ["-O0", "-O2", "-O3"] {
+        let flags = [level, "-I", include];
+        let Some(program) = build(Compiler::Gcc, "../../examples/markers.c", &flags) else {
+            return;
+        };
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        record_program(&trace, &["-e", "usdt::shop:*"], &program, &["1"]);
+        let requests = fields(&trace, "shop:request");
+        let replies = fields(&trace, "shop:reply");
+        assert!(requests.len() > 20, "{requests:?}");
+        for (index, request) in requests.iter().enumerate() {
+            let number = index as u64 + 1;
+            let method = u64::from(number % 3 == 0);
+            let wanted = json!({"number": number, "method": method, "path": "/index.html"});
+            assert_eq!(*request, wanted);
+        }
+        for (index, reply) in replies.iter().enumerate() {
+            let number = index as u64 + 1;
+            let status = if number % 10 == 0 { 404 } else { 200 };
+            assert_eq!(
+                (&reply["number"], &reply["status"]),
+                (&json!(number), &json!(status))
+            );
+            let cost = reply["cost"].as_f64().expect("a floating point number");
+            assert_eq!(cost, number as f64 / 2.0, "{reply}");
+        }
+        assert!(requests.len() - replies.len() <= 1);
+        // What is guarded is computed while somebody looks.
+        let hashes = fields(&trace, "shop:hashed");
+        assert!(requests.len() - hashes.len() <= 1, "{}", hashes.len());
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]));
+    }
+}
+
 /// Every kind of operand, in three rounds; where they are depends on the compiler's flags.
 #[test]
 fn arguments_are_what_the_program_had() {

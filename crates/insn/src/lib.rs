@@ -33,6 +33,6 @@ pub use exits::{Exit, ExitKind, Exits, Surroundings, Undecided};
 pub use flow::{FlowError, FunctionFlow, Hints, ReadMemory};
 pub use jump_table::{IndirectJump, Resolution};
 pub use landing_pads::{LandingPadError, landing_pads};
-pub use liveness::{Live, RegSet, live_at};
+pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
 pub use targets::Targets;

@@ -133,7 +133,15 @@ const EVERYTHING: u32 = 0xffff | (FLAGS << 16);
 /// nor is a conditional move. `xor %eax, %eax` does not read `eax`.
 #[must_use]
 pub fn live_at(code: &Code<'_>, extent: &Extent, site: u64) -> Live {
-    let live = Explorer::new(code, extent).explore(site);
+    live_among(code, extent, site, &[])
+}
+
+/// The same where everything may be read at some addresses, ascending, whatever the
+/// instructions there say: static markers, whose notes tell others in which registers values
+/// are.
+#[must_use]
+pub fn live_among(code: &Code<'_>, extent: &Extent, site: u64, markers: &[u64]) -> Live {
+    let live = Explorer::new(code, extent, markers).explore(site);
     Live {
         gprs: RegSet(live as u16) | RegSet::PRESERVED,
         flags: live >> 16 & FLAGS != 0,
@@ -158,6 +166,7 @@ const NOWHERE: usize = usize::MAX - 1;
 struct Explorer<'a> {
     code: &'a Code<'a>,
     extent: &'a Extent,
+    markers: &'a [u64],
     info: InstructionInfoFactory,
     nodes: Vec<Node>,
     /// Addresses that have a node.
@@ -167,10 +176,11 @@ struct Explorer<'a> {
 }
 
 impl<'a> Explorer<'a> {
-    fn new(code: &'a Code<'a>, extent: &'a Extent) -> Self {
+    fn new(code: &'a Code<'a>, extent: &'a Extent, markers: &'a [u64]) -> Self {
         Self {
             code,
             extent,
+            markers,
             info: InstructionInfoFactory::new(),
             nodes: Vec::new(),
             known: HashMap::new(),
@@ -183,7 +193,8 @@ impl<'a> Explorer<'a> {
         if let Some(&index) = self.known.get(&address) {
             return index;
         }
-        if self.nodes.len() >= LIMIT || !self.extent.contains(address) {
+        let is_marker = self.markers.binary_search(&address).is_ok();
+        if self.nodes.len() >= LIMIT || !self.extent.contains(address) || is_marker {
             return LEAVES;
         }
         let index = self.nodes.len();

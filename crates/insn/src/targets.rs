@@ -39,6 +39,8 @@ pub struct Targets {
     suspects: Vec<u64>,
     /// Direct jumps that lead out of their function: target and source.
     crossing: Vec<(u64, u64)>,
+    /// Static markers, ascending.
+    markers: Vec<u64>,
     pointers_known: bool,
     incomplete: Option<&'static str>,
 }
@@ -56,6 +58,7 @@ impl Targets {
             pointers: vec![0; words],
             suspects: Vec::new(),
             crossing: Vec::new(),
+            markers: Vec::new(),
             pointers_known: false,
             incomplete: None,
         }
@@ -270,6 +273,33 @@ impl Targets {
     /// that a compiler split off a function (`name.cold`).
     pub fn insert_entry(&mut self, address: u64) {
         set(&mut self.calls, self.text, address);
+    }
+
+    /// Adds static markers: nops at which a note tells others where values are, so that they
+    /// read registers there that no instruction reads, and at which they may write a
+    /// breakpoint at any time.
+    pub fn insert_markers(&mut self, addresses: impl IntoIterator<Item = u64>) {
+        let text = self.text;
+        let inside = addresses.into_iter().filter(|at| text.contains(*at));
+        self.markers.extend(inside);
+        self.markers.sort_unstable();
+        self.markers.dedup();
+    }
+
+    /// The first static marker in a range.
+    #[must_use]
+    pub fn marker_in(&self, range: Extent) -> Option<u64> {
+        let at = self.markers.partition_point(|at| *at < range.start);
+        self.markers
+            .get(at)
+            .copied()
+            .filter(|at| range.contains(*at))
+    }
+
+    /// All static markers, ascending.
+    #[must_use]
+    pub fn markers(&self) -> &[u64] {
+        &self.markers
     }
 
     /// Adds an address that is stored somewhere as a pointer, for instance the

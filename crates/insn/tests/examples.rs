@@ -3,7 +3,7 @@
 mod support;
 
 use capriole_insn::{
-    Code, Extent, LandingPadError, Live, RelocateError, landing_pads, live_at, relocate,
+    Code, Extent, LandingPadError, Live, RelocateError, landing_pads, live_among, live_at, relocate,
 };
 use iced_x86::{Instruction, Register};
 use support::elf::{Elf, find_library};
@@ -167,6 +167,16 @@ fn what_is_alive() {
     assert!(live(&[0xff, 0xc1, 0xc3]).flags);
     // shl %cl,%eax leaves the flags as they were if cl is 0.
     assert!(live(&[0xd3, 0xe0, 0xc3]).flags);
+    // nop; nop; mov $1,%eax; ret: but at a marker others may read it.
+    let marked = [0x90, 0x90, 0xb8, 1, 0, 0, 0, 0xc3];
+    assert_eq!(dead(&marked), [R::RAX]);
+    let code = Code::new(&marked, START);
+    for marker in [START, START + 1] {
+        let live = live_among(&code, &code.extent(), START, &[marker]);
+        assert!(live.flags && live.dead().iter().next().is_none());
+    }
+    let behind = live_among(&code, &code.extent(), START, &[START + 8]);
+    assert_eq!(behind, live(&marked));
     // cmove %ecx,%eax; xor %eax,%eax reads eax first.
     assert_eq!(dead(&[0x0f, 0x44, 0xc1, 0x31, 0xc0, 0xc3]), []);
     // rdsspq %rdx; ret, and rdsspd: nops unless there is a shadow stack.

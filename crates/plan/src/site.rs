@@ -21,7 +21,7 @@ mod refusal;
 
 use std::fmt;
 
-use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets, live_at};
+use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets};
 use iced_x86::Instruction;
 
 use self::ladder::{Cover, Ladder};
@@ -183,7 +183,7 @@ impl Shape {
         Ok(Shape {
             site: ladder.site,
             at_entry: ladder.at_entry(),
-            live: live_at(input.code, &input.flow.extent(), ladder.site),
+            live: ladder.live(),
             ..self.clone()
         })
     }
@@ -336,7 +336,6 @@ fn shape(
     cover: Cover,
     refusals: Vec<(Tactic, Refusal)>,
 ) -> Shape {
-    let input = ladder.input;
     Shape {
         tactic,
         site: ladder.site,
@@ -344,7 +343,7 @@ fn shape(
         resume: cover.resume,
         displaced: cover.displaced,
         at_entry: ladder.at_entry(),
-        live: live_at(input.code, &input.flow.extent(), ladder.site),
+        live: ladder.live(),
         placed: cover.placed,
         refusals,
     }

@@ -626,6 +626,21 @@ fn the_next_function_gives_way() {
 }
 
 #[test]
+fn static_markers_stay_where_they_are() {
+    // mov %edi,%eax; nop, a marker; lea 1(%rax),%eax; ret
+    let code = [0x89, 0xf8, 0x90, 0x8d, 0x40, 0x01, 0xc3];
+    let mut function = Function::new(&code, &[]);
+    function.targets.insert_markers([START + 2]);
+    assert_eq!(
+        function.refusal(0, Tactic::Region),
+        Refusal::MarkerInside { at: START + 2 }
+    );
+    // Itself it is a site like others; a jump before it leads there only if it is the site.
+    assert_eq!(summary(&function.at(2).unwrap()).0, Tactic::Region);
+    assert!(function.from(3, 2).is_ok() && function.from(3, 0).is_err());
+}
+
+#[test]
 fn a_jump_for_two_sites() {
     // mov 8(%rdi),%rax; ret: both are reached from the start.
     let function = Function::new(&[0x48, 0x8b, 0x47, 0x08, 0xc3], &[]);

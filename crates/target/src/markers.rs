@@ -19,7 +19,7 @@
 //! u64  address of the marker
 //! u64  as above
 //! u32  line
-//! u32  flags
+//! u32  flags: bit n is set if argument n + 1 is a floating point number
 //! provider NUL name NUL format NUL source file NUL
 //! ```
 
@@ -77,6 +77,8 @@ pub struct Description {
     pub file: String,
     /// The line there; 0 if it is not known.
     pub line: u32,
+    /// Which arguments are floating point numbers, a bit for each from the lowest on.
+    pub floats: u32,
 }
 
 impl Marker {
@@ -96,6 +98,18 @@ impl Marker {
             .ok()
             .filter(|found| found.len() == self.arguments.len())
             .unwrap_or_default();
+        for (index, argument) in self.arguments.iter_mut().enumerate() {
+            // A floating point number stands in a general register, as not all that read notes
+            // know of others.
+            if let Ok(argument) = argument
+                && index < 32
+                && description.floats >> index & 1 == 1
+                && matches!(argument.bytes, 4 | 8)
+                && !matches!(argument.operand, Operand::SecondByte(_))
+            {
+                (argument.float, argument.signed) = (true, false);
+            }
+        }
         self.described = Some(description);
     }
 }
@@ -333,8 +347,14 @@ fn description(
     let (format, file) = (text(rest)?, text(rest)?);
     let address = address.wrapping_add(moved(base, noted));
     let line = line_and_flags as u32;
+    let floats = (line_and_flags >> 32) as u32;
     Some((
         (address, provider, name),
-        Description { format, file, line },
+        Description {
+            format,
+            file,
+            line,
+            floats,
+        },
     ))
 }

@@ -6,7 +6,8 @@ mod together;
 use self::together::wants_placing;
 use crate::attach::breakpoints_allowed;
 use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
-use crate::object::{Object, ObjectKind};
+
+use crate::object::{Object, ObjectCode, ObjectKind};
 use crate::process::Process;
 use crate::resolve::{Body, Site};
 use crate::survey::has_shadow_stack;
@@ -238,7 +239,9 @@ impl Planner {
 
     fn placer(&self, site: &Site) -> Placer {
         let space = self.space.clone();
-        Placer::new(space.unwrap_or_else(|| space_around(site)))
+        let mut placer = Placer::new(space.unwrap_or_else(|| space_around(site)));
+        want_markers(&mut placer, &site.object);
+        placer
     }
 
     /// A placer for many sites, which leaves room for their detours.
@@ -258,7 +261,14 @@ impl Planner {
         for (near, count) in clusters(objects) {
             space.keep_free(near, count * DETOUR + RESIDENT);
         }
-        Placer::new(space)
+        let mut placer = Placer::new(space);
+        for (index, site) in sites.iter().enumerate() {
+            let same = |other: &&Site| Arc::ptr_eq(&other.object, &site.object);
+            if !sites[..index].iter().rev().take(1).any(same) {
+                want_markers(&mut placer, &site.object);
+            }
+        }
+        placer
     }
 
     /// Plans one site by itself.
@@ -268,6 +278,7 @@ impl Planner {
     pub fn plan(&self, site: &Site) -> Planned {
         let flow = analyse(site)?;
         let mut placer = self.placer(site);
+        give_back_instruction(&mut placer, site);
         self.plan_in(site, &flow, Some(&mut placer), &[])
     }
 
@@ -282,7 +293,11 @@ impl Planner {
         let plan = |site: Site| {
             let plan = self.plan_in(&site, &flow, None, &[]);
             match wants_placing(&plan) {
-                true => self.plan_in(&site, &flow, Some(&mut placer.clone()), &[]),
+                true => {
+                    let mut placer = placer.clone();
+                    give_back_instruction(&mut placer, &site);
+                    self.plan_in(&site, &flow, Some(&mut placer), &[])
+                }
                 false => plan,
             }
         };
@@ -392,6 +407,29 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
 
 fn damaged() -> Refused {
     refused(Refusal::TargetsUnknown("a table of the file is damaged"))
+}
+
+/// The bytes of the instruction at an address.
+fn instruction_bytes(object: &ObjectCode, address: u64) -> Range<u64> {
+    let code = object.code_at(address);
+    let found = code.and_then(|code| code.instruction_at(address, code.extent().end));
+    address..found.map_or(address + 1, |instruction| instruction.next_ip())
+}
+
+/// No probe may make a static marker give way or rely on its bytes, which other tools may
+/// change at any time.
+fn want_markers(placer: &mut Placer, object: &Object) {
+    let Ok(code) = object.code() else { return };
+    for marker in code.markers() {
+        placer.want(instruction_bytes(code, marker));
+    }
+}
+
+/// The site's own instruction may change, also if it is a marker.
+fn give_back_instruction(placer: &mut Placer, site: &Site) {
+    if let Ok(code) = site.object.code() {
+        placer.give_back(instruction_bytes(code, site.address));
+    }
 }
 
 /// The control flow of the function around a site.

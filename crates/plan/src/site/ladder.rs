@@ -2,7 +2,7 @@
 
 use capriole_insn::decode::{is_nop, is_padding};
 use capriole_insn::relocate::relocatable;
-use capriole_insn::{Extent, Resolution};
+use capriole_insn::{Extent, Live, Resolution, live_among};
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 use super::{JUMP, Placed, Refusal, SiteInput};
@@ -103,6 +103,10 @@ impl<'a> Ladder<'a> {
             .or_else(|| self.input.flow.any_jump_into(inside));
         if let Some(at) = target {
             return Err(Refusal::BranchTarget { at });
+        }
+        // The kernel, or a debugger, may write a breakpoint there while the jump is in.
+        if let Some(at) = self.input.targets.marker_in(inside) {
+            return Err(Refusal::MarkerInside { at });
         }
         match self.input.forbidden.iter().find(|f| f.overlaps(&covered)) {
             Some(range) => Err(Refusal::Forbidden { range: *range }),
@@ -313,6 +317,13 @@ impl<'a> Ladder<'a> {
         self.input.int3?;
         let covered = Extent::new(self.site, self.site + 1);
         Ok(Cover::free(covered, self.first.next_ip(), vec![self.first]))
+    }
+
+    /// See [`Shape::live`].
+    pub(super) fn live(&self) -> Live {
+        let function = self.input.flow.extent();
+        let markers = self.input.targets.markers();
+        live_among(self.input.code, &function, self.site, markers)
     }
 
     /// Whether the site is the function's start, or behind its `endbr64`.

@@ -90,6 +90,11 @@ pub enum Refusal {
         /// That address.
         at: u64,
     },
+    /// A static marker would be covered, where other tools may write.
+    MarkerInside {
+        /// Its address.
+        at: u64,
+    },
     /// A call would be covered that is not the last covered instruction: it
     /// would return into the middle of the jump.
     CallInside {
@@ -201,6 +206,7 @@ impl Refusal {
             Self::PageBoundary { .. } => "page-boundary",
             Self::NotRelocatable(_) => "not-relocatable",
             Self::BranchTarget { .. } => "branch-target",
+            Self::MarkerInside { .. } => "marker-inside",
             Self::CallInside { .. } => "call-inside",
             Self::EndsTooSoon { .. } => "ends-too-soon",
             Self::UnresolvedIndirectJump { .. } => "unresolved-indirect-jump",
@@ -290,6 +296,10 @@ impl fmt::Display for Refusal {
             Self::BranchTarget { at } => {
                 write!(f, "something may jump to {at:#x}, which would be covered")
             }
+            Self::MarkerInside { at } => write!(
+                f,
+                "there is a static marker at {at:#x}, where other tools may write, which would be covered"
+            ),
             Self::CallInside { at } => {
                 write!(f, "the call at {at:#x} would return into the covered bytes")
             }

@@ -42,6 +42,14 @@ impl ObjectCode {
         code.insert_symbols()?;
         code.insert_landing_pads();
         code.insert_pointers()?;
+        // Notes that cannot be read are of no use to others either.
+        if let Ok(markers) = file.markers() {
+            let addresses = markers.all.iter().map(|marker| marker.address);
+            let addresses: Vec<u64> = addresses.map(|at| at.wrapping_add(bias)).collect();
+            for targets in &mut code.targets {
+                targets.insert_markers(addresses.iter().copied());
+            }
+        }
         Ok(code)
     }
 
@@ -63,6 +71,12 @@ impl ObjectCode {
     #[must_use]
     pub fn targets_at(&self, address: u64) -> Option<&Targets> {
         self.piece(address).map(|(_, targets)| targets)
+    }
+
+    /// Run-time addresses of all static markers.
+    pub fn markers(&self) -> impl Iterator<Item = u64> + '_ {
+        let markers = self.targets.iter().flat_map(|targets| targets.markers());
+        markers.copied()
     }
 
     /// The extents of all functions, by start address.

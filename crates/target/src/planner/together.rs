@@ -6,7 +6,7 @@
 //! all others. At last, those that only a breakpoint would reach and that stand right before
 //! others make the jumps of these a part of their own.
 
-use super::{Plan, Planned, Planner, analyse, plan_of, refused};
+use super::{Plan, Planned, Planner, analyse, give_back_instruction, plan_of, refused};
 use crate::resolve::Site;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_plan::place::Placer;
@@ -127,6 +127,7 @@ impl Planner {
                     continue;
                 }
                 placer.give_back(own_bytes(site, &plans[index]));
+                give_back_instruction(&mut placer, site);
                 let planned = self.plan_in(site, &flow, Some(&mut placer), others);
                 // Rather this one alone than the others alone.
                 if planned.is_ok() || !covers[index] {
