@@ -44,7 +44,7 @@ fn list() {
     0x401060        6  jump      shape_jump
     0x401070        9  region    shape_region
     0x401080       10  jump      shape_endbr
-    0x401090        1  int3      shape_short  (less than 5 bytes up to 0x401091, and no unused padding follows)
+    0x401090        1  pun-byte  shape_short
     0x401091        3  region    shape_behind
     0x4010a0        7  pun       shape_loop
     0x4010b0       22  region    shape_table
@@ -57,14 +57,14 @@ fn list() {
       jump                                 2   18.18 %
       region                               4   36.36 %
       pun                                  1    9.09 %
-      pun-byte                             0    0.00 %
+      pun-byte                             1    9.09 %
       evict                                0    0.00 %
       trapped                              0    0.00 %
-      int3                                 3   27.27 %
+      int3                                 2   18.18 %
       none                                 0    0.00 %
     why not a jump:
-      ends-too-soon                        2   18.18 %
       branch-target                        1    9.09 %
+      ends-too-soon                        1    9.09 %
     refused, tactic by tactic:
       reserved  no-reserved-bytes                   10
       jump      short-instruction                    8
@@ -74,13 +74,12 @@ fn list() {
                 no-stub-address                      1
                 other-length                         1
       pun-byte  other-length                         2
-                bytes-in-use                         1
-      evict     no-neighbour                         2
-                branch-target                        1
-      trapped   ends-too-soon                        2
-                branch-target                        1
+      evict     branch-target                        1
+                no-neighbour                         1
+      trapped   branch-target                        1
+                ends-too-soon                        1
     ");
-    insta::assert_snapshot!(of(&program, &["list", "--summary", "--json", path], 0), @r#"{"functions":11,"tactics":{"int3":3,"jump":2,"pun":1,"region":4,"reserved":1},"refusals":{"branch-target":1,"ends-too-soon":2},"refused":{"evict":{"branch-target":1,"no-neighbour":2},"jump":{"short-instruction":8},"pun":{"branch-target":1,"no-stub-address":1,"other-length":1},"pun-byte":{"bytes-in-use":1,"other-length":2},"region":{"branch-target":2,"ends-too-soon":2},"reserved":{"no-reserved-bytes":10},"trapped":{"branch-target":1,"ends-too-soon":2}}}"#);
+    insta::assert_snapshot!(of(&program, &["list", "--summary", "--json", path], 0), @r#"{"functions":11,"tactics":{"int3":2,"jump":2,"pun":1,"pun-byte":1,"region":4,"reserved":1},"refusals":{"branch-target":1,"ends-too-soon":1},"refused":{"evict":{"branch-target":1,"no-neighbour":1},"jump":{"short-instruction":8},"pun":{"branch-target":1,"no-stub-address":1,"other-length":1},"pun-byte":{"other-length":2},"region":{"branch-target":2,"ends-too-soon":2},"reserved":{"no-reserved-bytes":10},"trapped":{"branch-target":1,"ends-too-soon":1}}}"#);
     insta::assert_snapshot!(of(&program, &["list", "shape_jump", "--json", path], 0), @r#"
     [
       {
@@ -110,10 +109,10 @@ fn list_every_instruction() {
     46 instructions of 11 functions, without 0 that nothing leads to
       reserved                             1    2.17 %
       jump                                18   39.13 %
-      region                              20   43.48 %
+      region                              22   47.83 %
       pun                                  1    2.17 %
       pun-byte                             0    0.00 %
-      evict                                2    4.35 %
+      evict                                0    0.00 %
       trapped                              0    0.00 %
       int3                                 3    6.52 %
       none                                 1    2.17 %
@@ -124,15 +123,15 @@ fn list_every_instruction() {
     refused, tactic by tactic:
       reserved  no-reserved-bytes                   45
       jump      short-instruction                   27
-      region    ends-too-soon                        3
-                branch-target                        2
-                not-relocatable                      2
-      pun       no-stub-address                      2
-                other-length                         2
-                branch-target                        1
+      region    branch-target                        2
+                ends-too-soon                        2
                 not-relocatable                      1
-      pun-byte  other-length                         4
-                no-stub-address                      2
+      pun       branch-target                        1
+                no-stub-address                      1
+                not-relocatable                      1
+                other-length                         1
+      pun-byte  other-length                         3
+                no-stub-address                      1
       evict     no-neighbour                         2
                 branch-target                        1
                 not-relocatable                      1
@@ -215,12 +214,11 @@ fn check() {
       jump      no: the instruction has 1 byte, 5 are needed
       region    no: less than 5 bytes up to 0x401091, and no unused padding follows
       pun       no: the instruction has 1 byte
-      pun-byte  no: another probe changes the byte at 0x401091 or relies on it
-      evict     no: no instruction or unused bytes nearby could make room for the jump
-      trapped   no: less than 5 bytes up to 0x401091, and no unused padding follows
-      int3      yes: a breakpoint, which costs about 100 times more than a jump
-      before    c3
-      after     cc
+      pun-byte  yes: a jump of which only the first byte is new
+      before    0x401090: c3
+      after     0x401090: e9
+      needs     the jump at 0x401091, with e9 ef c9 75
+      stub      0x760a007e, to the detour
       displaced 0x401090: ret
       goes on   where the last of these leads
       live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
@@ -229,8 +227,9 @@ fn check() {
       reserved  no: no nops at the site
       jump      no: the instruction has 2 bytes, 5 are needed
       region    yes: a jump over several instructions
-      before    89 f8 c3 cc cc
-      after     e9 .. .. .. ..
+      before    0x401091: 89 f8 c3 cc cc
+      after     0x401091: e9 ef c9 75 12
+      stub      0x12b5da85, to the detour
       displaced 0x401091: mov %edi,%eax
                 0x401093: ret
       goes on   where the last of these leads
@@ -412,15 +411,12 @@ fn check_detours() {
     shape_table+0xf in PROGRAM, file offset 0x10bf, address 0x4010bf
       reserved  no: no nops at the site
       jump      no: the instruction has 1 byte, 5 are needed
-      region    no: less than 5 bytes up to 0x4010c0, and no unused padding follows
-      pun       no: the instruction has 1 byte
-      pun-byte  no: the bytes behind the instruction would lead the jump to addresses that are in use
-      evict     yes: a jump for which something nearby makes room
-      before    0x4010bf: c3 b8 02 00 00 00
-      after     0x4010bf: e9 e9 72 50 35 12
-      stub      0x359083ad, to the detour
-      stub      0x12756137, to a copy of 0x4010c0: mov $2,%eax
-      displaced 0x4010bf: ret
+      region    yes: a jump over several instructions
+      at        0x4010ba, before the site
+      before    b8 01 00 00 00 c3
+      after     e9 .. .. .. .. c3
+      displaced 0x4010ba: mov $1,%eax
+                0x4010bf: ret
       goes on   where the last of these leads
       live      rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15, flags
       red zone  may be in use, skipped
@@ -429,7 +425,9 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    172 bytes, for threads as glibc 2.36 has them
+      detour    182 bytes, for threads as glibc 2.36 has them
+      copy      0x40418c: mov $1,%eax                      of 0x4010ba
+      go on     0x404191: jmp 0x4040ee
       save      0x4040ee: lea -0x80(%rsp),%rsp
                 0x4040f3: mov %rax,-0x10(%rsp)
                 0x4040f8: mov %rdx,-0x18(%rsp)
@@ -463,8 +461,6 @@ fn check_detours() {
                 0x40417e: mov -0x10(%rsp),%rax
                 0x404183: lea 0x80(%rsp),%rsp
       copy      0x40418b: ret                              of 0x4010bf
-      evicted   0x40418c: mov $2,%eax                      of 0x4010c0
-      go on     0x404191: jmp 0x4010c5
       cold      14 bytes, and 91 shared: `switch` if a packet is full, `locked` if restarted
     ");
     insta::assert_snapshot!(of(&program, &["check", ":shape_reserved", "--json", path], 0), @r#"

@@ -72,6 +72,10 @@ pub(super) fn describe(event: &Selected) -> String {
                     format!("e9 .. .. .. .. {rest}").trim_end().to_owned()
                 }
             };
+            if shape.site != shape.covered.start {
+                let at = shape.covered.start;
+                let _ = writeln!(text, "  at        {at:#x}, before the site");
+            }
             let _ = writeln!(text, "  before    {}", hex(&plan.before));
             let _ = writeln!(text, "  after     {after}");
         }
@@ -140,6 +144,9 @@ fn describe_placed(placed: &Placed, text: &mut String) {
             .collect();
         let _ = writeln!(text, "  before    {start:#x}: {}", hex(bytes));
         let _ = writeln!(text, "  after     {start:#x}: {}", hex(&after));
+    }
+    if let Some((at, bytes)) = &placed.builds_on {
+        let _ = writeln!(text, "  needs     the jump at {at:#x}, with {}", hex(bytes));
     }
     for stub in &placed.stubs {
         let to = match stub.to {
