@@ -323,7 +323,8 @@ fn a_pun_shares_the_bytes_behind() {
 #[test]
 fn a_pun_over_one_byte_has_one_address() {
     // c3 ret │ 89 f8 mov %edi,%eax; 5b pop %rbx; 48 … belongs to others
-    let function = Function::new(&[0xc3], &[0x89, 0xf8, 0x5b, 0x48, 0x90]);
+    let mut function = Function::new(&[0xc3], &[0x89, 0xf8, 0x5b, 0x48, 0x90]);
+    function.next = Some(Extent::new(START + 1, START + 1)); // nothing is known of it
     let stub = START + 5 + 0x485b_f889;
     let shape = function.placed(0, std::slice::from_ref(&ABOVE)).unwrap();
     assert_eq!(summary(&shape), (Tactic::PunnedByte, 0, 1, 1, 1));
@@ -605,8 +606,9 @@ fn the_next_function_gives_way() {
     function.int3 = Err(Refusal::BreakpointsOff);
     // 0xe5894855 behind the ret is not free.
     let free = std::slice::from_ref(&(START + (1 << 24)..START + 0x7fff_0000)).to_vec();
-    assert!(function.placed(5, &free).is_err());
     let second = START + code.len() as u64;
+    function.next = Some(Extent::new(second, second)); // nothing is known of it
+    assert!(function.placed(5, &free).is_err());
     function.next = Some(Extent::new(second, second + next.len() as u64));
     let shape = function.placed(5, &free).unwrap();
     assert_eq!(shape.tactic, Tactic::Evicted);
@@ -623,6 +625,34 @@ fn the_next_function_gives_way() {
     function.int3 = Err(Refusal::BreakpointsOff);
     function.next = Some(Extent::new(second, second + tracked.len() as u64));
     assert!(function.placed(5, &free).is_err());
+}
+
+#[test]
+fn padding_between_blocks_is_room() {
+    // test %edi,%edi; je 8; jmp 5; 5: mov %edi,%eax; ret | nop | 9: mov $20,%eax; ret
+    let code = [
+        0x85, 0xff, 0x74, 0x05, 0x89, 0xf8, 0x78, 0x00, 0xc3, 0xb8, 0x14, 0, 0, 0, 0xc3,
+    ];
+    let mut padded = code.to_vec();
+    padded.insert(9, 0x90);
+    padded[3] = 0x06;
+    // The bytes of the mov lead 1.3 MB on, which is not free.
+    let free = [START + (1 << 24)..START + 0x7fff_0000, 0..0];
+    let mut function = Function::new(&padded, &[]);
+    function.int3 = Err(Refusal::BreakpointsOff);
+    let shape = function.placed(8, &free).unwrap();
+    let placed = shape.placed.unwrap();
+    // The nop is changed with the ret, and the mov gives way.
+    let writes: Vec<(u64, usize)> = placed
+        .writes
+        .iter()
+        .map(|w| (w.address - START, w.after.len()))
+        .collect();
+    assert_eq!(writes, [(10, 5), (8, 2)]);
+    assert_eq!(placed.evicted.len(), 1);
+    // If something may lead to the nop it is no room.
+    function.targets.insert(START + 9);
+    assert!(function.placed(8, &free).is_err());
 }
 
 #[test]

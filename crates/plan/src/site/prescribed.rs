@@ -263,8 +263,11 @@ impl Ladder<'_> {
             return Err(Refusal::OtherLength { bytes });
         }
         self.replaceable(&self.first, placer)?;
-        if let Ok(cover) = self.evict_successors(1, placer) {
-            return Ok(cover);
+        // First unused bytes right behind alone, then a neighbour as well.
+        for count in 0..=1 {
+            if let Ok(cover) = self.evict_successors(count, placer) {
+                return Ok(cover);
+            }
         }
         if let Ok(cover) = self.use_a_hole(placer) {
             return Ok(cover);
@@ -327,10 +330,28 @@ impl Ladder<'_> {
     /// ones behind it if it never goes on.
     fn room(&self, instruction: &Instruction, placer: &Placer) -> Range<u64> {
         let mut room = bytes_of(instruction);
-        let function = self.input.flow.extent();
-        let unused = ends_flow(instruction) && room.end == function.end;
-        let padding = Extent::new(room.end, self.input.padding_end);
-        if unused && !padding.is_empty() && self.is_unused(padding) {
+        if !ends_flow(instruction) {
+            return room;
+        }
+        let (flow, code) = (self.input.flow, self.input.code);
+        let function = flow.extent();
+        let mut end = room.end;
+        if end < function.end && self.flow_is_known().is_ok() {
+            // Between its blocks.
+            let unused = |at: u64| {
+                let nop = code.instruction_at(at, function.end)?;
+                let is_unused = is_nop(&nop) && flow.is_boundary(at) && !flow.is_reached(at);
+                is_unused.then(|| nop.next_ip())
+            };
+            while let Some(next) = unused(end) {
+                end = next;
+            }
+        }
+        if end == function.end {
+            end = end.max(self.input.padding_end);
+        }
+        let padding = Extent::new(room.end, end);
+        if !padding.is_empty() && self.is_unused(padding) {
             let free = (padding.start..padding.end).take(JUMP as usize + 2);
             room.end += free
                 .take_while(|at| !placer.is_claimed(*at..at + 1))
@@ -342,13 +363,14 @@ impl Ladder<'_> {
     /// The instructions behind make room: their first bytes, which displacements
     /// share, become those of jumps to copies of them.
     fn evict_successors(&self, count: usize, placer: &mut Placer) -> Result<Cover, Refusal> {
-        let mut own = vec![bytes_of(&self.first)];
+        let mut own = vec![self.room(&self.first, placer)];
         let mut neighbours = Vec::new();
-        let mut at = self.first.next_ip();
+        let mut at = own[0].end;
         for _ in 0..count {
             let successor = self.neighbour(at, placer)?;
-            own.push(self.room(&successor, placer));
-            at = successor.next_ip();
+            let room = self.room(&successor, placer);
+            at = room.end;
+            own.push(room);
             neighbours.push(successor);
         }
         let mut forms = vec![Jump::forms(self.site, self.first.len() as u64).collect()];
