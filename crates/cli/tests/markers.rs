@@ -83,13 +83,13 @@ fn markers_of_the_header_are_recorded_by_their_format() {
         assert!(requests.len() > 20, "{requests:?}");
         for (index, request) in requests.iter().enumerate() {
             let number = index as u64 + 1;
-            let method = u64::from(number % 3 == 0);
+            let method = u64::from(number.is_multiple_of(3));
             let wanted = json!({"number": number, "method": method, "path": "/index.html"});
             assert_eq!(*request, wanted);
         }
         for (index, reply) in replies.iter().enumerate() {
             let number = index as u64 + 1;
-            let status = if number % 10 == 0 { 404 } else { 200 };
+            let status = if number.is_multiple_of(10) { 404 } else { 200 };
             assert_eq!(
                 (&reply["number"], &reply["status"]),
                 (&json!(number), &json!(status))
