@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs the tools that `capriole bench hit` compares with: Debian's by apt-get into the
+# Installs the tools that `capriole bench hit` and `bench marker` compare with: Debian's by apt-get into the
 # system, Frida by pip into a directory of its own beside the build. What cannot be installed
 # is a message, and `bench hit` skips its rows; this script does not fail for that.
 set -u
@@ -24,6 +24,8 @@ want bpftrace.count bpftrace
 want lttng_ust lttng-tools liblttng-ust-dev babeltrace2
 want uftrace uftrace
 want xray_fdr clang
+# The source of minigzip, for `bench marker`.
+want minigzip zlib1g-dev
 # The runtime of XRay, for the version of clang that is there.
 version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
 [ -z "$version" ] || want xray_fdr "libclang-rt-$version-dev"

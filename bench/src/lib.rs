@@ -22,6 +22,7 @@
 //! | [`kernel`] | the rows measured with the kernel's tracing |
 //! | [`peers`] | other tools, each with a program of its own |
 //! | [`runner`] | rounds, calibration, honesty |
+//! | [`marker`] | the same for loops around static markers, and what markers add to object files |
 //! | [`report`] | results as JSON and as a table |
 //! | [`mod@chart`] | results as a picture |
 //!
@@ -46,6 +47,7 @@ pub mod floor;
 pub mod function;
 mod interrupt;
 pub mod kernel;
+pub mod marker;
 pub mod peers;
 pub mod process;
 pub mod report;
@@ -60,6 +62,8 @@ pub mod workload;
 
 pub use chart::chart;
 pub use function::{Function, TEXT};
+pub use kernel::UprobeAt;
+pub use marker::{MarkerResults, MarkerRow, Subject, marker_rows, run_marker};
 pub use peers::peer_rows;
 pub use process::{BenchError, Target, TargetInfo};
 pub use report::{Measured, RowResult, table};

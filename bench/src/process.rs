@@ -59,6 +59,14 @@ pub struct TargetInfo {
 }
 
 impl TargetInfo {
+    /// Of another program, which has none of the copies.
+    pub(crate) fn of_program(pid: u32) -> TargetInfo {
+        TargetInfo {
+            pid,
+            functions: BTreeMap::new(),
+        }
+    }
+
     /// Run-time address of a copy of the function in the target.
     pub fn address(&self, function: Function) -> u64 {
         self.functions[function.symbol()]

@@ -14,6 +14,7 @@ use crate::target::allowed_cpus;
 
 mod state;
 
+pub(crate) use state::calibrate;
 use state::{State, results};
 
 /// A way of seeing calls of one copy of the function.
@@ -232,7 +233,7 @@ pub fn run_hit(
 }
 
 /// The last CPU that this process may run on.
-fn last_allowed_cpu() -> Option<usize> {
+pub(crate) fn last_allowed_cpu() -> Option<usize> {
     allowed_cpus().last().copied()
 }
 

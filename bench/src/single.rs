@@ -88,7 +88,7 @@ fn rank(values: &mut [u64], percent: usize) -> Option<u64> {
 }
 
 /// The time stamp counter; what is before it is done, what is after it has not begun.
-fn clock() -> u64 {
+pub(crate) fn clock() -> u64 {
     // SAFETY: `lfence` is in every x86-64 processor (SSE2) and touches no memory.
     unsafe { _mm_lfence() };
     // SAFETY: `rdtsc` is in every x86-64 processor, and Linux lets programs use it.

@@ -17,4 +17,4 @@ mod tracefs;
 mod uprobe;
 
 pub use marker::TraceMarker;
-pub use uprobe::{Kind as UprobeKind, Uprobe};
+pub use uprobe::{Kind as UprobeKind, Uprobe, UprobeAt};

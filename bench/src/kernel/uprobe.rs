@@ -59,10 +59,17 @@ struct Armed {
 }
 
 impl Armed {
-    fn new(target: &TargetInfo, kind: Kind) -> Result<Armed, String> {
+    fn of(target: &TargetInfo, kind: Kind) -> Result<Armed, String> {
         let offset = target
             .file_offset(kind.function())
             .map_err(|error| error.to_string())?;
+        match kind {
+            Kind::Entry | Kind::Nop5 => Armed::new(target, 'p', offset, "arg1=%di arg2=%si"),
+            Kind::Return => Armed::new(target, 'r', offset, "ret=$retval"),
+        }
+    }
+
+    fn new(target: &TargetInfo, what: char, offset: u64, fetched: &str) -> Result<Armed, String> {
         let instance = Instance::create()?;
         let events = instance.tracefs().file("uprobe_events");
         if !events.exists() {
@@ -71,12 +78,7 @@ impl Armed {
         let event = format!("{}/hit", tracefs::unique_name());
         // The path that needs no quoting, whatever the file is called.
         let executable = format!("/proc/{}/exe", target.pid);
-        let definition = match kind {
-            Kind::Entry | Kind::Nop5 => {
-                format!("p:{event} {executable}:{offset:#x} arg1=%di arg2=%si\n")
-            }
-            Kind::Return => format!("r:{event} {executable}:{offset:#x} ret=$retval\n"),
-        };
+        let definition = format!("{what}:{event} {executable}:{offset:#x} {fetched}\n");
         append(&events, &definition)?;
         let armed = Armed {
             instance: Some(instance),
@@ -122,7 +124,7 @@ impl Drop for Armed {
 
 impl Probe for Uprobe {
     fn arm(&mut self, target: &TargetInfo) -> Result<(), String> {
-        self.armed = Some(Armed::new(target, self.kind)?);
+        self.armed = Some(Armed::of(target, self.kind)?);
         Ok(())
     }
 
@@ -149,6 +151,42 @@ impl Probe for Uprobe {
     }
 
     fn disarm(&mut self) -> Result<(), String> {
+        self.armed.take().map_or(Ok(()), |mut armed| armed.remove())
+    }
+}
+
+/// A uprobe event at a place of the program's file.
+#[derive(Debug, Default)]
+pub struct UprobeAt {
+    armed: Option<Armed>,
+}
+
+impl UprobeAt {
+    /// Puts it there; `fetched` is what it records, as `uprobe_events` wants it.
+    ///
+    /// # Errors
+    ///
+    /// One line: what hinders it.
+    pub fn arm(&mut self, target: &TargetInfo, offset: u64, fetched: &str) -> Result<(), String> {
+        self.armed = Some(Armed::new(target, 'p', offset, fetched)?);
+        Ok(())
+    }
+
+    /// Events that the kernel has recorded.
+    ///
+    /// # Errors
+    ///
+    /// The count cannot be read.
+    pub fn hits(&self) -> Result<Option<u64>, String> {
+        self.armed.as_ref().map(Armed::hits).transpose()
+    }
+
+    /// Takes it out.
+    ///
+    /// # Errors
+    ///
+    /// One line: what was left behind.
+    pub fn disarm(&mut self) -> Result<(), String> {
         self.armed.take().map_or(Ok(()), |mut armed| armed.remove())
     }
 }

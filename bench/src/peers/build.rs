@@ -8,22 +8,22 @@ use super::put;
 
 const MAIN: &str = include_str!("../../peers/main.c");
 /// The function as it is.
-pub(super) const HIT: &str = include_str!("../../peers/hit.c");
+pub(crate) const HIT: &str = include_str!("../../peers/hit.c");
 
 /// The name of the program in its directory.
-pub(super) const PROGRAM: &str = "program";
+pub(crate) const PROGRAM: &str = "program";
 
 /// How the compiler makes of the function what the bench target's copies are.
-pub(super) const UNTOUCHED: &[&str] = &["-O0", "-fcf-protection=none"];
+pub(crate) const UNTOUCHED: &[&str] = &["-O0", "-fcf-protection=none"];
 
 /// Makes the program with the function as it is.
-pub(super) fn plain(files: &Path) -> Result<PathBuf, String> {
+pub(crate) fn plain(files: &Path) -> Result<PathBuf, String> {
     build(files, "cc", ("hit.c", HIT), UNTOUCHED, &[])
 }
 
 /// Makes the program: `main.c` as ever, and the function as the tool wants it, both linked
 /// with what the tool needs.
-pub(super) fn build(
+pub(crate) fn build(
     files: &Path,
     compiler: &str,
     function: (&str, &str),
@@ -35,7 +35,7 @@ pub(super) fn build(
 }
 
 /// Makes an object file of a source.
-pub(super) fn compile_one(
+pub(crate) fn compile_one(
     files: &Path,
     compiler: &str,
     (name, text): (&str, &str),
@@ -51,28 +51,38 @@ pub(super) fn compile_one(
 }
 
 /// Makes the program of `main.c` and the objects.
-pub(super) fn link_all(
+pub(crate) fn link_all(
     files: &Path,
     compiler: &str,
     objects: &[PathBuf],
     options: &[&str],
 ) -> Result<PathBuf, String> {
     let main = compile_one(files, compiler, ("main.c", MAIN), &["-O2"])?;
+    link_program(files, compiler, &[&[main], objects].concat(), options)
+}
+
+/// Makes the program of objects.
+pub(crate) fn link_program(
+    files: &Path,
+    compiler: &str,
+    objects: &[PathBuf],
+    options: &[&str],
+) -> Result<PathBuf, String> {
     let program = files.join(PROGRAM);
     let mut command = Command::new(compiler);
-    command.arg(main).args(objects).args(options);
+    command.args(objects).args(options);
     command.arg("-o").arg(&program);
     run(command, compiler)?;
     Ok(program)
 }
 
 /// What runs the program that was made.
-pub(super) fn program(files: &Path) -> Command {
+pub(crate) fn program(files: &Path) -> Command {
     Command::new(files.join(PROGRAM))
 }
 
 /// Runs a compiler to its end; says its first error.
-fn run(mut command: Command, compiler: &str) -> Result<(), String> {
+pub(crate) fn run(mut command: Command, compiler: &str) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| match (error.kind(), compiler) {
         (ErrorKind::NotFound, "cc") => "no C compiler (cc) is installed".to_owned(),
@@ -89,7 +99,7 @@ fn run(mut command: Command, compiler: &str) -> Result<(), String> {
 }
 
 /// Whether a program can be started; what is said if not.
-pub(super) fn installed(tool: &str) -> Result<(), String> {
+pub(crate) fn installed(tool: &str) -> Result<(), String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut all = std::env::split_paths(&path).map(|directory| directory.join(tool));
     match all.any(|file| file.is_file()) {

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use super::build::{build, installed};
-use super::{Program, Session, Tool, put};
+use super::build::{build, compile_one, installed, link_program};
+use super::{Peer, Program, Session, Tool, put};
+use crate::marker::{LOOP_OPTIONS, LOOPS};
 
 pub(super) struct Lttng;
 
@@ -30,14 +31,69 @@ impl Tool for Lttng {
     }
 
     fn end(&self, session: Session, _: &Path) -> Result<u64, String> {
-        let said = session.program.end()?;
-        counted(&said).ok_or_else(|| "babeltrace2 counted nothing in its trace".to_owned())
+        recorded(session)
     }
 
-    /// The sub-buffers of a CPU have room for them all, so that none is lost however slow
-    /// the disk is.
     fn most_calls(&self) -> u64 {
-        400_000
+        MOST_CALLS
+    }
+}
+
+/// The sub-buffers of a CPU have room for them all, so that none is lost however slow the disk
+/// is.
+const MOST_CALLS: u64 = 400_000;
+
+/// How many events are in the trace of a session that ends.
+fn recorded(session: Session) -> Result<u64, String> {
+    let said = session.program.end()?;
+    counted(&said).ok_or_else(|| "babeltrace2 counted nothing in its trace".to_owned())
+}
+
+/// The same tracepoint with nothing but a loop around it, recorded or not.
+struct InALoop {
+    on: bool,
+}
+
+/// The peer whose calls are rounds of a loop around the tracepoint.
+pub(crate) fn in_a_loop(on: bool) -> Peer {
+    Peer::new(InALoop { on })
+}
+
+impl Tool for InALoop {
+    fn build(&self, files: &Path) -> Result<(), String> {
+        let all = ["unshare", "lttng-sessiond", "lttng", "babeltrace2"];
+        let needed = if self.on { &all[..] } else { &all[..1] };
+        needed.iter().try_for_each(|tool| installed(tool))?;
+        put(files, "lttng-tracepoint.h", TRACEPOINT)?;
+        let include = format!("-I{}", files.display());
+        let compile = ["-O2", include.as_str()];
+        let probes = compile_one(files, "cc", ("lttng.c", FUNCTION), &compile)?;
+        let lttng = "-DCAPRIOLE_BENCH_LTTNG";
+        let compile = [&LOOP_OPTIONS[..], &[include.as_str(), lttng]].concat();
+        let loops = compile_one(files, "cc", ("loops.c", LOOPS), &compile)?;
+        link_program(files, "cc", &[loops, probes], &["-llttng-ust", "-ldl"]).map(drop)
+    }
+
+    fn start(&self, files: &Path) -> Result<Session, String> {
+        // Without a session daemon, which it does not wait for, nobody can switch it on.
+        let off = "HOME=\"$1\" LTTNG_UST_REGISTER_TIMEOUT=0 exec \"$1/program\"";
+        let script = if self.on { SCRIPT } else { off };
+        Session::of(Program::secluded(script, files, &[])?)
+    }
+
+    fn end(&self, session: Session, _: &Path) -> Result<u64, String> {
+        match self.on {
+            true => recorded(session),
+            false => session.program.end().map(|_| 0),
+        }
+    }
+
+    fn sees(&self) -> bool {
+        self.on
+    }
+
+    fn most_calls(&self) -> u64 {
+        if self.on { MOST_CALLS } else { u64::MAX }
     }
 }
 

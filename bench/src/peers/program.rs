@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(50);
 
 /// A running program. It and what it has started in its group are killed when dropped.
-pub(super) struct Program {
+pub(crate) struct Program {
     child: Child,
     /// Until it is to end.
     input: Option<ChildStdin>,
@@ -38,7 +38,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts it. Its error output goes to a file in the directory.
-    pub(super) fn start(command: &mut Command, files: &Path) -> Result<Program, String> {
+    pub(crate) fn start(command: &mut Command, files: &Path) -> Result<Program, String> {
         let name = Path::new(command.get_program()).file_name();
         let name = name.unwrap_or_default().to_string_lossy().into_owned();
         let errors = files.join(format!("{name}.err"));
@@ -78,7 +78,7 @@ impl Program {
     /// Runs a script of the shell in process and mount namespaces of its own, which end
     /// with it: nothing that it starts or mounts can stay, not even if it is killed. `/run`
     /// and `/dev/shm` are empty there. `$1` is the directory, the arguments follow.
-    pub(super) fn secluded(
+    pub(crate) fn secluded(
         script: &str,
         files: &Path,
         arguments: &[&OsStr],
@@ -98,24 +98,24 @@ impl Program {
     }
 
     /// Its process id.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Has the file removed when it has ended.
-    pub(super) fn leaves(&mut self, file: PathBuf) {
+    pub(crate) fn leaves(&mut self, file: PathBuf) {
         self.residue = Some(file);
     }
 
     /// The address of the function, with which a program of ours begins its output.
-    pub(super) fn address(&mut self) -> Result<u64, String> {
+    pub(crate) fn address(&mut self) -> Result<u64, String> {
         let line = self.line()?;
         let hex = line.strip_prefix("ok 0x").unwrap_or_default();
         u64::from_str_radix(hex, 16).map_err(|_| format!("it began with {line:?}"))
     }
 
     /// Says a line to a program of ours; the numbers of its answer.
-    pub(super) fn ask<const N: usize>(&mut self, what: &str) -> Result<[f64; N], String> {
+    pub(crate) fn ask<const N: usize>(&mut self, what: &str) -> Result<[f64; N], String> {
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{what}").and_then(|()| input.flush()),
             None => Ok(()),
@@ -134,7 +134,7 @@ impl Program {
     }
 
     /// The next line of its output.
-    pub(super) fn line(&mut self) -> Result<String, String> {
+    pub(crate) fn line(&mut self) -> Result<String, String> {
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.unread.drain(..=end).collect();
@@ -147,13 +147,13 @@ impl Program {
     }
 
     /// Waits for a line that begins so.
-    pub(super) fn wait_for(&mut self, start: &str) -> Result<(), String> {
+    pub(crate) fn wait_for(&mut self, start: &str) -> Result<(), String> {
         while !self.line()?.starts_with(start) {}
         Ok(())
     }
 
     /// Waits until something is so outside of it.
-    pub(super) fn until(&mut self, mut holds: impl FnMut() -> bool) -> Result<(), String> {
+    pub(crate) fn until(&mut self, mut holds: impl FnMut() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
             if !self.lives() {
@@ -170,12 +170,12 @@ impl Program {
     }
 
     /// Ends its input.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.input = None;
     }
 
     /// Sends it a signal.
-    pub(super) fn signal(&mut self, signal: Signal) {
+    pub(crate) fn signal(&mut self, signal: Signal) {
         if self.lives() {
             // It fails only if it has ended already.
             let _ = kill_process(pid_of(&self.child), signal);
@@ -183,7 +183,7 @@ impl Program {
     }
 
     /// Ends its input and waits until it ends by itself; the output that nobody has read.
-    pub(super) fn end(mut self) -> Result<String, String> {
+    pub(crate) fn end(mut self) -> Result<String, String> {
         self.close();
         while self.more()? {}
         let deadline = Instant::now() + PATIENCE;

@@ -224,10 +224,10 @@ fn singles(calls: u64) -> u64 {
 
 /// How many calls last for `time`: more and more of them until they last for an
 /// eighth of it, then in proportion.
-fn calibrate(
+pub(crate) fn calibrate<E>(
     time: Duration,
-    mut run: impl FnMut(u64) -> Result<Run, RowEnd>,
-) -> Result<u64, RowEnd> {
+    mut run: impl FnMut(u64) -> Result<Run, E>,
+) -> Result<u64, E> {
     let time = time.as_nanos().max(1) as f64;
     let mut calls = 4;
     loop {
@@ -271,7 +271,7 @@ mod tests {
                     hits: None,
                 })
             };
-            let calls = calibrate(Duration::from_millis(20), run);
+            let calls = calibrate::<()>(Duration::from_millis(20), run);
             let Ok(calls) = calls else {
                 panic!("nothing fails")
             };

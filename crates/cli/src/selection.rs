@@ -633,7 +633,7 @@ fn names_one(spec: &EventSpec) -> bool {
 }
 
 /// The reference counter that an event was written with, or that of a marker.
-fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<ReferenceCounter>> {
+pub fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<ReferenceCounter>> {
     let of = |offset| ReferenceCounter::of(&site.object, offset);
     let semaphore = site.marker.as_ref().and_then(|marker| marker.semaphore);
     let semaphore = semaphore.map(|link| {

@@ -1142,14 +1142,14 @@ fn help() {
     Usage: capriole bench [OPTIONS] [WHAT]
 
     Arguments:
-      [WHAT]  What to measure: the hit of a probe next to other ways of seeing a call, attaching to programs with many functions, or real programs with every function probed [default: hit] [possible values: hit, attach, program]
+      [WHAT]  What to measure: the hit of a probe next to other ways of seeing a call, attaching to programs with many functions, real programs with every function probed, or static markers, off and on [default: hit] [possible values: hit, attach, program, marker]
 
     Options:
-          --rounds <ROUNDS>      Rounds; the median of them counts [default: 9 for hit, 5 for the others]
+          --rounds <ROUNDS>      Rounds; the median of them counts [default: 9 for hit and marker, 5 for the others]
           --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
-          --cpu <CPU>            hit: measure on this CPU
+          --cpu <CPU>            hit, marker: measure on this CPU
           --threads <N>          hit: rows with so many threads, besides those with one [default: the number of CPUs]
-          --rows <NAME,...>      hit: only these rows, and `bare`; a name's first part stands for all that begin so
+          --rows <NAME,...>      hit, marker: only these rows, and those that they are compared with; a name's first part stands for all that begin so
           --svg <FILE>           hit: also draw a chart
           --sites <SITES>        attach: at most so many sites [default: 40000]
           --buffer-size <SIZE>   program: memory shared with a program that is recorded [default: 1G]

@@ -2,6 +2,7 @@
 
 mod attach;
 mod hit;
+mod marker;
 mod program;
 mod reading;
 
@@ -17,22 +18,24 @@ use crate::units::parse_size;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// What to measure: the hit of a probe next to other ways of seeing a call, attaching
-    /// to programs with many functions, or real programs with every function probed
-    #[arg(value_parser = ["hit", "attach", "program"], default_value = "hit")]
+    /// to programs with many functions, real programs with every function probed, or static
+    /// markers, off and on
+    #[arg(value_parser = ["hit", "attach", "program", "marker"], default_value = "hit")]
     what: String,
-    /// Rounds; the median of them counts [default: 9 for hit, 5 for the others]
+    /// Rounds; the median of them counts [default: 9 for hit and marker, 5 for the others]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Length of a round of one row, in milliseconds [default: 25, for program 100]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     round_ms: Option<u64>,
-    /// hit: measure on this CPU
+    /// hit, marker: measure on this CPU
     #[arg(long)]
     cpu: Option<usize>,
     /// hit: rows with so many threads, besides those with one [default: the number of CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// hit: only these rows, and `bare`; a name's first part stands for all that begin so
+    /// hit, marker: only these rows, and those that they are compared with; a name's first
+    /// part stands for all that begin so
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     rows: Vec<String>,
     /// hit: also draw a chart
@@ -79,6 +82,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let outcome = match arguments.what.as_str() {
         "attach" => attach::run(arguments)?,
         "program" => program::run(arguments)?,
+        "marker" => marker::run(arguments)?,
         _ => hit::run(arguments)?,
     };
     match arguments.json {

@@ -304,9 +304,9 @@ impl Drop for Ours {
 /// All arguments that are in registers.
 const SIX: &str = "$arg1 $arg2 $arg3 $arg4 $arg5 $arg6";
 /// Keys that the tables have room for.
-const KEYS: u32 = 1024;
+pub const KEYS: u32 = 1024;
 /// Fewest rounds.
-const ROUNDS: u32 = 7;
+pub const ROUNDS: u32 = 7;
 
 /// All rows: the call and the floors, ours, the kernel's, and those of other tools. The first
 /// three with threads as well, if there are to be any; but not `floor.count`, which counts
@@ -363,7 +363,7 @@ fn rows_of_one_thread() -> Vec<Row> {
 }
 
 /// Whether that is the row's name, or what it begins with up to a dot or an at sign.
-fn is_named(row: &str, name: &str) -> bool {
+pub fn is_named(row: &str, name: &str) -> bool {
     let rest = row.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '@']))
 }

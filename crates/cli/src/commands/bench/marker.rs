@@ -1,0 +1,163 @@
+//! `capriole bench marker`: what static markers cost, off and on, and what they add to a
+//! program.
+
+mod probes;
+
+use super::{Arguments, Outcome, hit};
+use crate::exit::Usage;
+use capriole_bench::marker::sizes::{Size, sizes};
+use capriole_bench::{HitOptions, MarkerRow, Progress, Subject, marker_rows, run_marker};
+use probes::{Kernel, Kind, Ours};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::process::Command;
+use std::time::Duration;
+
+/// All rows that are timed: the loops with markers that are off, those that are on, the kernel's,
+/// and those of LTTng and of a real program.
+fn all_rows() -> Vec<MarkerRow> {
+    let on = |name: &str, run: &'static str, probe| {
+        MarkerRow::plain(name, "marker.empty", Subject::Loops, run).with(probe)
+    };
+    let mut rows = marker_rows();
+    let at = rows.iter().position(|row| row.name() == "lttng_ust.off");
+    let at = at.unwrap_or(rows.len());
+    let record2 = |marker: &str| Ours::at(&format!("{marker} $arg1 $arg2"), Kind::Record(2));
+    let ours = [
+        on(
+            "marker.on.nothing",
+            "nothing",
+            Ours::at("bench:nothing", Kind::Nothing),
+        ),
+        on(
+            "marker.on.count",
+            "count",
+            Ours::at("bench:count", Kind::Count),
+        ),
+        on("marker.on.record2", "record2", record2("bench:record2")),
+        on(
+            "marker.on.format2",
+            "format2",
+            Ours::at("bench:format2", Kind::Record(2)),
+        ),
+        on(
+            "marker.on.format6",
+            "format6",
+            Ours::at("bench:format6", Kind::Record(6)),
+        ),
+        on(
+            "marker.on.constant",
+            "constant",
+            Ours::at("bench:constant", Kind::Record(2)),
+        ),
+        on(
+            "marker.on.guarded_record2",
+            "guarded_on",
+            record2("bench:guarded_on"),
+        ),
+        on("sdt.on.record2", "sdt", record2("bench:sdt")),
+        on("kernel.uprobe.marker", "uprobe", Kernel::at("bench:uprobe")),
+        on(
+            "kernel.uprobe.sdt",
+            "sdt_uprobe",
+            Kernel::at("bench:sdt_uprobe"),
+        ),
+    ];
+    rows.splice(at..at, ours);
+    let real = |name: &str, kind, fields: &str| {
+        MarkerRow::plain(name, "minigzip", Subject::MarkedMinigzip, "blocks")
+            .with(Ours::at(&format!("minigzip:block{fields}"), kind))
+    };
+    rows.push(real("minigzip.on.count", Kind::Count, ""));
+    rows.push(real("minigzip.on.record2", Kind::Record(2), ""));
+    rows
+}
+
+/// The rows that are asked for, those that they are compared with, and the floor.
+fn chosen(rows: Vec<MarkerRow>, names: &[String]) -> Vec<MarkerRow> {
+    if names.is_empty() {
+        return rows;
+    }
+    let asked = |row: &MarkerRow| names.iter().any(|name| hit::is_named(row.name(), name));
+    let asked_for = rows.iter().filter(|row| asked(row));
+    let mut kept: HashSet<String> = asked_for
+        .flat_map(|row| [row.name().to_owned(), row.over().to_owned()])
+        .collect();
+    kept.extend(["bare", "floor.record"].map(str::to_owned));
+    rows.into_iter()
+        .filter(|row| kept.contains(row.name()))
+        .collect()
+}
+
+/// Sizes as a table.
+fn size_table(all: &[Result<Size, (String, String)>]) -> String {
+    let mut text = format!(
+        "{:<18}  {:>9}  {:>9}  {:>10}  {:>10}  {:>10}\n",
+        "adds, bytes", "hot path", "reads", "other code", "data", "notes"
+    );
+    for size in all {
+        // Writing to a String cannot fail.
+        let _ = match size {
+            Ok(size) => writeln!(
+                text,
+                "{:<18}  {:>9}  {:>9}  {:>10}  {:>10}  {:>10}",
+                size.name,
+                size.hot_bytes,
+                size.hot_reads,
+                size.cold_bytes,
+                size.data_bytes,
+                size.note_bytes
+            ),
+            Err((name, why)) => writeln!(text, "{name:<18}  skipped: {why}"),
+        };
+    }
+    text
+}
+
+/// Measures.
+pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
+    let rows = all_rows();
+    for name in &arguments.rows {
+        anyhow::ensure!(
+            name == "size" || rows.iter().any(|row| hit::is_named(row.name(), name)),
+            "no row of `bench marker` is named {name}, or begins so"
+        );
+    }
+    let rows = chosen(rows, &arguments.rows);
+    let rounds = arguments.rounds.unwrap_or(9);
+    anyhow::ensure!(
+        rounds >= hit::ROUNDS,
+        Usage("`bench marker` wants at least 7 rounds")
+    );
+    let options = HitOptions {
+        rounds: rounds as usize,
+        round_time: Duration::from_millis(arguments.round_ms.unwrap_or(25)),
+        cpu: arguments.cpu,
+        ..HitOptions::default()
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bench-target").arg("--");
+    let bar = super::progress(u64::from(rounds) * rows.len() as u64)?;
+    let results = run_marker(command, rows, &options, |progress: Progress<'_>| {
+        bar.set_message(progress.row.to_owned());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let results = results?;
+    let mut text = results.table();
+    let mut rows = results.json();
+    if arguments.rows.is_empty() || arguments.rows.iter().any(|name| name == "size") {
+        let sizes = sizes();
+        let _ = write!(text, "\n{}", size_table(&sizes));
+        rows.extend(sizes.iter().map(|size| match size {
+            Ok(size) => json!(size),
+            Err((name, why)) => json!({"name": name, "skipped": why}),
+        }));
+    }
+    Ok(Outcome {
+        text,
+        failed: results.failed(),
+        rows: Value::Array(rows),
+    })
+}
