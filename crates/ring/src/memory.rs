@@ -64,7 +64,8 @@ impl Memory {
         Ok(Memory {
             start,
             len,
-            file: rustix::io::dup(fd)?,
+            // Not for programs that are started meanwhile.
+            file: rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
         })
     }
 
@@ -267,5 +268,21 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::MemfdFlags;
+    use rustix::io::FdFlags;
+
+    /// A program that is started while a session is read does not get its memory.
+    #[test]
+    fn the_memory_is_not_inherited() {
+        let fd = rustix::fs::memfd_create("memory-test", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&fd, 1 << 16).expect("ftruncate");
+        let memory = Memory::map(&fd, 1 << 16).expect("map");
+        let flags = rustix::io::fcntl_getfd(&memory.file).expect("flags");
+        assert!(flags.contains(FdFlags::CLOEXEC));
     }
 }
