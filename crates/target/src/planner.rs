@@ -262,11 +262,10 @@ impl Planner {
             space.keep_free(near, count * DETOUR + RESIDENT);
         }
         let mut placer = Placer::new(space);
-        for (index, site) in sites.iter().enumerate() {
-            let same = |other: &&Site| Arc::ptr_eq(&other.object, &site.object);
-            if !sites[..index].iter().rev().take(1).any(same) {
-                want_markers(&mut placer, &site.object);
-            }
+        let mut objects: Vec<&Arc<Object>> = sites.iter().map(|site| &site.object).collect();
+        objects.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        for object in objects {
+            want_markers(&mut placer, object);
         }
         placer
     }

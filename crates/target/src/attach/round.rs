@@ -22,7 +22,7 @@ use crate::steps::step;
 use crate::threads::Stopped;
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::{header, journal};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 /// What to do with a site whose bytes are occupied.
@@ -40,6 +40,8 @@ struct Entry {
     shape: Shape,
     stand_in: bool,
     counters: Vec<ReferenceCounter>,
+    /// The site whose jump is a part of this one's; `Some(None)` if that is not there.
+    builds_on: Option<Option<usize>>,
     made: Result<Made, SiteError>,
     state: SiteState,
 }
@@ -69,16 +71,35 @@ fn inside(shape: &Shape) -> Option<Range<u64>> {
     }
 }
 
+/// For each probe, see [`Entry::builds_on`]. Found out before the process stands still.
+fn neighbours(probes: &[Probe]) -> Vec<Option<Option<usize>>> {
+    let mut writes = HashMap::new();
+    for (index, probe) in probes.iter().enumerate() {
+        for write in probe.shape.placed.iter().flat_map(|placed| &placed.writes) {
+            writes.insert(write.address, (index, &write.after));
+        }
+    }
+    let builds_on = |probe: &Probe| {
+        let (at, bytes) = probe.shape.placed.as_ref()?.builds_on.as_ref()?;
+        let found = writes.get(at).filter(|(_, after)| after.starts_with(bytes));
+        Some(found.map(|(index, _)| *index))
+    };
+    probes.iter().map(builds_on).collect()
+}
+
 impl Round {
     pub(super) fn new(probes: &[Probe], mut code: Code, guarded: Guarded) -> Round {
         let made = std::mem::take(&mut code.made);
+        let neighbours = neighbours(probes);
         let entries: Vec<Entry> = made
             .into_iter()
             .zip(probes)
-            .map(|(made, probe)| Entry {
+            .zip(neighbours)
+            .map(|((made, probe), builds_on)| Entry {
                 shape: probe.shape.clone(),
                 stand_in: probe.stand_in,
                 counters: probe.counters.clone(),
+                builds_on,
                 made,
                 state: SiteState::Waiting,
             })
@@ -145,7 +166,7 @@ impl Round {
     fn verify_neighbours(&mut self) {
         let entries = &self.entries;
         let missing = |index: &usize| {
-            let reason = match self.builds_on(*index)? {
+            let reason = match entries[*index].builds_on? {
                 Some(on) => match &entries[on].made {
                     Ok(_) => return None,
                     Err(error) => error.to_string(),
@@ -159,17 +180,6 @@ impl Round {
             self.entries[index].made = Err(error);
             self.waiting.retain(|waiting| *waiting != index);
         }
-    }
-
-    /// For a site that builds on another's jump, that site, if it is there with that jump.
-    fn builds_on(&self, index: usize) -> Option<Option<usize>> {
-        let placed = self.entries[index].shape.placed.as_ref()?;
-        let (at, bytes) = placed.builds_on.as_ref()?;
-        let writes_it = |entry: &Entry| {
-            let mut writes = entry.shape.placed.iter().flat_map(|p| &p.writes);
-            writes.any(|write| write.address == *at && write.after.starts_with(bytes))
-        };
-        Some(self.entries.iter().position(writes_it))
     }
 
     /// The sites inside of which somebody is, and threads that can be moved from there
@@ -248,7 +258,7 @@ impl Round {
         let (mut occupied, moves) = self.occupied(stopped, remote, maps);
         // What builds on another jump waits for it.
         let waits = |index: &usize| {
-            let on = self.builds_on(*index)??;
+            let on = self.entries[*index].builds_on??;
             let ready = self.entries[on].state == SiteState::Final
                 || self.waiting.binary_search(&on).is_ok() && !occupied.contains(&on);
             (!ready).then_some(*index)
