@@ -210,17 +210,6 @@ fn fits(argument: &Argument, field_type: FieldType) -> anyhow::Result<()> {
     }
 }
 
-fn number(shown: Shown, bytes: u8) -> FieldType {
-    FieldType {
-        element: Element::Number {
-            shown,
-            bytes,
-            bits: None,
-        },
-        count: None,
-    }
-}
-
 /// The type that the note gives an argument.
 fn natural(argument: &Argument) -> FieldType {
     if matches!(argument.operand, Operand::SecondByte(_)) {
@@ -243,7 +232,7 @@ fn natural(argument: &Argument) -> FieldType {
         (false, true) => Shown::Signed,
         (false, false) => Shown::Unsigned,
     };
-    number(shown, argument.bytes)
+    FieldType::number(shown, argument.bytes)
 }
 
 /// The type as which an argument is recorded: the note says how large it is, and the format,
@@ -257,12 +246,12 @@ fn field_type(argument: &Argument, conversion: Option<&Conversion>) -> FieldType
         return natural;
     }
     match conversion.shown {
-        format::Shown::Signed => number(Shown::Signed, argument.bytes),
-        format::Shown::Unsigned => number(Shown::Unsigned, argument.bytes),
+        format::Shown::Signed => FieldType::number(Shown::Signed, argument.bytes),
+        format::Shown::Unsigned => FieldType::number(Shown::Unsigned, argument.bytes),
         format::Shown::Hexadecimal | format::Shown::Pointer => {
-            number(Shown::Hexadecimal, argument.bytes)
+            FieldType::number(Shown::Hexadecimal, argument.bytes)
         }
-        format::Shown::Character => number(Shown::Character, 1),
+        format::Shown::Character => FieldType::number(Shown::Character, 1),
         format::Shown::Text if argument.bytes == 8 => FieldType::STRING,
         format::Shown::Text | format::Shown::Float => natural,
     }

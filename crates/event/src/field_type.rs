@@ -126,6 +126,19 @@ impl FieldType {
         count: None,
     };
 
+    /// One number, all bits of it.
+    #[must_use]
+    pub const fn number(shown: Shown, bytes: u8) -> FieldType {
+        FieldType {
+            element: Element::Number {
+                shown,
+                bytes,
+                bits: None,
+            },
+            count: None,
+        }
+    }
+
     /// Whether it is a floating point number, or several.
     pub fn is_float(&self) -> bool {
         matches!(

@@ -324,17 +324,6 @@ fn locals_have_no_value_at_the_entry_without_optimisation() {
     );
 }
 
-fn number(shown: Shown, bytes: u8) -> FieldType {
-    FieldType {
-        element: Element::Number {
-            shown,
-            bytes,
-            bits: None,
-        },
-        count: None,
-    }
-}
-
 #[test]
 fn types_that_are_asked_for_are_given() {
     let shop = Workshop::new();
@@ -351,12 +340,12 @@ fn types_that_are_asked_for_are_given() {
     });
     let array = Some(FieldType {
         count: Some(4),
-        ..number(Shown::Unsigned, 1)
+        ..FieldType::number(Shown::Unsigned, 1)
     });
-    let hex = |bytes| Some(number(Shown::Hexadecimal, bytes));
+    let hex = |bytes| Some(FieldType::number(Shown::Hexadecimal, bytes));
     for (text, wanted, value) in [
         ("size", hex(4), "0xffffffb3"),
-        ("size", Some(number(Shown::Unsigned, 1)), "179"),
+        ("size", Some(FieldType::number(Shown::Unsigned, 1)), "179"),
         ("text", array, "{115,111,109,101}"),
         ("req->name", array, "{102,105,102,116}"),
         ("req->name", string, "\"fifteen letters\""),

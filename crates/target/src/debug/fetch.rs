@@ -103,7 +103,7 @@ impl<'a> Debug<'a> {
         Ok(TypedFetch {
             fetch,
             link_address,
-            field_type: wanted.unwrap_or(number(Shown::Hexadecimal, 8)),
+            field_type: wanted.unwrap_or(FieldType::number(Shown::Hexadecimal, 8)),
             c_type,
             longest: None,
         })
@@ -139,7 +139,7 @@ impl<'a> Debug<'a> {
                 encoding: dw::DW_ATE_float,
                 size: size @ (4 | 8),
                 ..
-            } => self.as_number(thing, number(Shown::Float, size as u8)),
+            } => self.as_number(thing, FieldType::number(Shown::Float, size as u8)),
             Shape::Base {
                 encoding: dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_decimal_float,
                 size,
@@ -159,7 +159,7 @@ impl<'a> Debug<'a> {
                     _ => Shown::Unsigned,
                 };
                 let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
-                self.as_number(thing, number(shown, bytes))
+                self.as_number(thing, FieldType::number(shown, bytes))
             }
             Shape::Enumeration { size, signed } => {
                 let shown = if signed {
@@ -168,14 +168,14 @@ impl<'a> Debug<'a> {
                     Shown::Unsigned
                 };
                 let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
-                self.as_number(thing, number(shown, bytes))
+                self.as_number(thing, FieldType::number(shown, bytes))
             }
             Shape::Pointer { target, size } => {
                 if self.is_char(target)? {
                     return self.as_string(thing, None);
                 }
                 let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
-                self.as_number(thing, number(Shown::Hexadecimal, bytes))
+                self.as_number(thing, FieldType::number(Shown::Hexadecimal, bytes))
             }
             Shape::Array { element, .. } => {
                 let array = self.bare(thing.kind)?;
@@ -213,7 +213,7 @@ impl<'a> Debug<'a> {
                     _ => return Err(refused()),
                 };
                 let bytes = field_size(inner.1).ok_or_else(refused)?;
-                let element = number(inner.0.unwrap_or(Shown::Unsigned), bytes);
+                let element = FieldType::number(inner.0.unwrap_or(Shown::Unsigned), bytes);
                 self.as_array(
                     thing,
                     FieldType {
@@ -398,7 +398,7 @@ impl<'a> Debug<'a> {
             return Err(wrong_bits());
         }
         let field = match width == 64 {
-            true => number(shown, 8),
+            true => FieldType::number(shown, 8),
             false => with_bits(shown, 8, width as u8, first as u8),
         };
         Ok(typed(fetch, link_address, field, c_type))
@@ -421,17 +421,6 @@ fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String
         field_type,
         c_type,
         longest: None,
-    }
-}
-
-fn number(shown: Shown, bytes: u8) -> FieldType {
-    FieldType {
-        element: Element::Number {
-            shown,
-            bytes,
-            bits: None,
-        },
-        count: None,
     }
 }
 
