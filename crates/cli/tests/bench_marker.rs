@@ -208,11 +208,14 @@ fn a_source_that_is_not_there_is_named() {
     assert_eq!(few.expect("capriole starts").status.code(), Some(2));
 }
 
-/// Uprobe events of the kernel that this process' children have made.
-fn uprobes() -> String {
+/// Uprobe events of the kernel that this process has made.
+fn uprobes(pid: u32) -> String {
     let events = fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
-    let ours = |line: &&str| line.contains("capriole_bench");
-    events.lines().filter(ours).collect()
+    let group = format!(":capriole_bench_{pid}_");
+    events
+        .lines()
+        .filter(|line| line.contains(&group))
+        .collect()
 }
 
 #[test]
@@ -232,7 +235,6 @@ fn interrupted_it_leaves_nothing() {
             }
             bench.env("PATH", programs.path());
         }
-        let before = uprobes();
         let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = bench.spawn().expect("capriole starts");
         std::thread::sleep(Duration::from_millis(wait));
@@ -249,11 +251,12 @@ fn interrupted_it_leaves_nothing() {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+        let pid = child.id();
         let output = child.wait_with_output().expect("it ended");
         assert_eq!(output.status.code(), Some(1), "{}", told(&output));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("stopped by signal 2"), "{said}");
-        assert_eq!(uprobes(), before);
+        assert_eq!(uprobes(pid), "");
         assert_empty(files.path());
     }
 }

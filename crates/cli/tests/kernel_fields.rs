@@ -148,7 +148,15 @@ fn fields_are_those_of_the_kernel() {
     run(&program);
     kernel.set(&enable, "0");
     let theirs = fs::read(kernel.instance.join("trace")).expect("the kernel's trace");
-    let theirs = String::from_utf8_lossy(&theirs);
+    let mut theirs = String::from_utf8_lossy(&theirs).into_owned();
+    // An array with a text that cannot be read is for us one field that cannot be read. The
+    // kernel shows memory of its own for the elements behind it, in which there may be ends of
+    // lines, too.
+    const FAULT: &str = "names={(fault),";
+    while let Some(start) = theirs.find(FAULT) {
+        let end = theirs[start..].find("} sb=").expect("the next field");
+        theirs.replace_range(start..=start + end, "names=(fault)");
+    }
 
     let directory = tempfile::tempdir().expect("a directory");
     let definitions = directory.path().join("definitions");
@@ -178,15 +186,7 @@ fn fields_are_those_of_the_kernel() {
     let (theirs, ours) = (fields(&theirs), fields(&ours));
     assert_eq!(theirs.len(), 20 * taken, "the kernel saw every call");
     for (theirs, ours) in theirs.iter().zip(&ours) {
-        // An array with a text that cannot be read is for us one field that cannot be
-        // read. The kernel shows memory of its own for the elements behind it.
-        let mut theirs = theirs.clone();
-        if let Some(start) = theirs.find("names={(fault),")
-            && let Some(end) = theirs.find("} sb=")
-        {
-            theirs.replace_range(start..=end, "names=(fault)");
-        }
-        assert_eq!(theirs, *ours);
+        assert_eq!(theirs, ours);
     }
     assert_eq!(ours.len(), theirs.len());
 }
