@@ -103,6 +103,10 @@ pub mod header {
     pub const RETURNS_MISSED: usize = 160;
     /// The second of the two.
     pub const RETURNS_ABANDONED: usize = 168;
+    /// u32: id + 1 of the event as which texts from outside are recorded; 0: none are taken.
+    pub const MESSAGES: usize = 176;
+    /// u64: byte offset of the first packet.
+    pub const PACKETS_OFFSET: usize = 184;
     /// u32, a futex, on a line of its own: 1 while the reader sleeps and wants
     /// to be woken when a packet is closed.
     pub const READER_WAITING: usize = 192;
@@ -485,6 +489,14 @@ impl Geometry {
     /// null control, which is always full.
     pub fn control(&self, index: u32) -> usize {
         self.controls() + index as usize * control::SIZE
+    }
+    /// The index of the packet whose control stands at byte `offset`, if one does; the null
+    /// control is none's.
+    pub fn index_of(&self, offset: u64) -> Option<u32> {
+        let offset = offset.checked_sub(self.controls() as u64)?;
+        let index = offset / control::SIZE as u64;
+        let is_one = offset.is_multiple_of(control::SIZE as u64) && index < u64::from(self.packets);
+        is_one.then_some(index as u32)
     }
     /// Byte offset of the journal.
     pub fn journal_offset(&self) -> usize {

@@ -10,6 +10,7 @@
 //! - [`memory`]: the mapping; the only unsafe code of the crate
 //! - [`tables`]: what was counted, and kept by key
 //! - [`reader`]: closed packets, in order, stream by stream
+//! - [`writer`]: records from outside of the program
 #![deny(unsafe_code)]
 
 pub mod layout;
@@ -17,6 +18,8 @@ pub mod layout;
 pub mod memory;
 pub mod reader;
 pub mod tables;
+pub mod writer;
 
 pub use memory::Memory;
 pub use reader::{Packet, Reader};
+pub use writer::Writer;

@@ -141,6 +141,17 @@ impl Memory {
         self.half(offset).store(value, Ordering::Release);
     }
 
+    /// Stores a u32 and returns what was there, in one total order with all other exchanges:
+    /// what is loaded afterwards is no older.
+    pub fn swap_u32(&self, offset: usize, value: u32) -> u32 {
+        self.half(offset).swap(value, Ordering::SeqCst)
+    }
+
+    /// Adds to a u64; whoever adds at the same time is not lost.
+    pub(crate) fn add(&self, offset: usize, value: u64) {
+        self.word(offset).fetch_add(value, Ordering::AcqRel);
+    }
+
     /// Copies bytes out. They may change while they are copied; the copy does not.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
@@ -189,6 +200,7 @@ impl Memory {
             (h::BASE, base),
             (h::SIZE, g.size() as u64),
             (h::JOURNAL_OFFSET, g.journal_offset() as u64),
+            (h::PACKETS_OFFSET, g.packets_offset() as u64),
         ] {
             self.store(offset, value);
         }
@@ -206,6 +218,7 @@ impl Memory {
             (h::ARENAS_LEN, 0),
             (h::TRAP_INSTALLED, 0),
             (h::READER_WAITING, 0),
+            (h::MESSAGES, 0),
         ] {
             self.store_u32(offset, value);
         }
@@ -232,6 +245,18 @@ impl Memory {
             .fetch_or(1 << (index % 64), Ordering::AcqRel);
     }
 
+    /// Takes the free packet with the lowest number from the writers, if there is one.
+    pub(crate) fn take_packet(&self, packets: u32) -> Option<u32> {
+        (0..packets.div_ceil(64)).find_map(|i| {
+            let word = self.word(header::FREE + i as usize * 8);
+            let taken = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| {
+                (free != 0).then_some(free & free.wrapping_sub(1))
+            });
+            let index = i * 64 + taken.ok()?.trailing_zeros();
+            (index < packets).then_some(index)
+        })
+    }
+
     /// The packets that are free.
     pub fn free_packets(&self) -> u32 {
         (0..layout::MAX_PACKETS / 64)
@@ -244,6 +269,15 @@ impl Memory {
     /// closed before this word was seen set would wake nobody.
     pub fn announce_sleep(&self) {
         self.half(header::READER_WAITING).store(1, Ordering::SeqCst);
+    }
+
+    /// Wakes the reader, if it has announced that it sleeps, after a packet was closed.
+    pub(crate) fn wake_reader(&self) {
+        let waiting = self.half(header::READER_WAITING);
+        if waiting.swap(0, Ordering::SeqCst) != 0 {
+            // Nobody there to be woken is as good.
+            let _ = futex::wake(waiting, futex::Flags::empty(), 1);
+        }
     }
 
     /// Sleeps until a writer closes a packet, or for `limit`.

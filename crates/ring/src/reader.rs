@@ -91,12 +91,7 @@ impl Reader {
     /// The index of the control at address `pointer`, if there is one; the null
     /// control is none.
     fn index_of(&self, pointer: u64) -> Option<u32> {
-        let offset = pointer
-            .checked_sub(self.base)?
-            .checked_sub(self.geometry.controls() as u64)?;
-        let index = offset / control::SIZE as u64;
-        (offset % control::SIZE as u64 == 0 && index < u64::from(self.geometry.packets))
-            .then_some(index as u32)
+        self.geometry.index_of(pointer.checked_sub(self.base)?)
     }
 
     /// Bytes of records in packet `index`, as its control says.
