@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod detach;
 pub mod list;
+pub mod mark;
 pub mod record;
 pub mod report;
 pub mod stat;

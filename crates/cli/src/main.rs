@@ -7,6 +7,7 @@ mod exit;
 mod fields;
 mod machine;
 mod marker;
+mod message;
 mod probing;
 mod returning;
 mod selection;
@@ -32,6 +33,7 @@ enum Command {
     List(commands::list::Arguments),
     Check(commands::check::Arguments),
     Detach(commands::detach::Arguments),
+    Mark(commands::mark::Arguments),
     Bench(commands::bench::Arguments),
     /// The program that `bench` measures.
     #[command(hide = true, name = "bench-target")]
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::List(arguments) => commands::list::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Detach(arguments) => commands::detach::run(&arguments),
+        Command::Mark(arguments) => commands::mark::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::BenchTarget(arguments) => commands::bench::target(&arguments),
     };

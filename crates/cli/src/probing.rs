@@ -4,7 +4,7 @@
 use crate::fields::Purpose;
 use crate::returning::Returns;
 use crate::selection::{self, Probes, Selected};
-use crate::{machine, signals, units};
+use crate::{machine, message, signals, units};
 use anyhow::{Context, bail};
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
@@ -105,7 +105,11 @@ impl Planned {
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process).with_breakpoints(breakpoints);
-        let selected = selection::select(&objects, &planner, events, purpose, returns)?;
+        let mut events = events.to_vec();
+        if purpose == Purpose::Record {
+            events.extend(message::events(&objects, &events));
+        }
+        let selected = selection::select(&objects, &planner, &events, purpose, returns)?;
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
         let mut guards = Guards::find(&objects, &planner);
@@ -159,7 +163,8 @@ impl Planned {
         }
         let both = || self.selected.iter().zip(&self.dropped);
         let named = both().find(|(e, d)| e.named && d.is_some());
-        let none = self.dropped.iter().all(Option::is_some);
+        let mut asked = both().filter(|(event, _)| !event.implied);
+        let none = asked.all(|(_, dropped)| dropped.is_some());
         if let Some((event, Some(reason))) = named.or(both().next().filter(|_| none)) {
             let message = format!("{} cannot be probed: {reason}", event.name());
             attached.detach()?;
@@ -203,7 +208,7 @@ impl Probed {
     pub fn say_begin(&self, doing: &str, limit: Option<Duration>) {
         let probed = self.selected.iter().zip(&self.dropped);
         let probed = probed
-            .filter(|(event, d)| d.is_none() && !event.keeps)
+            .filter(|(event, d)| d.is_none() && !event.keeps && !event.implied)
             .map(|(event, _)| event);
         let probed: Vec<&Selected> = probed.collect();
         let (one, several) = Selected::nouns(probed.iter().copied());

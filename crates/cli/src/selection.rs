@@ -65,6 +65,8 @@ pub struct Selected {
     pub left_out: Option<String>,
     /// Whether the user named this very function, rather than a pattern.
     pub named: bool,
+    /// Whether nobody asked for it by an event: it is there, or it is not.
+    pub implied: bool,
 }
 
 impl Selected {
@@ -568,7 +570,7 @@ pub fn select(
         let (fields, left_out) = match (fields, missing) {
             (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
-            (Err(error), None) if !works[definition] => return Err(error),
+            (Err(error), None) if !works[definition] && !spec.implied => return Err(error),
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
         };
         // Of its copies one may be missing, but not all; and jumps to other functions, from
@@ -613,7 +615,8 @@ pub fn select(
             counter,
             plan,
             left_out,
-            named: own && names_one(spec),
+            named: own && names_one(spec) && !spec.implied,
+            implied: spec.implied,
         });
     }
     all_exits_or_none(&mut selected);
@@ -866,8 +869,9 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
             bail!("{}", refusal(event, refused));
         }
     }
-    if let Some(event) = selected.first()
-        && selected.iter().all(|e| e.refused().is_some())
+    let asked = || selected.iter().filter(|event| !event.implied);
+    if let Some(event) = asked().next()
+        && asked().all(|event| event.refused().is_some())
     {
         let example = match (&event.left_out, &event.plan) {
             (None, Err(refused)) => refusal(event, refused),
@@ -876,8 +880,8 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
                 format!("{}: {reason}", event.function())
             }
         };
-        let functions: HashSet<u32> = selected.iter().map(|event| event.id).collect();
-        let (one, several) = Selected::nouns(selected.iter());
+        let functions: HashSet<u32> = asked().map(|event| event.id).collect();
+        let (one, several) = Selected::nouns(asked());
         bail!(
             "none of {} can be probed; for example: {example}",
             units::counted(functions.len() as u64, one, several),

@@ -1023,6 +1023,7 @@ fn help() {
       list    List functions, and the tactic by which each would be reached
       check   Show how a site would be probed: tactics, reasons, bytes, the detour
       detach  Take every probe out of a process, also those of a recorder that was killed
+      mark    Write a text into recordings that are running, and into the kernel's trace
       bench   Measure what probes cost on this machine
       help    Print this message or the help of the given subcommand(s)
 
@@ -1123,6 +1124,20 @@ fn help() {
           --return <HOW>  How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --json          Print JSON
       -h, --help          Print help
+    ");
+    insta::assert_snapshot!(help(&["mark", "--help"]), @r"
+    Write a text into recordings that are running, and into the kernel's trace
+
+    Usage: capriole mark [OPTIONS] <TEXT>...
+
+    Arguments:
+      <TEXT>...  The text, at most 1,024 bytes; several words are one text
+
+    Options:
+      -p, --pid <PID>  Only into the recording of this process; may be given several times
+      -k, --kernel     Into the kernel's trace as well (trace_marker)
+          --json       Print JSON
+      -h, --help       Print help
     ");
     insta::assert_snapshot!(help(&["detach", "--help"]), @r"
     Take every probe out of a process, also those of a recorder that was killed

@@ -91,6 +91,7 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
         at,
         of_calls: false,
         keeps: None,
+        implied: false,
         group: head.group,
         name: head.name,
         object: site.object,

@@ -23,6 +23,8 @@ pub struct EventSpec {
     /// on, are kept for the event behind it, which is at the exits; the others are for the filter.
     /// No text says so.
     pub keeps: Option<usize>,
+    /// Whether nobody wrote it: what cannot be probed of it is no error. No text says so.
+    pub implied: bool,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
     pub group: Option<String>,
     /// `EVENT` of `p:GROUP/EVENT`.

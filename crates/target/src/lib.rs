@@ -7,6 +7,7 @@
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
 //!   [`detach`], [`recover`]: probes in and out
+//! - [`outside`]: sessions as others see them
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.
@@ -25,6 +26,7 @@ pub mod maps;
 pub mod markers;
 pub mod memory;
 pub mod object;
+pub mod outside;
 pub mod patch;
 pub mod planner;
 pub mod process;

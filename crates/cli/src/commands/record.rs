@@ -10,7 +10,7 @@ use crate::probing::{Ended, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
-use crate::{exit, machine, signals};
+use crate::{exit, machine, message, signals};
 use anyhow::Context;
 use capriole_event::EventSpec;
 use capriole_ring::layout::{Geometry, frame};
@@ -129,8 +129,11 @@ fn prepare(
         Ok(Selected::record_all(selected))
     })?;
     // The trace directory first: no attach for nothing if it cannot be made.
-    let events = selection::infos(planned.kept());
-    let recorder = Recorder::create(&arguments.output, process, events, clock)?;
+    let mut events = selection::infos(planned.kept());
+    // A number that none of the others has.
+    let texts = planned.selected.len() as u32;
+    events.push(message::from_outside(texts));
+    let recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
     let frames = selection::frames(&planned.selected);
     let geometry = |journal| {
         let cpus = machine::possible_cpus();

@@ -110,12 +110,18 @@ struct Label {
 
 impl Label {
     fn new(event: &EventInfo) -> Label {
+        // A text from outside was nowhere in the program.
+        let place = match event.object.is_empty() {
+            true => "\"object\":null,\"offset\":null".to_owned(),
+            false => {
+                let object = quoted(&event.object);
+                format!("\"object\":{object},\"offset\":\"{:#x}\"", event.offset)
+            }
+        };
         let site = format!(
-            ",\"event\":{},\"id\":{},\"object\":{},\"offset\":\"{:#x}\",\"arguments\":{{",
+            ",\"event\":{},\"id\":{},{place},\"arguments\":{{",
             quoted(&event.name),
             event.id,
-            quoted(&event.object),
-            event.offset
         );
         let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
         let quote = |field: &FieldInfo| quoted(&field.name);

@@ -99,7 +99,14 @@ struct Label {
 
 impl Label {
     fn new(event: &EventInfo) -> Label {
-        let object = printable(file_name(&event.object));
+        // A text from outside was nowhere in the program.
+        let place = match event.object.is_empty() {
+            true => String::new(),
+            false => {
+                let object = printable(file_name(&event.object));
+                format!(" ({object}+{:#x})", event.offset)
+            }
+        };
         let name = printable(&event.name);
         let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
         let prefix = if hexadecimal { "0x" } else { "" };
@@ -108,7 +115,7 @@ impl Label {
             false => Vec::new(),
         };
         Label {
-            site: format!(": {name}: ({object}+{:#x})", event.offset).into_bytes(),
+            site: format!(": {name}:{place}").into_bytes(),
             fields: event.fields.iter().map(field).collect(),
             hexadecimal,
         }

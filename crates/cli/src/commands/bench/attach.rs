@@ -120,6 +120,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
             definition: 0,
             of_calls: false,
             keeps: false,
+            implied: false,
             whole: false,
             area: 0,
             site,

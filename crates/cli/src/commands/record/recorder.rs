@@ -2,7 +2,7 @@
 
 use super::mappings;
 use crate::probing::{Ended, Watch};
-use capriole_ring::{Packet, Reader};
+use capriole_ring::{Packet, Reader, writer};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
 use capriole_target::process::Process;
@@ -39,6 +39,8 @@ pub struct Recorder {
     threads: BTreeMap<u32, String>,
     /// Thread ids as /proc has them.
     seen: BTreeSet<u32>,
+    /// The event of texts that others write into the session.
+    texts: u32,
     reader: Option<Reader>,
     started: Instant,
     ended: Option<Instant>,
@@ -57,6 +59,8 @@ enum Which {
 const TICK: Duration = Duration::from_millis(20);
 /// For how long it is looked at every tick what code the program has; then every second.
 const BEGINNING: Duration = Duration::from_secs(5);
+/// For how long those are waited for who are writing a text when the recording ends.
+const WRITERS: Duration = Duration::from_millis(100);
 /// Between two sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -66,6 +70,7 @@ impl Recorder {
         directory: &Path,
         process: &Process,
         events: Vec<EventInfo>,
+        texts: u32,
         clock: Clock,
     ) -> anyhow::Result<Recorder> {
         let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
@@ -91,6 +96,7 @@ impl Recorder {
             process: process.clone(),
             threads: BTreeMap::new(),
             seen: BTreeSet::new(),
+            texts,
             reader: None,
             started: Instant::now(),
             ended: None,
@@ -169,6 +175,7 @@ impl Recorder {
             memory.geometry,
             memory.base,
         ));
+        writer::open(&memory.memory, self.texts);
         self.started = Instant::now();
         let result = self.record(attached, limit);
         self.ended = Some(Instant::now());
@@ -224,6 +231,9 @@ impl Recorder {
             self.look_at_threads(Which::All);
             self.look_at_mappings()?;
         }
+        // The program writes nothing any more; nor does anybody else.
+        let memory = &attached.memory;
+        writer::close(&memory.memory, &memory.geometry, WRITERS);
         // The end of the recording, not of writing down what is left of it. Two
         // points are enough if this one is no better.
         let _ = self.clock.sync();

@@ -1,0 +1,204 @@
+//! `capriole mark`: writes a text into what is being recorded, from outside.
+
+use crate::units;
+use anyhow::{Context, anyhow, bail};
+use capriole_plan::program::STRING_LIMIT;
+use capriole_ring::writer::WriteError;
+use capriole_target::TargetError;
+use capriole_target::outside::{sessions, writer};
+use capriole_target::process::Process;
+use capriole_target::recover::{FoundSession, find};
+use capriole_trace::clock::tsc;
+use rustix::thread::sched_getcpu;
+use serde_json::json;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Write a text into recordings that are running, and into the kernel's trace
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Only into the recording of this process; may be given several times
+    #[arg(short, long, value_name = "PID")]
+    pid: Vec<u32>,
+    /// Into the kernel's trace as well (trace_marker)
+    #[arg(short, long)]
+    kernel: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The text, at most 1,024 bytes; several words are one text
+    #[arg(required = true, value_name = "TEXT")]
+    text: Vec<String>,
+}
+
+/// The directories where the kernel's trace may be.
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let text = arguments.text.join(" ");
+    if text.len() > usize::from(STRING_LIMIT) {
+        bail!(
+            "the text has {}; at most {} are recorded",
+            units::counted(text.len() as u64, "byte", "bytes"),
+            units::count(STRING_LIMIT.into())
+        );
+    }
+    let named = arguments.pid.iter().map(|pid| session(*pid));
+    let found = match arguments.pid.is_empty() {
+        true => sessions().into_iter().map(Ok).collect(),
+        false => named.collect::<Vec<_>>(),
+    };
+    if found.is_empty() && !arguments.kernel {
+        bail!(
+            "no process is being recorded (that this user may look at); \
+             `capriole record` begins a recording"
+        );
+    }
+    // By all means into each of them; then what went wrong is told.
+    let mut marked: Vec<Process> = Vec::new();
+    let mut inodes: Vec<u64> = Vec::new();
+    let mut errors: Vec<anyhow::Error> = Vec::new();
+    for found in found {
+        let written = found.and_then(|(process, session)| {
+            // Two processes may share one.
+            if !inodes.contains(&session.inode) {
+                write(&process, &session, &text)?;
+                inodes.push(session.inode);
+            }
+            Ok(process)
+        });
+        match written {
+            Ok(process) => marked.push(process),
+            Err(error) => errors.push(error),
+        }
+    }
+    let mut kernel = None;
+    if arguments.kernel {
+        match to_kernel(&text) {
+            Ok(path) => kernel = Some(path),
+            Err(error) => errors.push(error),
+        }
+    }
+    if arguments.json {
+        let recordings: Vec<_> = marked
+            .iter()
+            .map(|process| json!({"pid": process.pid(), "name": process.name()}))
+            .collect();
+        println!(
+            "{}",
+            json!({
+                "text": text,
+                "recordings": recordings,
+                "kernel": kernel,
+                "errors": errors.iter().map(crate::exit::message).collect::<Vec<_>>(),
+            })
+        );
+    } else {
+        for process in &marked {
+            println!(
+                "marked in the recording of process {} ({})",
+                process.pid(),
+                process.name()
+            );
+        }
+        if let Some(path) = &kernel {
+            println!("marked in the kernel's trace ({path})");
+        }
+        for error in &errors {
+            eprintln!("capriole: {}", crate::exit::message(error));
+        }
+    }
+    // Of all that there are, those are passed over that take no texts; not if they were named.
+    let done = !marked.is_empty() || kernel.is_some();
+    let asked = !arguments.pid.is_empty() || arguments.kernel;
+    Ok(match done && (errors.is_empty() || !asked) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// The session of a process.
+fn session(pid: u32) -> anyhow::Result<(Process, FoundSession)> {
+    let process = Process::open(pid)?;
+    process.preflight()?;
+    let session = find(&process)?.into_iter().next();
+    let session = session.ok_or_else(|| {
+        anyhow!(
+            "process {pid} ({}) is not being recorded; `capriole record -p {pid}` does it",
+            process.name()
+        )
+    })?;
+    Ok((process, session))
+}
+
+fn write(process: &Process, session: &FoundSession, text: &str) -> anyhow::Result<()> {
+    let (pid, name) = (process.pid(), process.name());
+    if session.owner.is_none() {
+        bail!(
+            "the recorder of process {pid} ({name}) has ended without taking its probes out; \
+             `capriole detach {pid}` does that"
+        );
+    }
+    let damaged = |what| TargetError::Damaged {
+        pid: pid as i32,
+        what,
+    };
+    let writer = writer(process, session)?;
+    let cpu = sched_getcpu() as u32;
+    match writer.write_text(cpu, own_tid(process), text.as_bytes(), tsc::read) {
+        Ok(()) => Ok(()),
+        Err(WriteError::Closed) => bail!(
+            "process {pid} ({name}) is probed by something that keeps no texts, such as \
+             `capriole stat`, or its recording is just ending"
+        ),
+        Err(WriteError::Full) => bail!(
+            "the buffer of the recording of process {pid} ({name}) is full; try again, or \
+             record with a larger --buffer-size"
+        ),
+        Err(WriteError::Busy) => {
+            bail!("process {pid} ({name}) leaves no place in its buffer to write to; try again")
+        }
+        Err(WriteError::TooLong) => Err(damaged("its packets are too small").into()),
+        Err(WriteError::Damaged) => Err(damaged("a packet").into()),
+    }
+}
+
+/// Our thread, as the program counts threads; 0 if it counts others than we.
+fn own_tid(process: &Process) -> u32 {
+    let namespace = |path: &Path| std::fs::read_link(path).ok();
+    let ours = namespace(Path::new("/proc/self/ns/pid"));
+    match ours.is_some() && ours == namespace(&process.proc_path("ns/pid")) {
+        true => std::process::id(),
+        false => 0,
+    }
+}
+
+/// Writes to the kernel's trace_marker. Returns the file.
+fn to_kernel(text: &str) -> anyhow::Result<String> {
+    let mut problem = None;
+    for directory in TRACEFS {
+        let path = format!("{directory}/trace_marker");
+        // One write is one line; the kernel ends it where we do.
+        let written = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| file.write(text.as_bytes()));
+        match written {
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => problem = problem.or(Some((path, error))),
+        }
+    }
+    match problem {
+        Some((path, error)) => Err(error).with_context(|| {
+            format!("cannot write to {path}; it takes root, and tracing that is on")
+        }),
+        None => bail!(
+            "there is no trace_marker; mount it with \
+             `mount -t tracefs nodev /sys/kernel/tracing`"
+        ),
+    }
+}

@@ -1,0 +1,68 @@
+//! Texts that a recording takes, whoever wrote them: the program at its markers
+//! `capriole:message`, and others by `capriole mark`.
+
+use capriole_event::{EventSpec, FieldType, ObjectRef};
+use capriole_target::object::Objects;
+use capriole_trace::{EventInfo, FieldInfo, Role};
+
+/// Whose marker it is that has a text.
+const PROVIDER: &str = "capriole";
+/// Its name.
+const NAME: &str = "message";
+/// The section of the notes of `capriole/marker.h`; without it there are no texts.
+const NOTES: &str = ".note.capriole";
+
+/// The events at the program's own texts, of each object that has some. Nothing if the user has
+/// asked for them, and so says what is wanted of them.
+pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
+    let is_meant = |spec: &EventSpec| spec.matches_marker(PROVIDER, NAME);
+    if asked.iter().any(is_meant) {
+        return Vec::new();
+    }
+    let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
+        return Vec::new();
+    };
+    let with_notes = objects.all().filter(|object| {
+        let file = object.file();
+        let has = |markers: &capriole_target::markers::Markers| {
+            let mut all = markers.all.iter();
+            all.any(|marker| marker.provider == PROVIDER && marker.name == NAME)
+        };
+        file.section(NOTES).is_some() && file.markers().is_ok_and(has)
+    });
+    let event = |path: String| EventSpec {
+        object: ObjectRef::Path(path),
+        implied: true,
+        ..spec.clone()
+    };
+    let mut paths: Vec<String> = with_notes
+        .filter_map(|object| Some(object.path().to_str()?.to_owned()))
+        .collect();
+    // One that is loaded twice is one event.
+    paths.dedup();
+    paths.into_iter().map(event).collect()
+}
+
+/// The event as which texts from outside are recorded: as that of the program's own, but at no
+/// place.
+pub fn from_outside(id: u32) -> EventInfo {
+    EventInfo {
+        id,
+        name: format!("{PROVIDER}:{NAME}"),
+        symbol: None,
+        symbol_offset: 0,
+        object: String::new(),
+        build_id: None,
+        offset: 0,
+        address: 0,
+        fields: vec![FieldInfo {
+            name: "arg1".to_owned(),
+            field_type: FieldType::STRING,
+        }],
+        faults: false,
+        tactic: "none".to_owned(),
+        refusals: Vec::new(),
+        role: Role::Point,
+        call: None,
+    }
+}

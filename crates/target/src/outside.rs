@@ -1,0 +1,76 @@
+//! Sessions as somebody sees them who has made none: which there are, and how to write into one.
+
+use crate::error::TargetError;
+use crate::process::Process;
+use crate::recover::{self, FoundSession};
+use crate::session::{MEMFD_NAME, open_descriptor};
+use capriole_ring::{Memory, Writer};
+use rustix::fd::OwnedFd;
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+/// The sessions of all processes that we may look at, each with the oldest of the processes
+/// that share it.
+pub fn sessions() -> Vec<(Process, FoundSession)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
+    for pid in pids.filter(|pid| *pid != std::process::id()) {
+        let Ok(process) = Process::open(pid) else {
+            continue;
+        };
+        // One that has just ended, or that is not ours.
+        for session in recover::find(&process).unwrap_or_default() {
+            let older = found
+                .get(&session.inode)
+                .is_none_or(|(other, _)| process.start_time() < other.start_time());
+            if older {
+                found.insert(session.inode, (process.clone(), session));
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Opens the memory of a session by the descriptor that its recorder has of it, to write
+/// records there. (The program itself has no descriptor of it, and to open a mapping takes a
+/// capability.)
+///
+/// # Errors
+/// [`TargetError::Share`] if the recorder has ended, or is somebody else's;
+/// [`TargetError::Damaged`] if what is there makes no sense.
+pub fn writer(process: &Process, session: &FoundSession) -> Result<Writer, TargetError> {
+    let pid = process.pid() as i32;
+    let share = |errno| TargetError::Share { pid, errno };
+    let damaged = |what| TargetError::Damaged { pid, what };
+    let owner = session.owner.ok_or(share(Errno::SRCH))?;
+    let file = descriptor(owner, session.inode).map_err(share)?;
+    // Nobody can make it shorter, so that to look at it is safe.
+    let seals = rustix::fs::fcntl_get_seals(&file).map_err(share)?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(damaged("its memory is not sealed"));
+    }
+    let len = rustix::fs::fstat(&file).map_err(share)?.st_size as usize;
+    let memory = Memory::map(&file, len).map_err(share)?;
+    Writer::new(memory).map_err(|_| damaged("the header"))
+}
+
+/// The descriptor of session memory with this inode that a process has open.
+fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
+    let entries = std::fs::read_dir(format!("/proc/{owner}/fd"))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let name = format!("/memfd:{MEMFD_NAME} (deleted)");
+    let mut ours = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let target = std::fs::read_link(entry.path()).ok()?;
+        let named = target.as_os_str() == name.as_str();
+        let number: i32 = named.then(|| entry.file_name().to_str()?.parse().ok())??;
+        let file = open_descriptor(owner as i32, number).ok()?;
+        let is_it = rustix::fs::fstat(&file).ok()?.st_ino == inode;
+        is_it.then_some(file)
+    });
+    ours.next().ok_or(Errno::BADF)
+}
