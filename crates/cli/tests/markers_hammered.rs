@@ -2,7 +2,7 @@
 //! no hit is lost or torn while they are on, what is calculated around them comes out right,
 //! and nothing stays behind.
 //!
-//! The long form:
+//! The long form, 100,000 switches on and as many off:
 //!
 //! ```text
 //! CAPRIOLE_LONG=1 cargo test --release -p capriole --test markers_hammered -- --nocapture
@@ -14,6 +14,7 @@ mod programs;
 mod target;
 
 use capriole_target::counter::ReferenceCounter;
+use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use capriole_target::resolve::resolve;
@@ -55,6 +56,7 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
     );
     let process = running.process();
     let probes = probes(&process);
+    let guards = Guards::of_process(&process).expect("guards");
     assert_eq!(probes.names.len(), 4, "{:?}", probes.names);
     let tactics: Vec<&str> = probes
         .probes
@@ -67,8 +69,8 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
     let (mut complete, mut hits) = (0, 0);
     for round in 0..rounds {
         running.assert_alive();
-        let mut recording = attach_to(&process, &probes, 64 << 20);
-        recording.record(Duration::from_millis(round as u64 % 3));
+        let mut recording = attach_guarded(&process, &probes, &guards, 64 << 20);
+        recording.record(Duration::from_micros(round as u64 % 7 * 100));
         if let Some(calls) = recording.detach() {
             complete += 1;
             hits += calls.len();
@@ -100,11 +102,11 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
 
 #[test]
 fn under_load_from_several_threads() {
-    switched(&["-O2"], "4", rounds(60, 100_000));
+    switched(&["-O2"], "4", rounds(60, 25_000));
 }
 
 /// Arguments and operands go by the stack.
 #[test]
 fn in_a_program_that_is_not_optimised() {
-    switched(&["-O0"], "3", rounds(25, 10_000));
+    switched(&["-O0"], "3", rounds(25, 2_500));
 }

@@ -282,9 +282,19 @@ pub struct Recording {
 
 /// Attaches; every probe must be there.
 pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
-    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let guards = Guards::of_process(process).expect("guards");
-    let attached = attach(process, probes.probes.clone(), &guards, |journal| {
+    attach_guarded(process, probes, &guards, buffer)
+}
+
+/// The same with guards that were found before, which takes longer than all else.
+pub fn attach_guarded(
+    process: &Process,
+    probes: &Probes,
+    guards: &Guards,
+    buffer: u64,
+) -> Recording {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let attached = attach(process, probes.probes.clone(), guards, |journal| {
         Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal)
     })
     .expect("attach");
