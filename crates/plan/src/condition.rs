@@ -86,6 +86,16 @@ impl Width {
         self.signed && self.bits.is_none()
     }
 
+    /// The number that a word of 64 bits is, of which the lower ones are meant.
+    pub(crate) fn number(&self, word: u64) -> i128 {
+        let unused = 64 - 8 * u32::from(self.bytes);
+        match self.bits {
+            Some((offset, width)) => i128::from(word >> offset) & ((1 << width) - 1),
+            None if self.signed => i128::from((word << unused) as i64 >> unused),
+            None => i128::from(word << unused >> unused),
+        }
+    }
+
     /// The least and the greatest value.
     fn range(&self) -> (i128, i128) {
         let bits = match self.bits {
@@ -115,6 +125,27 @@ pub(crate) enum Normal {
     Constant(bool),
     /// This test gives that result.
     Test { test: Test, with: u64, result: bool },
+}
+
+impl Normal {
+    /// Whether it holds for this number.
+    pub(crate) fn holds(self, number: i128, width: Width) -> bool {
+        let (test, with, result) = match self {
+            Normal::Constant(holds) => return holds,
+            Normal::Test { test, with, result } => (test, with, result),
+        };
+        let as_number = match width.is_signed() {
+            true => i128::from(with as i64),
+            false => with.into(),
+        };
+        let is = match test {
+            Test::Equal => number == as_number,
+            Test::Less => number < as_number,
+            Test::LessOrEqual => number <= as_number,
+            Test::Bits => number as u64 & with != 0,
+        };
+        is == result
+    }
 }
 
 /// What a comparison of a number of this width comes down to.
@@ -409,24 +440,7 @@ mod tests {
                         let made = normal(relation, with, width);
                         let values = edges.iter().copied().chain([least, greatest]);
                         for value in values.filter(|v| (least..=greatest).contains(v)) {
-                            let result = match made {
-                                Normal::Constant(result) => result,
-                                Normal::Test { test, with, result } => {
-                                    let signed = width.is_signed();
-                                    let with = if signed {
-                                        i128::from(with as i64)
-                                    } else {
-                                        with.into()
-                                    };
-                                    let is = match test {
-                                        Test::Equal => value == with,
-                                        Test::Less => value < with,
-                                        Test::LessOrEqual => value <= with,
-                                        Test::Bits => value as u64 & with as u64 != 0,
-                                    };
-                                    is == result
-                                }
-                            };
+                            let result = made.holds(value, width);
                             let wanted = holds(relation, value, with, width);
                             assert_eq!(
                                 result, wanted,

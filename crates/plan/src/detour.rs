@@ -75,6 +75,7 @@ mod run;
 mod tally;
 mod timing;
 mod unregister;
+mod word;
 
 pub use chain::{Chain, Point};
 pub use compiler::{Compiler, room};
@@ -82,7 +83,8 @@ pub use filter::Filter;
 pub(crate) use filter::{Compare, Operand};
 pub use long::Long;
 pub use tally::Straight;
-pub(crate) use tally::{Function, StraightAmount, StraightRow, Value};
+pub(crate) use tally::{Function, Key, StraightAmount, StraightRow, Value};
+pub use word::Word;
 
 use crate::program::Program;
 use std::sync::Arc;
@@ -165,15 +167,14 @@ impl Counters {
     }
 }
 
-/// An event to record at a site: its id and the registers that are its fields.
+/// An event to record at a site: its id and the words that are its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The event's id in the trace.
     pub event: u32,
-    /// 64-bit general registers as they are at the site, or xmm registers, of which the low 64
-    /// bits are meant, in the order of the fields; at most eleven different general ones in all
-    /// records of a site.
-    pub fields: Vec<Register>,
+    /// The fields in their order; at most eleven different general registers in all records of
+    /// a site.
+    pub fields: Vec<Word>,
     /// When it is recorded; always, if there is none.
     pub filter: Option<Filter>,
 }
@@ -197,9 +198,9 @@ pub enum Work {
         /// The number of the function in the lower 16 bits, and above it that of the area its
         /// slot is in.
         call: u32,
-        /// 64-bit general registers that the call keeps, as they are here; at most as many as
-        /// a slot has words.
-        kept: Vec<Register>,
+        /// What the call keeps, of registers general ones only; at most as many as a slot has
+        /// words.
+        kept: Vec<Word>,
         /// When it is timed; always, if there is none.
         filter: Option<Filter>,
     },
@@ -234,14 +235,29 @@ pub enum Work {
 }
 
 impl Work {
-    pub(crate) fn fields(&self) -> &[Register] {
+    /// The words that it stores.
+    pub(crate) fn words(&self) -> &[Word] {
         match self {
             Work::Record(record) => &record.fields,
-            Work::Tally(straight) => straight.registers(),
             Work::Enter { kept, .. } => kept,
-            Work::Long(long) => &long.registers,
-            Work::Count { .. } | Work::Run { .. } | Work::Unregister | Work::Help { .. } => &[],
+            Work::Tally(_)
+            | Work::Long(_)
+            | Work::Count { .. }
+            | Work::Run { .. }
+            | Work::Unregister
+            | Work::Help { .. } => &[],
         }
+    }
+
+    /// The registers that it looks at, other than by its filter.
+    pub(crate) fn registers(&self) -> impl Iterator<Item = Register> {
+        let others = match self {
+            Work::Tally(straight) => straight.registers(),
+            Work::Long(long) => &long.registers,
+            _ => &[],
+        };
+        let words = self.words().iter().filter_map(|word| word.register());
+        words.chain(others.iter().copied())
     }
 
     /// What asks whether it is done.
@@ -298,12 +314,12 @@ impl Work {
 }
 
 impl Record {
-    /// An event that is always recorded.
+    /// An event that is always recorded, with these registers as its fields.
     #[must_use]
     pub fn new(event: u32, fields: Vec<Register>) -> Record {
         Record {
             event,
-            fields,
+            fields: fields.into_iter().map(Word::from).collect(),
             filter: None,
         }
     }

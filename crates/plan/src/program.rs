@@ -17,15 +17,15 @@
 //! ```
 //!
 //! All steps go forward, so a program ends. What registers alone decide is asked first, by
-//! straight code in the detour; and of an event of which all fields are registers, all of
-//! it is straight code.
+//! straight code in the detour; and of an event of which all fields are registers or constants,
+//! all of it is straight code. What a filter asks of a constant is decided here.
 
 mod tally;
 
 pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
 
 use crate::condition::{Condition, Exit, Normal, Relation, Subject, Test, Tree, Width, normal};
-use crate::detour::{Compare, Filter, Long, Operand, Record, Work};
+use crate::detour::{Compare, Filter, Long, Operand, Record, Word, Work};
 use capriole_ring::layout::frame;
 use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
@@ -381,24 +381,43 @@ impl Field {
         }
     }
 
-    /// The register that it is, if it is a number and nothing else.
-    fn recordable(&self) -> Option<(Register, Width)> {
-        match (&self.source, self.content) {
-            (Source::Register(register), Content::Number(width)) if self.pointers.is_empty() => {
-                Some((*register, width))
-            }
-            (Source::Vector(number), Content::Number(width)) if self.pointers.is_empty() => {
-                Some((Register::XMM0 + u32::from(*number), width))
-            }
-            _ => None,
-        }
+    /// The word that is its content, if that is a number and all there at the site.
+    fn recordable(&self) -> Option<(Word, Width)> {
+        let Content::Number(width) = self.content else {
+            return None;
+        };
+        let word = match self.source {
+            _ if !self.pointers.is_empty() => return None,
+            Source::Register(register) => Word::Register(register),
+            Source::Vector(number) => Word::Register(Register::XMM0 + u32::from(number)),
+            Source::Immediate(value) => Word::Constant(value),
+            _ => return None,
+        };
+        Some((word, width))
     }
 
     /// The same, for code that calculates with registers as they are. The stack pointer has
     /// moved in a detour; a record has what it was.
     fn register(&self) -> Option<(Register, Width)> {
-        let register = self.recordable();
-        register.filter(|(r, _)| *r != Register::RSP && !r.is_xmm())
+        let (word, width) = self.recordable()?;
+        let register = word.register();
+        let register = register.filter(|r| *r != Register::RSP && !r.is_xmm());
+        Some((register?, width))
+    }
+
+    /// The number that it is whenever it is asked for, in 64 bits, and how it is compared then.
+    fn constant(&self) -> Option<(u64, Width)> {
+        match self.recordable()? {
+            (Word::Constant(value), width) => {
+                let whole = Width {
+                    bytes: 8,
+                    signed: width.is_signed(),
+                    bits: None,
+                };
+                Some((width.number(value) as u64, whole))
+            }
+            (Word::Register(_), _) => None,
+        }
     }
 
     /// Whether it may turn out not to be readable.
@@ -436,13 +455,13 @@ impl Fetch {
     /// The fields do not fit together, or into a packet.
     pub fn work(&self, event: u32) -> Result<Work, FetchError> {
         let (straight, rest) = self.split();
-        let registers = self.fields[..self.recorded].iter().map(Field::recordable);
-        let registers: Option<Vec<(Register, Width)>> = registers.collect();
-        if let (Some(registers), None) = (registers, &rest) {
-            let fields: Vec<Register> = registers.iter().map(|(register, _)| *register).collect();
+        let words = self.fields[..self.recorded].iter().map(Field::recordable);
+        let fields: Option<Vec<Word>> = words.map(|word| word.map(|(word, _)| word)).collect();
+        if let (Some(fields), None) = (fields, &rest) {
             // A detour needs some registers to work with.
             let asked = straight.iter().flat_map(Filter::registers);
-            let all: BTreeSet<Register> = fields.iter().copied().chain(asked).collect();
+            let registers = fields.iter().filter_map(|word| word.register());
+            let all: BTreeSet<Register> = registers.chain(asked).collect();
             let all = all.iter().filter(|register| !register.is_xmm());
             if all.count() <= MOST_REGISTERS {
                 return Ok(Work::Record(Record {
@@ -528,14 +547,16 @@ impl Fetch {
             return Err(FetchError::NotKept(index));
         }
         let (filter, rest) = self.split();
-        let registers: Option<Vec<Register>> = kept
+        let general = |word: &Word| !word.register().is_some_and(Register::is_xmm);
+        let words: Option<Vec<Word>> = kept
             .iter()
-            .map(|field| field.recordable().map(|(register, _)| register))
-            .map(|register| register.filter(|register| !register.is_xmm()))
+            .map(|field| field.recordable().map(|(word, _)| word))
+            .map(|word| word.filter(general))
             .collect();
-        if let (Some(kept), None) = (registers, rest) {
+        if let (Some(kept), None) = (words, rest) {
             let asked = filter.iter().flat_map(Filter::registers);
-            let all: BTreeSet<Register> = kept.iter().copied().chain(asked).collect();
+            let registers = kept.iter().filter_map(|word| word.register());
+            let all: BTreeSet<Register> = registers.chain(asked).collect();
             if all.len() <= MOST_AT_ENTRY {
                 return Ok(Work::Enter { call, kept, filter });
             }
@@ -582,11 +603,11 @@ impl Fetch {
                 None => rest.push(condition),
             }
         }
-        let asks = self.flags.is_some() || !straight.is_empty();
-        let straight = asks.then_some(Filter {
+        let straight = Filter {
             flags: self.flags,
             tree: Tree::All(straight).fold(),
-        });
+        };
+        let straight = straight.asks().then_some(straight);
         (straight, (!rest.is_empty()).then_some(Condition::All(rest)))
     }
 
@@ -601,6 +622,9 @@ impl Fetch {
                 relation,
                 with,
             } => {
+                if let Some(holds) = self.decided(*subject, *relation, *with) {
+                    return Some(Tree::Constant(holds));
+                }
                 let (operand, width) = match subject {
                     Subject::Field(index) => {
                         let (register, width) = self.fields.get(*index)?.register()?;
@@ -627,6 +651,19 @@ impl Fetch {
             Condition::All(of) => Tree::All(all(of)?),
             Condition::Any(of) => Tree::Any(all(of)?),
         })
+    }
+
+    /// Whether a comparison holds, if it is one of a constant.
+    fn decided(&self, subject: Subject, relation: Relation, with: i128) -> Option<bool> {
+        let Subject::Field(index) = subject else {
+            return None;
+        };
+        match self.fields.get(index)?.recordable()? {
+            (Word::Constant(value), width) => {
+                Some(normal(relation, with, width).holds(width.number(value), width))
+            }
+            (Word::Register(_), _) => None,
+        }
     }
 
     /// The program that records the event if `condition` holds.
@@ -683,6 +720,9 @@ impl<'a> Builder<'a> {
                 relation,
                 with,
             } => {
+                if let Some(holds) = self.fetch.decided(*subject, *relation, *with) {
+                    return Ok(Tree::Constant(holds));
+                }
                 let (op, width) = match subject {
                     Subject::Field(index) => {
                         let width = self.fetch.width(*index);
@@ -956,3 +996,6 @@ fn how(test: Test) -> u8 {
         Test::Bits => 96,
     }
 }
+
+#[cfg(test)]
+mod tests;

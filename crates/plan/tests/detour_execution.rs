@@ -2,6 +2,8 @@
 //! live must come out as it went in, the record must hold what went in, and every run
 //! must have been counted once.
 
+#[path = "common/constants.rs"]
+mod constants;
 #[path = "common/flags.rs"]
 mod flags;
 #[path = "common/mapped.rs"]
@@ -15,7 +17,7 @@ mod support;
 mod undisturbed;
 
 use capriole_insn::liveness::{Live, RegSet};
-use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Runtime, Work, room};
+use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Runtime, Word, Work, room};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, control};
 use capriole_ring::{Memory, Reader};
@@ -105,8 +107,13 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             });
             continue;
         }
-        let fields: Vec<Register> = (0..random.below(7)).map(|_| register(random)).collect();
-        used.extend(fields.iter().copied());
+        let fields: Vec<Word> = (0..random.below(7))
+            .map(|_| match random.below(3) {
+                0 => Word::Constant(constants::random(random)),
+                _ => register(random).into(),
+            })
+            .collect();
+        used.extend(fields.iter().filter_map(|word| word.register()));
         if used.len() > 11 {
             break; // more than a site can have
         }
@@ -164,7 +171,10 @@ impl Case {
             let mut work = self.work.clone();
             for work in &mut work {
                 match work {
-                    Work::Record(record) => record.event = 7777 + other,
+                    Work::Record(record) => {
+                        record.event = 7777 + other;
+                        record.fields.iter_mut().for_each(constants::change);
+                    }
                     Work::Count { counter, .. } => *counter = (*counter + 1) % GEOMETRY.counters,
                     Work::Run { .. }
                     | Work::Tally(_)
@@ -353,7 +363,10 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             let fields: Vec<u64> = record
                 .fields
                 .iter()
-                .map(|r| plain.state.gprs[r.number()])
+                .map(|word| match word {
+                    Word::Register(register) => plain.state.gprs[register.number()],
+                    Word::Constant(value) => *value,
+                })
                 .collect();
             expected.push((record.event, fields));
         }

@@ -3,6 +3,8 @@
 //! what a plain evaluation of the same description gives, an event that the filter does
 //! not want must not be there, and the program must not notice.
 
+#[path = "common/constants.rs"]
+mod constants;
 #[path = "common/description.rs"]
 mod description;
 #[path = "common/flags.rs"]
@@ -63,7 +65,10 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             false if random.below(8) == 0 => call_stack(random),
             false => random_field(random),
             true => Field {
-                source: Source::Register(gpr(random)),
+                source: match random.below(4) {
+                    0 => Source::Immediate(constants::random(random)),
+                    _ => Source::Register(gpr(random)),
+                },
                 pointers: Vec::new(),
                 content: Content::Number(width(random)),
             },

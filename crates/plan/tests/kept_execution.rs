@@ -3,6 +3,8 @@
 //! the exit records must be what a plain evaluation at the entry gives, or nothing, or
 //! `(fault)` where another call has the slot; and the program must not notice.
 
+#[path = "common/constants.rs"]
+mod constants;
 #[path = "common/description.rs"]
 mod description;
 #[allow(dead_code)] // what work asks for is not looked at here
@@ -87,7 +89,10 @@ enum Mix {
 fn number_field(random: &mut Random, straight: bool) -> Field {
     if straight {
         return Field {
-            source: Source::Register(gpr(random)),
+            source: match random.below(4) {
+                0 => Source::Immediate(constants::random(random)),
+                _ => Source::Register(gpr(random)),
+            },
             pointers: Vec::new(),
             content: Content::Number(width(random)),
         };

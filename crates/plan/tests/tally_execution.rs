@@ -3,6 +3,8 @@
 //! same description gives, and the program must not notice. Some are interrupted at every
 //! instruction, so that every restartable sequence is aborted.
 
+#[path = "common/constants.rs"]
+mod constants;
 #[path = "common/description.rs"]
 mod description;
 #[path = "common/flags.rs"]
@@ -66,6 +68,7 @@ fn straight_field(random: &mut Random) -> Field {
     }
     let source = match random.below(8) {
         0 => Source::Thread,
+        1 => Source::Immediate(constants::random(random)),
         _ => Source::Register(gpr(random)),
     };
     if source == Source::Thread {

@@ -52,8 +52,17 @@ pub(super) struct Part {
     pub sequence: Option<Sequence>,
     /// rel32 of the call to the resident.
     pub locked: Option<usize>,
-    /// Further words of four bytes.
+    /// Further words.
     pub more: Vec<(usize, Patch)>,
+}
+
+impl Part {
+    /// Where the field of this number stands that is a constant.
+    pub fn constant(&self, field: usize) -> Option<(usize, Patch)> {
+        let wanted = [Patch::Short(field), Patch::Long(field)];
+        let mut more = self.more.iter();
+        more.find(|(_, patch)| wanted.contains(patch)).copied()
+    }
 }
 
 /// A restartable sequence in a body, in offsets from the body's first byte.
@@ -369,7 +378,7 @@ pub(super) fn body(
             None => None,
         };
         let more = labels.more.iter();
-        let more = more.map(|(label, patch)| Ok((offset(label)? - 4, *patch)));
+        let more = more.map(|(label, patch)| Ok((offset(label)? - patch.size(), *patch)));
         parts.push(Part {
             more: more.collect::<Result<_, IcedError>>()?,
             value: offset(&labels.value.0)? - labels.value.1,

@@ -4,7 +4,7 @@ use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
 use super::tally::Patch;
 use super::timing::{above_pointer, area};
-use super::{CompileError, Detour, Filter, Request, Runtime, Work};
+use super::{CompileError, Detour, Filter, Request, Runtime, Word, Work};
 use crate::program::Program;
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::relocate;
@@ -39,6 +39,8 @@ pub fn room(work: &[Work]) -> u64 {
     const ENTER: u64 = 128;
     // The amount, the row, and the registers once more.
     const TALLY: u64 = 448;
+    // Stored in the hot path, and pushed in the shared code or for a program.
+    const FIELD: u64 = 48;
     let more = |w: &Work| {
         let compares = w.filter().map_or(0, Filter::compares_len) as u64;
         let flags = w.filter().and_then(Filter::flags).map_or(0, |_| FLAGS);
@@ -52,7 +54,8 @@ pub fn room(work: &[Work]) -> u64 {
             Work::Enter { .. } => ENTER,
             _ => 0,
         };
-        enter + 48 * w.fields().len() as u64 + COMPARE * compares + flags + program as u64 + tally
+        let fields = w.words().len().max(w.registers().count()) as u64;
+        enter + FIELD * fields + COMPARE * compares + flags + program as u64 + tally
     };
     work.iter().map(|w| WORK + more(w)).sum::<u64>() + SITE
 }
@@ -246,14 +249,14 @@ impl Compiler {
             match work {
                 Work::Record(record) => {
                     self.key.push(1 + record.fields.len() as u8);
-                    let fields = record.fields.iter();
-                    self.key.extend(fields.map(|r| *r as u8));
+                    self.key.extend(record.fields.iter().map(|word| word.key()));
                 }
                 Work::Count { .. } => self.key.push(0),
                 Work::Unregister => self.key.push(u8::MAX),
                 Work::Enter { call, kept, .. } => {
                     self.key.extend([u8::MAX - 3, area(*call) as u8]);
-                    self.key.extend(kept.iter().map(|r| *r as u8));
+                    self.key.push(kept.len() as u8);
+                    self.key.extend(kept.iter().map(|word| word.key()));
                 }
                 Work::Long(long) => {
                     self.key.extend([u8::MAX - 5, area(long.call) as u8]);
@@ -335,7 +338,10 @@ impl Compiler {
         for ((work, part), shared) in work.iter().zip(&body.parts).zip(shared) {
             let value = from + part.value;
             match (work, &part.sequence) {
-                (Work::Record(record), _) => put(image, value, &record.event.to_le_bytes()),
+                (Work::Record(record), _) => {
+                    put(image, value, &record.event.to_le_bytes());
+                    constants(image, from, &part.more, &record.fields);
+                }
                 (Work::Run { event, .. }, _) => put(image, value, &event.to_le_bytes()),
                 (Work::Count { counter, .. }, Some(_)) => {
                     put(image, value, &counters.offset(*counter).to_le_bytes());
@@ -353,16 +359,20 @@ impl Compiler {
                             Patch::Tag => straight.event().wrapping_add(directory::FIRST_TAG),
                             Patch::Counter => offset,
                             Patch::Call => above_pointer(straight.call()),
+                            Patch::Short(_) | Patch::Long(_) => continue,
                         };
                         put(image, from + at, &word.to_le_bytes());
                     }
                 }
-                (Work::Enter { call, .. }, _) => {
+                (Work::Enter { call, kept, .. }, _) => {
                     let word = above_pointer(*call).to_le_bytes();
                     put(image, value, &word);
-                    for (at, _) in &part.more {
-                        put(image, from + at, &word);
+                    for (at, patch) in &part.more {
+                        if *patch == Patch::Call {
+                            put(image, from + at, &word);
+                        }
                     }
+                    constants(image, from, &part.more, kept);
                 }
                 (Work::Long(long), _) => {
                     put(image, value, &long.event.to_le_bytes());
@@ -403,6 +413,18 @@ impl Compiler {
             }
         }
         Ok(())
+    }
+}
+
+/// Puts the constants among these words into the body at offset `from`.
+fn constants(image: &mut [u8], from: usize, more: &[(usize, Patch)], words: &[Word]) {
+    for (at, patch) in more {
+        let (Patch::Short(index) | Patch::Long(index)) = patch else {
+            continue;
+        };
+        if let Some(Word::Constant(value)) = words.get(*index) {
+            put(image, from + at, &value.to_le_bytes()[..patch.size()]);
+        }
     }
 }
 

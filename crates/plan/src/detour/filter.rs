@@ -74,6 +74,11 @@ impl Filter {
         self.flags
     }
 
+    /// Whether it asks for anything.
+    pub(crate) fn asks(&self) -> bool {
+        self.flags.is_some() || self.compares_any()
+    }
+
     /// Whether it asks for more than the flags.
     pub(super) fn compares_any(&self) -> bool {
         self.tree != Tree::Constant(true)

@@ -1,7 +1,7 @@
 //! Which registers a detour uses, and how they are saved.
 
 use super::filter::asks_for_flags;
-use super::{Filter, Request, Straight, Work};
+use super::{Filter, Request, Straight, Word, Work};
 use capriole_insn::liveness::RegSet;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
@@ -73,8 +73,8 @@ impl Frame {
     pub fn new(request: &Request<'_>, restartable: bool) -> Option<Frame> {
         let mut fields = RegSet::EMPTY;
         let late = || request.work.iter().filter(|w| !w.is_early());
-        for register in late().flat_map(Work::fields) {
-            fields.0 |= RegSet::of(*register).0;
+        for register in late().flat_map(Work::registers) {
+            fields.0 |= RegSet::of(register).0;
         }
         let filters = late().filter_map(Work::filter);
         for register in filters.clone().flat_map(Filter::registers) {
@@ -279,18 +279,26 @@ impl Frame {
 
     /// Pushes the fields of an event, then calls the resident with them. The stack
     /// pointer is `below` bytes under that of the hot path; the fields still have
-    /// their values, or are saved. `header` pushes event id and size of the fields.
-    /// Returns a label behind the call.
+    /// their values, or are saved. `constant` pushes the field of that number, which is one;
+    /// `header` pushes event id and size of the fields. Returns a label behind the call.
     pub fn record_locked(
         &self,
         a: &mut CodeAssembler,
-        fields: &[Register],
+        fields: &[Word],
         below: i32,
         locked: u64,
+        mut constant: impl FnMut(&mut CodeAssembler, usize, u64) -> Result<(), IcedError>,
         header: impl FnOnce(&mut CodeAssembler, u32) -> Result<(), IcedError>,
     ) -> Result<CodeLabel, IcedError> {
-        for (pushed, field) in fields.iter().rev().enumerate() {
-            if *field == Register::RSP {
+        for (pushed, word) in fields.iter().rev().enumerate() {
+            let field = match word {
+                Word::Register(register) => *register,
+                Word::Constant(value) => {
+                    constant(a, fields.len() - 1 - pushed, *value)?;
+                    continue;
+                }
+            };
+            if field == Register::RSP {
                 // In the place of rax, which stays what it is.
                 let above = i64::from(below) + 8 * (pushed as i64 + 1);
                 a.push(rax)?;
@@ -307,15 +315,15 @@ impl Frame {
                 Frame::move_stack(a, -8)?;
                 let to = at(Register::RSP, 0);
                 let code = Code::Movq_xmmm64_xmm;
-                a.add_instruction(Instruction::with2(code, to, *field)?)?;
+                a.add_instruction(Instruction::with2(code, to, field)?)?;
                 continue;
             }
-            match self.slot(*field) {
+            match self.slot(field) {
                 Some(slot) => a.add_instruction(Instruction::with1(
                     Code::Push_rm64,
                     at(Register::RSP, i64::from(below) + slot + 8 * pushed as i64),
                 )?)?,
-                None => a.add_instruction(Instruction::with1(Code::Push_r64, *field)?)?,
+                None => a.add_instruction(Instruction::with1(Code::Push_r64, field)?)?,
             }
         }
         let bytes = 8 * fields.len() as i32;

@@ -5,7 +5,8 @@ use super::assemble::{
     advance, bind, from_detour, go, into_shared, mark,
 };
 use super::frame::{Frame, at, fs, near};
-use super::{Record, Runtime};
+use super::tally::Patch;
+use super::{Record, Runtime, Word, word};
 use capriole_ring::layout::{HEAD_SIZE, control, record};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
@@ -75,10 +76,28 @@ pub(super) fn hot(
     let part = |offset: usize| at(place, offset as i64 - size);
     a.add_instruction(store32(part(record::TIME), R::EAX)?)?;
     a.add_instruction(store32(part(record::TIME + 4), R::EDX)?)?;
-    for (index, field) in work.fields.iter().enumerate() {
+    let mut more = Vec::new();
+    for (index, word) in work.fields.iter().enumerate() {
         let to = part(record::FIELDS + 8 * index);
-        match frame.slot(*field) {
-            None if *field == R::RSP => {
+        let field = match word {
+            Word::Register(register) => *register,
+            Word::Constant(value) => {
+                match word::short(*value) {
+                    Some(short) => {
+                        let mov = Instruction::with2(Code::Mov_rm64_imm32, to, short)?;
+                        a.add_instruction(mov)?;
+                        more.push((mark(a)?, Patch::Short(index)));
+                    }
+                    None => {
+                        more.push((load_long(a, *value)?, Patch::Long(index)));
+                        a.add_instruction(store(to, R::RAX)?)?;
+                    }
+                }
+                continue;
+            }
+        };
+        match frame.slot(field) {
+            None if field == R::RSP => {
                 frame.stack_pointer(a, R::RAX, 0)?;
                 a.add_instruction(store(to, R::RAX)?)?;
             }
@@ -87,9 +106,9 @@ pub(super) fn hot(
                 a.add_instruction(store(to, R::RAX)?)?;
             }
             None if field.is_xmm() => {
-                a.add_instruction(Instruction::with2(Code::Movq_xmmm64_xmm, to, *field)?)?;
+                a.add_instruction(Instruction::with2(Code::Movq_xmmm64_xmm, to, field)?)?;
             }
-            None => a.add_instruction(store(to, *field)?)?,
+            None => a.add_instruction(store(to, field)?)?,
         }
     }
     let id = part(record::ID);
@@ -118,8 +137,15 @@ pub(super) fn hot(
             other: cold.other.unwrap_or(done),
         }),
         locked: None,
-        more: Vec::new(),
+        more,
     })
+}
+
+/// Loads a constant of 64 bits into rax. Returns the label behind it.
+pub(super) fn load_long(a: &mut CodeAssembler, value: u64) -> Result<CodeLabel, IcedError> {
+    let load = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value)?;
+    a.add_instruction(load)?;
+    mark(a)
 }
 
 /// What detours share: where they go on when their packet is full, and after an
@@ -161,13 +187,41 @@ pub(super) fn shared(
     Frame::move_stack(a, -frame.size())?;
     a.push(rax)?;
     let below = frame.size() + 8;
-    frame.record_locked(a, &work.fields, below, runtime.locked, |a, bytes| {
-        let id = at(Register::RAX, part.value as i64 - full_site as i64);
-        a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, id)?)?;
-        a.push(rax)?;
-        let high = at(Register::RSP, 4);
-        a.add_instruction(Instruction::with2(Code::Mov_rm32_imm32, high, bytes)?)
-    })?;
+    let in_detour = |offset: usize| at(Register::RAX, offset as i64 - full_site as i64);
+    let constant = |a: &mut CodeAssembler, field: usize, _| {
+        // Other detours of this form have other constants: it is taken from the instruction.
+        let Some((offset, patch)) = part.constant(field) else {
+            unreachable!("every constant is in the hot path");
+        };
+        let constant = in_detour(offset);
+        if let Patch::Long(_) = patch {
+            return a.add_instruction(Instruction::with1(Code::Push_rm64, constant)?);
+        }
+        // In the place of rcx, which stays what it is.
+        a.push(rcx)?;
+        let load = Instruction::with2(Code::Movsxd_r64_rm32, Register::RCX, constant)?;
+        a.add_instruction(load)?;
+        let there = at(Register::RSP, 0);
+        a.add_instruction(Instruction::with2(
+            Code::Xchg_rm64_r64,
+            there,
+            Register::RCX,
+        )?)
+    };
+    frame.record_locked(
+        a,
+        &work.fields,
+        below,
+        runtime.locked,
+        constant,
+        |a, bytes| {
+            let id = in_detour(part.value);
+            a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, id)?)?;
+            a.push(rax)?;
+            let high = at(Register::RSP, 4);
+            a.add_instruction(Instruction::with2(Code::Mov_rm32_imm32, high, bytes)?)
+        },
+    )?;
     a.pop(rax)?;
     Frame::move_stack(a, frame.size())?;
     go(a, Register::RAX, full_site, part.done)?;
@@ -185,13 +239,31 @@ pub(super) fn locked(
     let below = frame.size();
     Frame::move_stack(a, -below)?;
     let mut value = begin;
-    let called = frame.record_locked(a, &work.fields, below, runtime.locked, |a, bytes| {
-        let header = u64::from(bytes) << 32 | u64::from(work.event);
-        let header = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, header)?;
-        a.add_instruction(header)?;
-        value = mark(a)?;
+    let mut more = Vec::new();
+    // What rax holds of the fields is saved.
+    let constant = |a: &mut CodeAssembler, field: usize, value: u64| {
+        if let Some(short) = word::short(value) {
+            a.add_instruction(Instruction::with1(Code::Pushq_imm32, short)?)?;
+            more.push((mark(a)?, Patch::Short(field)));
+            return Ok(());
+        }
+        more.push((load_long(a, value)?, Patch::Long(field)));
         a.push(rax)
-    })?;
+    };
+    let called = frame.record_locked(
+        a,
+        &work.fields,
+        below,
+        runtime.locked,
+        constant,
+        |a, bytes| {
+            let header = u64::from(bytes) << 32 | u64::from(work.event);
+            let header = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, header)?;
+            a.add_instruction(header)?;
+            value = mark(a)?;
+            a.push(rax)
+        },
+    )?;
     Frame::move_stack(a, below)?;
     let done = mark(a)?;
     Ok(Labels {
@@ -200,6 +272,6 @@ pub(super) fn locked(
         value: (value, 8),
         sequence: None,
         locked: Some(called),
-        more: Vec::new(),
+        more,
     })
 }

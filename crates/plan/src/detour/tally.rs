@@ -1,7 +1,7 @@
 //! The code that adds to a cell of a table.
 //!
 //! ```text
-//!         amount, key                   from registers, as wide as they are meant
+//!         amount, key                   registers, as wide as they are meant, or constants
 //!         hash; look at the four rows of the key's home
 //!         none with this key and event: out
 //!         lea  descriptor(%rip), %r
@@ -28,7 +28,7 @@ use super::assemble::{Labels, Links, RSEQ_SIGNATURE, SequenceLabels, bind, mark}
 use super::count::own_counters;
 use super::frame::{Frame, at, fs};
 use super::run::Apart;
-use super::{Filter, Operand, Runtime, run, timing};
+use super::{Filter, Runtime, run, timing, word};
 use crate::condition::Width;
 use crate::program::{Program, histogram};
 use capriole_ring::layout::directory;
@@ -56,8 +56,7 @@ pub struct Straight {
 /// Which row it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StraightRow {
-    /// The key.
-    pub operand: Operand,
+    pub key: Key,
     pub width: Width,
     /// Offset of the table's directory behind the first one.
     pub directory: u64,
@@ -65,6 +64,17 @@ pub(crate) struct StraightRow {
     pub shift: u32,
     /// Cells of a row.
     pub cells: u32,
+}
+
+/// The key of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// A 64-bit general register, or the lower part that is as wide as the number.
+    Register(Register),
+    /// The thread's id.
+    Thread,
+    /// This number, extended as its width says.
+    Constant(u64),
 }
 
 /// What is added: see [`Amount`](crate::program::Amount).
@@ -87,6 +97,8 @@ pub(crate) enum Function {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
     Register(Register),
+    /// This one, extended as its width says.
+    Constant(u64),
     /// How long the call has taken that is left here, of the function of this number.
     Latency(u32),
 }
@@ -109,13 +121,13 @@ impl Straight {
         program: Arc<Program>,
         filter: Option<Filter>,
     ) -> Straight {
-        let key = row.and_then(|row| match row.operand {
-            Operand::Register(register) => Some(register),
-            Operand::Thread => None,
+        let key = row.and_then(|row| match row.key {
+            Key::Register(register) => Some(register),
+            Key::Thread | Key::Constant(_) => None,
         });
         let number = amount.number().and_then(|(value, _)| match value {
             Value::Register(register) => Some(register),
-            Value::Latency(_) => None,
+            Value::Constant(_) | Value::Latency(_) => None,
         });
         let registers = key.into_iter().chain(number);
         Straight {
@@ -180,7 +192,7 @@ impl Straight {
     }
     /// Whether everything that it needs is known.
     pub(super) fn is_possible(&self, runtime: &Runtime) -> bool {
-        let asks = self.row.is_some_and(|row| row.operand == Operand::Thread);
+        let asks = self.row.is_some_and(|row| row.key == Key::Thread);
         let timed = !self.is_timed() || runtime.frames.slots > 0;
         runtime.rseq_offset.is_some() && (!asks || runtime.tid_offset.is_some()) && timed
     }
@@ -243,6 +255,7 @@ pub(super) fn hot(
     if let StraightAmount::Of(function, value, width) = work.amount {
         match value {
             Value::Register(register) => load(a, frame, frame.amount, register, width)?,
+            Value::Constant(value) => load_constant(a, frame.amount, value)?,
             Value::Latency(call) => {
                 let out = before.way.out;
                 let clock = timing::clock(a, frame, runtime, call, out, &mut tags)?;
@@ -267,9 +280,10 @@ pub(super) fn hot(
         }
     }
     if let Some(row) = &work.row {
-        match row.operand {
-            Operand::Register(register) => load(a, frame, frame.key, register, row.width)?,
-            Operand::Thread => {
+        match row.key {
+            Key::Register(register) => load(a, frame, frame.key, register, row.width)?,
+            Key::Constant(value) => load_constant(a, frame.key, value)?,
+            Key::Thread => {
                 let tid = fs(runtime.tid_offset.unwrap_or(0)); // it was checked
                 let key = frame.key.full_register32();
                 a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, key, tid)?)?;
@@ -343,6 +357,20 @@ pub(super) enum Patch {
     Counter,
     /// u32: the number of the function that is left.
     Call,
+    /// u32: the field of this number, a constant of 32 bits.
+    Short(usize),
+    /// u64: the field of this number, a constant.
+    Long(usize),
+}
+
+impl Patch {
+    /// Its bytes.
+    pub fn size(self) -> usize {
+        match self {
+            Patch::Event | Patch::Tag | Patch::Counter | Patch::Call | Patch::Short(_) => 4,
+            Patch::Long(_) => 8,
+        }
+    }
 }
 
 /// Looks for the row; its cells' offset is in `frame.place` then.
@@ -441,6 +469,14 @@ pub(super) fn load(
     a.add_instruction(match frame.slot(from) {
         Some(slot) => Instruction::with2(code, to, at(Register::RSP, slot))?,
         None => Instruction::with2(code, to, super::filter::part(from, width.bytes))?,
+    })
+}
+
+/// Loads a constant. It is part of the form.
+fn load_constant(a: &mut CodeAssembler, to: Register, value: u64) -> Result<(), IcedError> {
+    a.add_instruction(match word::short(value) {
+        Some(short) => Instruction::with2(Code::Mov_rm64_imm32, to, short)?,
+        None => Instruction::with2(Code::Mov_r64_imm64, to, value)?,
     })
 }
 

@@ -55,7 +55,7 @@
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};
 use super::tally::{self, Patch};
-use super::{Frames, Runtime};
+use super::{Frames, Runtime, Word, record, word};
 use crate::condition::Width;
 use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
@@ -81,23 +81,24 @@ const WHOLE: Width = Width {
     bits: None,
 };
 
-/// The whole work of an entry, which keeps what is in the registers `kept`.
+/// The whole work of an entry, which keeps the words `kept`.
 pub(super) fn enter(
     a: &mut CodeAssembler,
     registers: &Frame,
     runtime: &Runtime,
     call: u32,
-    kept: &[Register],
+    kept: &[Word],
 ) -> Result<Labels, IcedError> {
     let begin = mark(a)?;
     slot(a, registers, &runtime.frames, call)?;
     let upper = registers.key;
+    let mut more = Vec::new();
     if !kept.is_empty() {
         let tag = Register::RDX;
         a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, tag, upper)?)?;
         a.shl(rdx, 32)?;
-        for (word, register) in kept.iter().enumerate() {
-            keep(a, registers, word, *register)?;
+        for (index, word) in kept.iter().enumerate() {
+            keep(a, registers, index, *word, &mut more)?;
         }
         a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, upper, tag)?)?;
         a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, upper, 32)?)?;
@@ -115,7 +116,7 @@ pub(super) fn enter(
         value: (call, 4),
         sequence: None,
         locked: None,
-        more: Vec::new(),
+        more,
     })
 }
 
@@ -123,15 +124,24 @@ pub(super) fn enter(
 fn keep(
     a: &mut CodeAssembler,
     registers: &Frame,
-    word: usize,
-    register: Register,
+    index: usize,
+    word: Word,
+    more: &mut Vec<(CodeLabel, Patch)>,
 ) -> Result<(), IcedError> {
     let (key, key32) = (registers.key, registers.key.full_register32());
-    match register {
-        Register::RSP => registers.stack_pointer(a, Register::RAX, 0)?,
-        _ => tally::load(a, registers, Register::RAX, register, WHOLE)?,
+    match word {
+        Word::Register(Register::RSP) => registers.stack_pointer(a, Register::RAX, 0)?,
+        Word::Register(register) => tally::load(a, registers, Register::RAX, register, WHOLE)?,
+        Word::Constant(value) => match word::short(value) {
+            Some(short) => {
+                let mov = Instruction::with2(Code::Mov_rm64_imm32, Register::RAX, short)?;
+                a.add_instruction(mov)?;
+                more.push((mark(a)?, Patch::Short(index)));
+            }
+            None => more.push((record::load_long(a, value)?, Patch::Long(index))),
+        },
     }
-    let low = (frame::KEPT + word * frame::WORD) as i64;
+    let low = (frame::KEPT + index * frame::WORD) as i64;
     let (low, high) = (at(registers.place, low), at(registers.place, low + 8));
     a.add_instruction(Instruction::with2(
         Code::Mov_r32_rm32,

@@ -1,15 +1,13 @@
 //! Events that are added up in a table, rather than recorded.
 //!
-//! What registers alone decide (no key or one, which is a register or the thread; numbers
-//! in registers) is straight code, a piece for each cell; otherwise the resident fetches
+//! What registers alone decide (no key or one, which is a register, a constant or the thread;
+//! numbers in registers, and constants) is straight code, a piece for each cell; otherwise the resident fetches
 //! key and numbers into the spare part of a packet, where nothing is committed, and adds
 //! them up from there.
 
 use super::{Builder, FAULTS, Fetch, FetchError, Field, STRING_LIMIT, Source, Step, TALLIES, step};
 use crate::condition::{Condition, Width};
-use crate::detour::{
-    Filter, Function, Operand, Straight, StraightAmount, StraightRow, Value, Work,
-};
+use crate::detour::{Filter, Function, Key, Straight, StraightAmount, StraightRow, Value, Work};
 use crate::program::{Content, Program};
 use capriole_ring::layout::directory;
 use capriole_ring::tables::Table;
@@ -195,13 +193,14 @@ impl Fetch {
         let row = match (&self.fields[..tally.keys], table.shape.key) {
             ([], 0) => None,
             ([key], 8) => {
-                let (operand, width) = match (&key.source, key.register()) {
-                    (_, Some((register, width))) => (Operand::Register(register), width),
-                    (Source::Thread, _) => (Operand::Thread, Width::WORD),
+                let (key, width) = match (&key.source, key.register(), key.constant()) {
+                    (_, Some((register, width)), _) => (Key::Register(register), width),
+                    (_, _, Some((value, width))) => (Key::Constant(value), width),
+                    (Source::Thread, ..) => (Key::Thread, Width::WORD),
                     _ => return Ok(None),
                 };
                 Some(StraightRow {
-                    operand,
+                    key,
                     width,
                     directory: table.directory,
                     shift: shift(table),
@@ -212,10 +211,10 @@ impl Fetch {
         };
         let number = |field: usize| {
             let field = &self.fields[field];
-            let register = field.register();
-            match (&field.source, register) {
-                (_, Some((register, width))) => Some((Value::Register(register), width)),
-                (Source::Latency(call), _) => Some((Value::Latency(*call), LATENCY)),
+            match (&field.source, field.register(), field.constant()) {
+                (_, Some((register, width)), _) => Some((Value::Register(register), width)),
+                (_, _, Some((value, width))) => Some((Value::Constant(value), width)),
+                (Source::Latency(call), ..) => Some((Value::Latency(*call), LATENCY)),
                 _ => None,
             }
         };
@@ -226,10 +225,10 @@ impl Fetch {
         let mut works = Vec::new();
         for (cell, amount) in &tally.cells {
             let amount_of = match *amount {
-                // What is a register can be read.
+                // What is a register, or a constant, can be read.
                 Amount::One => Some(StraightAmount::One),
                 Amount::Readable(field) => match number(field) {
-                    Some((Value::Register(_), _)) => Some(StraightAmount::One),
+                    Some((Value::Register(_) | Value::Constant(_), _)) => Some(StraightAmount::One),
                     _ => None,
                 },
                 Amount::Sum(field) => of(Function::Sum, field),
@@ -263,7 +262,7 @@ impl Fetch {
                 filter.cloned(),
             )));
         }
-        let registers: BTreeSet<_> = works.iter().flat_map(Work::fields).copied().collect();
+        let registers: BTreeSet<_> = works.iter().flat_map(Work::registers).collect();
         let asked = filter.iter().flat_map(|filter| filter.registers());
         let all: BTreeSet<_> = registers.into_iter().chain(asked).collect();
         let bits = |w: &Work| matches!(w, Work::Tally(straight) if straight.has_bits());

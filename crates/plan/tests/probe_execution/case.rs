@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
-use capriole_plan::detour::{Chain, Compiler, Filter, Point, Record, Request, Work};
+use capriole_plan::detour::{Chain, Compiler, Filter, Point, Record, Request, Word, Work};
 use capriole_plan::place::{Placer, Space};
 use capriole_plan::site::{Shape, SiteInput, Tactic, choose, choose_placed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::compare::{self, Loose, Run};
+use crate::constants;
 use crate::flags;
 use crate::machine::{CALLS, End, FLAGS, Machine, Outcome, Program, Step};
 use crate::memory::{self, BIAS, Memory, SENTINEL, STACK_POINTER};
@@ -606,7 +607,10 @@ impl<'a> Prover<'a> {
         let mut records = Vec::new();
         let mut counts = vec![0; COUNTERS as usize];
         for arrival in &original.arrivals {
-            let value = |r: &Register| arrival.step.gprs[r.number()];
+            let value = |word: &Word| match word {
+                Word::Register(register) => arrival.step.gprs[register.number()],
+                Word::Constant(value) => *value,
+            };
             let wanted = |work: &&Work| flags::wanted(work, arrival.step.flags);
             for work in probe.work.iter().filter(wanted) {
                 match work {
@@ -663,7 +667,10 @@ fn random_work(random: &mut Random, shape: &Shape) -> Vec<Work> {
     for event in 0..1 + random.below(8) as u32 / 6 {
         let fields = (0..random.below(5)).map(|_| {
             let number = random.pick(&[0u32, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
-            Register::RAX + number
+            match random.below(4) {
+                0 => Word::Constant(constants::random(random)),
+                _ => Word::Register(Register::RAX + number),
+            }
         });
         let record = Record {
             event: 1000 + event,
@@ -681,11 +688,12 @@ fn random_work(random: &mut Random, shape: &Shape) -> Vec<Work> {
 /// What a site elsewhere does, in the same form: other events, other counters.
 fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
     let change = |work: &Work| match work {
-        Work::Record(record) => Work::Record(Record {
-            event: record.event + 1000 * (other + 1),
-            fields: record.fields.clone(),
-            filter: record.filter.clone(),
-        }),
+        Work::Record(record) => {
+            let mut record = record.clone();
+            record.event += 1000 * (other + 1);
+            record.fields.iter_mut().for_each(constants::change);
+            record.into()
+        }
         Work::Count { counter, filter } => Work::Count {
             counter: (counter + 1 + other) % COUNTERS,
             filter: filter.clone(),

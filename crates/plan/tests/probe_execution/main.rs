@@ -13,6 +13,8 @@ mod support;
 mod case;
 mod child;
 mod compare;
+#[path = "../common/constants.rs"]
+mod constants;
 #[path = "../common/flags.rs"]
 mod flags;
 mod machine;

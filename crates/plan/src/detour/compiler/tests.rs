@@ -1,7 +1,7 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
 use crate::detour::{
-    Compare, Counters, Function, Long, Operand, Record, Straight, StraightAmount, StraightRow,
+    Compare, Counters, Function, Key, Long, Operand, Record, Straight, StraightAmount, StraightRow,
     Value,
 };
 use crate::program::{Content, Fetch, Field, Source};
@@ -64,6 +64,10 @@ fn random_work(random: &mut Random) -> Vec<Work> {
         Register::RCX,
         Register::RAX,
     ];
+    let word = |random: &mut Random| match random.below(3) {
+        0 => Word::Constant(random_constant(random)),
+        _ => Word::Register(arguments[random.below(5) as usize]),
+    };
     let mut one = || {
         let filter = random_filter(random);
         match random.below(7) {
@@ -81,9 +85,7 @@ fn random_work(random: &mut Random) -> Vec<Work> {
             }),
             5 => Work::Enter {
                 call: random.below(1 << 19) as u32,
-                kept: (0..random.below(3))
-                    .map(|_| arguments[random.below(5) as usize])
-                    .collect(),
+                kept: (0..random.below(3)).map(|_| word(random)).collect(),
                 filter,
             },
             4 => random_tally(random, filter),
@@ -113,14 +115,32 @@ fn random_work(random: &mut Random) -> Vec<Work> {
             }
             _ => Work::Record(Record {
                 event: random.below(1 << 32) as u32,
-                fields: (0..random.below(4))
-                    .map(|_| arguments[random.below(5) as usize])
-                    .collect(),
+                fields: (0..random.below(4)).map(|_| word(random)).collect(),
                 filter,
             }),
         }
     };
     (0..3).map(|_| one()).collect::<Vec<_>>()
+}
+
+/// One that 32 bits are extended to, or one that needs 64, of few or of many.
+fn random_constant(random: &mut Random) -> u64 {
+    let edges = [
+        0,
+        1,
+        u64::MAX,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffff_8000_0000,
+        0xffff_ffff_7fff_ffff,
+        1 << 63,
+    ];
+    match random.below(4) {
+        0 => edges[random.below(8) as usize],
+        1 => random.below(1 << 31),
+        2 => random.below(1 << 31).wrapping_neg(),
+        _ => random.below(u64::MAX),
+    }
 }
 
 fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
@@ -130,9 +150,13 @@ fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
         bits: None,
     };
     let (rdi, rcx) = (Register::RDI, Register::RCX);
-    let operand = [Operand::Thread, Operand::Register(rdi)][random.below(2) as usize];
+    // Few constants: each makes a form.
+    let constants = [5, u64::MAX, 1 << 40];
+    let constant = constants[random.below(3) as usize];
+    let keys = [Key::Thread, Key::Register(rdi), Key::Constant(constant)];
+    let key = keys[random.below(3) as usize];
     let row = (random.below(2) == 0).then_some(StraightRow {
-        operand,
+        key,
         width,
         directory: 64 * random.below(9),
         shift: 20,
@@ -140,7 +164,8 @@ fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
     });
     let flip = [0, u64::MAX, 1 << 63, !(1 << 63)][random.below(4) as usize];
     let latency = Value::Latency(random.below(1 << 16) as u32);
-    let value = [Value::Register(rcx), latency][random.below(2) as usize];
+    let values = [Value::Register(rcx), latency, Value::Constant(constant)];
+    let value = values[random.below(3) as usize];
     let amount = match random.below(4) {
         0 => StraightAmount::One,
         1 => StraightAmount::Of(Function::Sum, value, width),
@@ -294,6 +319,36 @@ fn detours_are_what_the_assembler_makes() {
             assert_eq!(old, [SITE, SITE + 1, SITE + 4]);
         }
         assert!(compiler.forms() < 1900, "{}", compiler.forms());
+    }
+}
+
+/// Constants are no reason for another form, but for their length.
+#[test]
+fn constants_are_patched() {
+    let displaced = displaced();
+    for rseq in [Some(-160), None] {
+        let mut compiler = Compiler::new(runtime(rseq), ADDRESS, Vec::new());
+        let mut compile = |fields: &[Word]| {
+            let record = Record {
+                event: 7,
+                fields: fields.to_vec(),
+                filter: None,
+            };
+            let detour = compiler.compile(&Request {
+                work: &[record.into()],
+                displaced: &displaced,
+                resume: SITE + 11,
+                red_zone: false,
+                live: Live::ALL,
+            });
+            detour.expect("all is near");
+            compiler.forms()
+        };
+        let word = Word::Constant;
+        assert_eq!(compile(&[word(5), word(1 << 40)]), 1);
+        assert_eq!(compile(&[word(u64::MAX), word(u64::MAX >> 1)]), 1);
+        assert_eq!(compile(&[word(1 << 40), word(5)]), 2);
+        assert_eq!(compile(&[word(5), Word::Register(Register::RDI)]), 3);
     }
 }
 

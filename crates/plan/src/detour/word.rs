@@ -1,0 +1,59 @@
+//! A word that straight code stores: a register, or a constant.
+//!
+//! A constant is in an instruction of the detour's own, as short as it can be:
+//!
+//! ```text
+//!         movq $5, field(%r)            32 bits, which are extended with their sign
+//!
+//!         mov  $0x1122334455667788, %rax
+//!         mov  %rax, field(%r)
+//! ```
+//!
+//! Detours of one form have constants of the same length in the same places, and what the
+//! constants are is patched. Code that such detours share reads them from there.
+
+use iced_x86::Register;
+
+/// What a field of a record is, or what a call keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Word {
+    /// A 64-bit general register as it is at the site, or an xmm register, of which the low 64
+    /// bits are meant.
+    Register(Register),
+    /// The same at every hit.
+    Constant(u64),
+}
+
+impl Word {
+    /// The register, if it is one.
+    #[must_use]
+    pub const fn register(self) -> Option<Register> {
+        match self {
+            Word::Register(register) => Some(register),
+            Word::Constant(_) => None,
+        }
+    }
+
+    /// All that distinguishes forms, as a byte: of a constant its length.
+    pub(super) fn key(self) -> u8 {
+        const SHORT: u8 = u8::MAX;
+        const LONG: u8 = u8::MAX - 1;
+        const _: () = assert!((Register::XMM31 as u32) < LONG as u32);
+        match self {
+            Word::Register(register) => register as u8,
+            Word::Constant(value) if short(value).is_some() => SHORT,
+            Word::Constant(_) => LONG,
+        }
+    }
+}
+
+impl From<Register> for Word {
+    fn from(register: Register) -> Word {
+        Word::Register(register)
+    }
+}
+
+/// A constant as the 32 bits that are extended to it, if it is such a one.
+pub(super) fn short(value: u64) -> Option<i32> {
+    i32::try_from(value as i64).ok()
+}
