@@ -2,6 +2,62 @@
 
 use std::fmt;
 
+/// A part of a format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// What stands for itself; of `%%`, one `%`.
+    Text(String),
+    /// An argument, behind those that its `*` take.
+    Value(Value),
+    /// `%m`: the text of `errno`, which is no argument.
+    Errno,
+}
+
+/// How an argument is to be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    /// From the `%` on.
+    pub text: String,
+    /// Between the `%` and the width.
+    pub flags: Flags,
+    /// The least number of bytes.
+    pub width: Option<Amount>,
+    /// What stands behind the `.`: how many digits, or at most how many bytes of a text.
+    pub precision: Option<Amount>,
+    /// The letter of the conversion: `d`, `s`. With a wide character it is `C`, with a text of
+    /// these `S`.
+    pub letter: char,
+    /// How it is shown.
+    pub shown: Shown,
+    /// Bytes of the argument that the conversion expects, and shows; `None` if it does not say.
+    pub bytes: Option<u8>,
+}
+
+/// A width or a precision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// It stands there.
+    Number(u32),
+    /// `*`: it is the argument before.
+    Argument,
+}
+
+/// What stands between the `%` and the width. `'` and `I` change nothing in the locale that
+/// programs begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags {
+    /// `-`: what is short is filled up on the right.
+    pub left: bool,
+    /// `+`: positive numbers have a sign.
+    pub plus: bool,
+    /// A blank: they have a blank in its place.
+    pub blank: bool,
+    /// `#`: the other form, such as `0x1f`.
+    pub alternate: bool,
+    /// `0`: numbers are filled up with zeros.
+    pub zero: bool,
+}
+
 /// One conversion, such as `fd=%d`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversion {
@@ -20,7 +76,7 @@ pub struct Conversion {
 pub enum Shown {
     /// `%d`, `%i`, and the widths of `*`.
     Signed,
-    /// `%u`, `%o`.
+    /// `%u`, `%o`, and wide characters (`%lc`).
     Unsigned,
     /// `%x`, `%X`, `%b`.
     Hexadecimal,
@@ -49,6 +105,44 @@ impl fmt::Display for Conversion {
 /// One that printf does not know, as it stands there.
 pub fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
     let mut found = Vec::new();
+    let mut before = String::new();
+    for part in parts(format)? {
+        let value = match part {
+            Part::Text(text) => {
+                before = text;
+                continue;
+            }
+            Part::Value(value) => Some(value),
+            Part::Errno => None,
+        };
+        let name = name(&std::mem::take(&mut before));
+        let Some(value) = value else {
+            continue;
+        };
+        for _ in value.stars() {
+            found.push(Conversion {
+                name: None,
+                text: "%*".to_owned(),
+                shown: Shown::Signed,
+                bytes: Some(4),
+            });
+        }
+        found.push(Conversion {
+            name,
+            text: value.text,
+            shown: value.shown,
+            bytes: value.bytes,
+        });
+    }
+    Ok(found)
+}
+
+/// The parts of a format, one behind the other.
+///
+/// # Errors
+/// A conversion that printf does not know, as it stands there.
+pub fn parts(format: &str) -> Result<Vec<Part>, String> {
+    let mut found = Vec::new();
     let mut rest = format;
     let mut before = String::new();
     while let Some(percent) = rest.find('%') {
@@ -59,31 +153,26 @@ pub fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
             rest = behind;
             continue;
         }
-        let Parsed {
-            length,
-            argument,
-            stars,
-        } = conversion(text)?;
+        let (part, length) = conversion(text)?;
+        if !before.is_empty() {
+            found.push(Part::Text(std::mem::take(&mut before)));
+        }
+        found.push(part);
         rest = &text[length..];
-        for star in std::iter::repeat_n("%*", stars) {
-            found.push(Conversion {
-                name: None,
-                text: star.to_owned(),
-                shown: Shown::Signed,
-                bytes: Some(4),
-            });
-        }
-        if let Some((shown, bytes)) = argument {
-            found.push(Conversion {
-                name: name(&before),
-                text: text[..length].to_owned(),
-                shown,
-                bytes,
-            });
-        }
-        before.clear();
+    }
+    before.push_str(rest);
+    if !before.is_empty() {
+        found.push(Part::Text(before));
     }
     Ok(found)
+}
+
+impl Value {
+    /// The `*` in it.
+    fn stars(&self) -> impl Iterator<Item = Amount> {
+        let both = [self.width, self.precision].into_iter().flatten();
+        both.filter(|amount| *amount == Amount::Argument)
+    }
 }
 
 /// The name that the text before a conversion ends with: `fd=`, `fd `, `fd: `, `at 0x`, `"`.
@@ -102,37 +191,20 @@ fn name(before: &str) -> Option<String> {
     (!word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit())).then(|| word.to_owned())
 }
 
-/// A conversion at the start of a text.
-struct Parsed {
-    /// Its bytes.
-    length: usize,
-    /// How it shows its argument, and how large that is; `%m` has none.
-    argument: Option<(Shown, Option<u8>)>,
-    /// How many arguments come before that.
-    stars: usize,
-}
-
-/// The conversion that `text` begins with.
-fn conversion(text: &str) -> Result<Parsed, String> {
+/// The conversion that `text` begins with, and its bytes.
+fn conversion(text: &str) -> Result<(Part, usize), String> {
     let unknown = || {
         let end = text.char_indices().nth(4).map_or(text.len(), |(at, _)| at);
         format!("`{}` is no conversion", &text[..end])
     };
-    let flags = |c: char| matches!(c, '-' | '+' | ' ' | '#' | '0' | '\'' | 'I');
-    let mut rest = text[1..].trim_start_matches(flags);
-    let mut stars = 0;
-    let mut number = |rest: &mut &str| match rest.strip_prefix('*') {
-        Some(behind) => {
-            stars += 1;
-            *rest = behind;
-        }
-        None => *rest = rest.trim_start_matches(|c: char| c.is_ascii_digit()),
-    };
-    number(&mut rest);
-    if let Some(precision) = rest.strip_prefix('.') {
-        rest = precision;
-        number(&mut rest);
-    }
+    let mut rest = &text[1..];
+    let flags = flags(&mut rest);
+    let width = amount(&mut rest);
+    let precision = rest.strip_prefix('.').map(|behind| {
+        rest = behind;
+        // Without a number it is 0.
+        amount(&mut rest).unwrap_or(Amount::Number(0))
+    });
     let lengths = [
         ("hh", Some(1)),
         ("h", Some(2)),
@@ -147,25 +219,62 @@ fn conversion(text: &str) -> Result<Parsed, String> {
     let given = lengths.iter().find(|(length, _)| rest.starts_with(length));
     let bytes = given.map_or(Some(4), |(_, bytes)| *bytes);
     rest = &rest[given.map_or(0, |(length, _)| length.len())..];
-    let what = match rest.chars().next() {
-        Some('d' | 'i') => Some((Shown::Signed, bytes)),
-        Some('u' | 'o') => Some((Shown::Unsigned, bytes)),
-        Some('x' | 'X' | 'b' | 'B') => Some((Shown::Hexadecimal, bytes)),
-        Some('c' | 'C') => Some((Shown::Character, None)),
+    let letter = rest.chars().next().ok_or_else(unknown)?;
+    let (letter, shown, bytes) = match (letter, given) {
+        ('d' | 'i', _) => (letter, Shown::Signed, bytes),
+        ('u' | 'o', _) => (letter, Shown::Unsigned, bytes),
+        ('x' | 'X' | 'b' | 'B', _) => (letter, Shown::Hexadecimal, bytes),
+        ('C', _) | ('c', Some(("l", _))) => ('C', Shown::Unsigned, Some(4)),
+        ('c', _) => (letter, Shown::Character, None),
         // Wide characters are not recorded as text.
-        Some('s') if given.is_some() => Some((Shown::Pointer, Some(8))),
-        Some('s') => Some((Shown::Text, Some(8))),
-        Some('S') => Some((Shown::Pointer, Some(8))),
-        Some('p') => Some((Shown::Pointer, Some(8))),
-        Some('e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'a' | 'A') => Some((Shown::Float, None)),
-        Some('m') => None,
+        ('S', _) | ('s', Some(_)) => ('S', Shown::Pointer, Some(8)),
+        ('s', None) => (letter, Shown::Text, Some(8)),
+        ('p', _) => (letter, Shown::Pointer, Some(8)),
+        ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'a' | 'A', _) => (letter, Shown::Float, None),
+        ('m', _) => return Ok((Part::Errno, text.len() - rest.len() + 1)),
         _ => return Err(unknown()),
     };
-    Ok(Parsed {
-        length: text.len() - rest.len() + 1,
-        argument: what,
-        stars,
-    })
+    let length = text.len() - rest.len() + 1;
+    let value = Value {
+        text: text[..length].to_owned(),
+        flags,
+        width,
+        precision,
+        letter,
+        shown,
+        bytes,
+    };
+    Ok((Part::Value(value), length))
+}
+
+/// Takes the flags from the front.
+fn flags(rest: &mut &str) -> Flags {
+    let mut flags = Flags::default();
+    while let Some(flag) = rest.chars().next() {
+        match flag {
+            '-' => flags.left = true,
+            '+' => flags.plus = true,
+            ' ' => flags.blank = true,
+            '#' => flags.alternate = true,
+            '0' => flags.zero = true,
+            '\'' | 'I' => {}
+            _ => break,
+        }
+        *rest = &rest[1..];
+    }
+    flags
+}
+
+/// Takes a number or `*` from the front; of a number that is too large, the largest.
+fn amount(rest: &mut &str) -> Option<Amount> {
+    if let Some(behind) = rest.strip_prefix('*') {
+        *rest = behind;
+        return Some(Amount::Argument);
+    }
+    let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = &rest[..rest.len() - behind.len()];
+    *rest = behind;
+    (!digits.is_empty()).then(|| Amount::Number(digits.parse().unwrap_or(u32::MAX)))
 }
 
 #[cfg(test)]
@@ -196,6 +305,8 @@ mod tests {
             ("why=%m n=%d", vec!["n=%d"]),
             ("1=%d", vec!["%d"]),
             ("%s%s", vec!["%s", "%s"]),
+            ("%*.*f", vec!["%*", "%*", "%*.*f"]),
+            ("%% %m%%: x %d", vec!["x=%d"]),
         ] {
             assert_eq!(shown(format), expected, "{format}");
         }
@@ -208,6 +319,53 @@ mod tests {
                 assert!(error.is_err(), "{format}: {error:?}");
             }
         }
+    }
+
+    #[test]
+    fn parts_are_what_stands_there() {
+        let value = |text: &str| match &parts(text).unwrap()[..] {
+            [Part::Value(value)] => value.clone(),
+            other => panic!("{text}: {other:?}"),
+        };
+        let all = value("%-+ #0'I12.34llX");
+        let flags = Flags {
+            left: true,
+            plus: true,
+            blank: true,
+            alternate: true,
+            zero: true,
+        };
+        assert_eq!((all.flags, all.letter, all.bytes), (flags, 'X', Some(8)));
+        assert_eq!(all.width, Some(Amount::Number(12)));
+        assert_eq!(all.precision, Some(Amount::Number(34)));
+        let stars = value("%*.*s");
+        assert_eq!(stars.width, Some(Amount::Argument));
+        assert_eq!(stars.precision, Some(Amount::Argument));
+        let none = value("%.d");
+        assert_eq!((none.width, none.precision), (None, Some(Amount::Number(0))));
+        let large = value("%99999999999d");
+        assert_eq!(large.width, Some(Amount::Number(u32::MAX)));
+        for (text, letter, shown) in [
+            ("%c", 'c', Shown::Character),
+            ("%lc", 'C', Shown::Unsigned),
+            ("%C", 'C', Shown::Unsigned),
+            ("%ls", 'S', Shown::Pointer),
+            ("%S", 'S', Shown::Pointer),
+        ] {
+            let value = value(text);
+            assert_eq!((value.letter, value.shown), (letter, shown), "{text}");
+        }
+        let text = |text: &str| Part::Text(text.to_owned());
+        let found = parts("50%% of %s, %m%%\n").unwrap();
+        let expected = [
+            text("50% of "),
+            Part::Value(value("%s")),
+            text(", "),
+            Part::Errno,
+            text("%\n"),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(parts("").unwrap(), []);
     }
 
     proptest! {
