@@ -11,7 +11,7 @@ use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::program::{Content, Fetch, Field, Source};
 use capriole_target::debug::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
 use capriole_target::resolve::{Body, Site};
-use capriole_trace::FieldInfo;
+use capriole_trace::{FieldInfo, TextFormat};
 use iced_x86::Register;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub struct Fields {
     /// How many of them, from the first on, are the key by which hits are kept apart. Only if
     /// they are counted; then those that are aggregated follow.
     pub keys: usize,
+    /// How the first of them read as text: all arguments of a marker that has a format.
+    pub format: Option<TextFormat>,
 }
 
 /// What is to become of an event's hits.
@@ -135,6 +137,12 @@ impl<'a> Reader<'a> {
         let there = |argument: &&FetchArg| !tail || argument.fetch.base != Base::Retval;
         for argument in spec.arguments.iter().filter(there) {
             self.push(argument, site, &mut fields)?;
+        }
+        let first = spec.arguments.first();
+        if let Some(marker) = &site.marker
+            && first.is_some_and(|argument| argument.fetch.base == Base::AllArguments)
+        {
+            fields.format = marker::text_format(marker, site);
         }
         fields.fetch.recorded = fields.fetch.fields.len();
         fields.filter(spec)?;

@@ -10,6 +10,7 @@ use capriole_target::markers::format::{self, Conversion, conversions};
 use capriole_target::markers::operand::{Argument, Operand, Place};
 use capriole_target::markers::{Marker, SymbolValue};
 use capriole_target::resolve::Site;
+use capriole_trace::TextFormat;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -113,6 +114,20 @@ pub fn all(marker: &Marker, site: &Site) -> Vec<(String, Field, FieldType)> {
             Some((name, field, field_type))
         })
         .collect()
+}
+
+/// The format by which [`all`] arguments read as text, if there is one and none of them is missing.
+pub fn text_format(marker: &Marker, site: &Site) -> Option<TextFormat> {
+    let described = marker.described.as_ref()?;
+    let fits = marker.conversions.len() == marker.arguments.len();
+    let all_there = all(marker, site).len() == marker.arguments.len();
+    if described.format.is_empty() || !fits || !all_there {
+        return None;
+    }
+    Some(TextFormat {
+        text: described.format.clone(),
+        arguments: marker.arguments.iter().flatten().map(natural).collect(),
+    })
 }
 
 /// What an event's argument means at a marker; `None` if it is nothing of the marker's own.

@@ -3,7 +3,7 @@
 
 use capriole_event::{EventSpec, FieldType, ObjectRef};
 use capriole_target::object::Objects;
-use capriole_trace::{EventInfo, FieldInfo, Role};
+use capriole_trace::{EventInfo, FieldInfo, Role, TextFormat};
 
 /// Whose marker it is that has a text.
 const PROVIDER: &str = "capriole";
@@ -64,5 +64,9 @@ pub fn from_outside(id: u32) -> EventInfo {
         refusals: Vec::new(),
         role: Role::Point,
         call: None,
+        format: Some(TextFormat {
+            text: "%s".to_owned(),
+            arguments: vec![FieldType::U64],
+        }),
     }
 }

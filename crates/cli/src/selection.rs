@@ -18,7 +18,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
-use capriole_trace::{EventInfo, FieldInfo, RefusalInfo, Role};
+use capriole_trace::{EventInfo, FieldInfo, RefusalInfo, Role, TextFormat};
 use iced_x86::ConditionCode;
 use serde_json::{Value, json};
 use std::collections::hash_map::Entry;
@@ -312,6 +312,7 @@ impl Selected {
                 .collect(),
             role: self.role,
             call: self.call,
+            format: self.fields.format.clone(),
         }
     }
 }
@@ -648,14 +649,15 @@ pub fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<Reference
     counter.with_context(|| format!("event `{}`", spec.text))
 }
 
-/// What the records of an event look like, and where it has to be known at which place it
+/// What the records of an event look like, how they read as text, and where it has to be known at which place it
 /// was: places of a marker that have this in common are one event.
-type Layout = (Vec<FieldInfo>, bool, Option<u64>);
+type Layout = (Vec<FieldInfo>, Option<TextFormat>, bool, Option<u64>);
 
 fn layout(fields: &Fields, site: &Site) -> Layout {
     let stack = fields.infos.iter().any(|i| i.field_type.is_call_stack());
     (
         fields.infos.clone(),
+        fields.format.clone(),
         fields.fetch.can_fault(),
         stack.then_some(site.address),
     )

@@ -570,3 +570,112 @@ fn bpftrace_sees_the_same() {
     ours.sort_unstable();
     assert_eq!(ours, theirs);
 }
+
+/// Every format is the program's own, and the program says what printf makes of it.
+#[test]
+fn reports_have_the_texts_that_the_authors_wrote() {
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+    for level in ["-O0", "-O2"] {
+        let Some(program) = build(Compiler::Gcc, "formats.c", &[level, "-w", "-I", include]) else {
+            return;
+        };
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let said = record_program(&trace, &["-e", "usdt::*"], &program, &["20"]);
+        let said: Vec<&str> = said.lines().collect();
+        assert_eq!(said.len(), 20 * 13);
+        let mut all = events(&trace);
+        all.sort_by_key(|event| event["time_ns"].as_u64());
+        let texts = |name: &str| -> Vec<&str> {
+            let named = all.iter().filter(|event| event["event"] == name);
+            let texts = named.map(|event| event["text"].as_str());
+            texts.map(|text| text.expect("a text")).collect()
+        };
+        // What is not UTF-8 is not in JSON.
+        let found = texts("shop:said");
+        assert_eq!(found.len(), said.len(), "{level}");
+        for (found, said) in found.iter().zip(&said) {
+            assert_eq!(found, said, "{level}");
+        }
+        assert_eq!(texts("shop:lost")[1], "tea of 1 at (fault)  |\n");
+        assert_eq!(texts("capriole:message"), ["what happened"; 20]);
+
+        let lines = |options: &[&str]| {
+            let output = capriole(&[&["report", text(&trace)], options].concat());
+            assert!(output.status.success(), "{}", told(&output));
+            String::from_utf8(output.stdout).expect("UTF-8")
+        };
+        let report = lines(&[]);
+        assert!(!report.contains(|c: char| c != '\n' && c.is_control()));
+        let behind = |report: &str, name: &str| -> Vec<String> {
+            let lines = report.lines().filter(|line| line.contains(name));
+            let rest = lines.filter_map(|line| line.split_once("+0x")?.1.split_once(')'));
+            rest.map(|(_, rest)| rest.trim_start().to_owned()).collect()
+        };
+        assert_eq!(behind(&report, ": shop:said: ")[1], "0 apples");
+        assert_eq!(
+            behind(&report, ": shop:lost: ")[1],
+            "tea of 1 at (fault)  |"
+        );
+        assert_eq!(
+            behind(&report, ": shop:hostile: ")[3],
+            r"[\x1b[2J\n\x9b\u{202e}]\r3"
+        );
+        assert_eq!(behind(&report, ": capriole:message: ")[0], "what happened");
+        let report = lines(&["--fields"]);
+        assert_eq!(behind(&report, ": shop:said: ")[1], "arg1=0");
+        assert_eq!(
+            behind(&report, ": shop:lost: ")[1],
+            r#"arg1="tea" of=1 at=(fault)"#
+        );
+        // Other readers see events of one name, and nothing that they do not know.
+        match Command::new("babeltrace2").arg(&trace).output() {
+            Ok(output) => {
+                let told = told(&output);
+                assert!(
+                    output.status.success() && output.stderr.is_empty(),
+                    "{told}"
+                );
+                assert_eq!(output.stdout.split(|b| *b == b'\n').count(), 20 * 16 + 1);
+            }
+            Err(_) => println!("skipped: babeltrace2 is not installed"),
+        }
+    }
+}
+
+#[test]
+fn fields_that_were_chosen_are_shown_as_fields() {
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+    let flags = ["-O2", "-w", "-I", include];
+    let Some(program) = build(Compiler::Gcc, "formats.c", &flags) else {
+        return;
+    };
+    let shown = |event: &str| {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        record_program(&trace, &["-e", event], &program, &["2"]);
+        let output = capriole(&["report", text(&trace)]);
+        let report = String::from_utf8(output.stdout).expect("UTF-8");
+        let mut lines = report.lines().rev();
+        let last = lines.find(|line| line.contains(": shop:lost: "));
+        last.expect("a line")
+            .split_once(") ")
+            .expect("a site")
+            .1
+            .to_owned()
+    };
+    assert_eq!(
+        shown("usdt::shop:lost $arg2 $arg1:string"),
+        r#"arg2=1 arg1="tea""#
+    );
+    assert_eq!(shown("usdt::shop:lost of"), "of=1");
+    assert_eq!(
+        shown("usdt::shop:lost if of == 1"),
+        "tea of 1 at (fault)  |"
+    );
+    // All of them, and more.
+    assert_eq!(
+        shown("usdt::shop:lost $arg* more=$arg2:x32"),
+        "tea of 1 at (fault)  | more=0x1"
+    );
+}

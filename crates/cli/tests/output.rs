@@ -1091,6 +1091,7 @@ fn help() {
           --min-duration <TIME>  With --graph: leave out calls that took less, such as 10us
           --sort <BY>            With --summary of calls: by what functions are sorted, self time unless given [possible values: self, total, calls]
           --by <BY>              With --flame and --callers: what is shown of functions; time if calls were recorded, else events by their call stacks [possible values: time, calls, events]
+          --fields               Show markers by their fields, and not by their formats
           --json                 Print JSON: one object, or with --graph and for every event one a line
       -h, --help                 Print help
     ");

@@ -36,6 +36,7 @@ fn event(id: u32, name: &str, role: Role, call: u32) -> EventInfo {
         refusals: Vec::new(),
         role,
         call: (role != Role::Point).then_some(call),
+        format: None,
     }
 }
 

@@ -194,6 +194,10 @@ pub struct EventInfo {
     /// event, or, if there is none, of the first exit event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<u32>,
+    /// How its authors wanted it to be read: of a marker that has a format, and of which all
+    /// arguments are recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<TextFormat>,
 }
 
 impl EventInfo {
@@ -212,6 +216,18 @@ pub struct FieldInfo {
     /// What it holds and how it is shown; in the file by its name, such as `u32`.
     #[serde(rename = "type", with = "spelled")]
     pub field_type: FieldType,
+}
+
+/// How an event reads as text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TextFormat {
+    /// The format, as printf's.
+    pub text: String,
+    /// The types that its arguments have in the program, which are the event's first fields: of
+    /// a text, that of the pointer. A field may be shown as another type of this size, and printf
+    /// makes an `int` of what is smaller than one.
+    #[serde(with = "all_spelled")]
+    pub arguments: Vec<FieldType>,
 }
 
 /// Why a tactic was not used at a site.
@@ -261,12 +277,34 @@ mod spelled {
     }
 }
 
+/// Several types.
+mod all_spelled {
+    use capriole_event::FieldType;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct One(#[serde(with = "super::spelled")] FieldType);
+
+    pub(super) fn serialize<S: Serializer>(all: &[FieldType], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(all.iter().map(|one| One(*one)))
+    }
+
+    pub(super) fn deserialize<'de, D>(from: D) -> Result<Vec<FieldType>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let all = Vec::<One>::deserialize(from)?;
+        Ok(all.into_iter().map(|One(one)| one).collect())
+    }
+}
+
 /// Events as any version has them.
 mod stored {
     use capriole_event::FieldType;
     use serde::Deserialize;
 
-    use super::{FieldInfo, RefusalInfo, Role, hex};
+    use super::{FieldInfo, RefusalInfo, Role, TextFormat, hex};
 
     #[derive(Deserialize)]
     pub(super) struct EventInfo {
@@ -290,6 +328,7 @@ mod stored {
         #[serde(default)]
         role: Role,
         call: Option<u32>,
+        format: Option<TextFormat>,
     }
 
     impl TryFrom<EventInfo> for super::EventInfo {
@@ -323,6 +362,7 @@ mod stored {
                 refusals: stored.refusals,
                 role: stored.role,
                 call: stored.call,
+                format: stored.format,
             })
         }
     }

@@ -65,7 +65,7 @@ pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use directory::DirectoryError;
 pub use document::{
     Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, RefusalInfo,
-    Role, Stop, Target, TimeSpan, TraceInfo, Tracer,
+    Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use reader::{Event, Events, Trace};

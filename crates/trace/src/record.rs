@@ -296,6 +296,7 @@ pub(crate) mod tests {
             refusals: Vec::new(),
             role: crate::Role::Point,
             call: None,
+            format: None,
         }
     }
 

@@ -264,7 +264,7 @@ proptest! {
         }
         fs::write(&path, bytes).unwrap();
         let trace = Trace::open(&directory).unwrap();
-        report::write_text(&trace, &mut Vec::new()).unwrap();
+        report::write_text(&trace, &mut Vec::new(), &report::TextOptions::default()).unwrap();
         report::write_json_lines(&trace, &mut Vec::new()).unwrap();
         report::StackCallers::of(&trace).unwrap();
         report::StackFlame::of(&trace).unwrap();

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use capriole_trace::Trace;
 use capriole_trace::report::{
-    CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, write_graph, write_graph_json,
-    write_text,
+    CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, TextOptions, write_graph,
+    write_graph_json, write_text,
 };
 use common::calls::Script;
 
@@ -344,7 +344,7 @@ fn fields_for_reading_are_not_shown() {
     let scratch = tempfile::tempdir().unwrap();
     let trace = small(scratch.path());
     let mut text = Vec::new();
-    write_text(&trace, &mut text).unwrap();
+    write_text(&trace, &mut text, &TextOptions::default()).unwrap();
     let text = String::from_utf8(text).unwrap();
     assert!(
         text.contains("read__return: (libsqlite3.so.0.8.6+0x1384) ret=-12"),

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
+use capriole_trace::report::{TextOptions, write_text};
 use capriole_trace::{DamageKind, HeaderFault, Health, RecordFault, Trace, TraceError};
 use proptest::prelude::*;
 
@@ -298,7 +299,7 @@ proptest! {
         }
         let mut text = Vec::new();
         let trace = Trace::open(scratch.path()).unwrap();
-        capriole_trace::report::write_text(&trace, &mut text).unwrap();
+        write_text(&trace, &mut text, &TextOptions::default()).unwrap();
         let lines = text.split(|byte| *byte == b'\n').filter(|line| line.contains(&b':') && !line.starts_with(b"#"));
         let lost = lines.clone().filter(|line| line.ends_with(b"EVENTS]")).count();
         prop_assert_eq!(lines.count() - lost, found.len());

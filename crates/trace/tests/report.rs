@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use capriole_trace::report::{Summary, write_json_lines, write_text};
+use capriole_trace::report::{Summary, TextOptions, write_json_lines, write_text};
 use capriole_trace::{PacketMeta, Trace, TraceWriter};
 
 /// A small trace of known events.
@@ -47,7 +47,7 @@ fn small(directory: &Path) -> Trace {
 fn text_is_laid_out_as_that_of_ftrace() {
     let scratch = tempfile::tempdir().unwrap();
     let mut text = Vec::new();
-    let health = write_text(&small(scratch.path()), &mut text).unwrap();
+    let health = write_text(&small(scratch.path()), &mut text, &TextOptions::default()).unwrap();
     assert_eq!((health.lost_events, health.damages), (15, 0));
     insta::assert_snapshot!(String::from_utf8(text).unwrap());
 }
@@ -96,7 +96,12 @@ fn a_trace_without_events_and_one_that_was_not_ended_say_so() {
     std::io::Write::write_all(&mut cpu.unwrap(), b"junk").unwrap();
     insta::assert_snapshot!(summary());
     let mut text = Vec::new();
-    write_text(&Trace::open(scratch.path()).unwrap(), &mut text).unwrap();
+    write_text(
+        &Trace::open(scratch.path()).unwrap(),
+        &mut text,
+        &TextOptions::default(),
+    )
+    .unwrap();
     assert!(
         String::from_utf8(text)
             .unwrap()
@@ -111,7 +116,7 @@ fn large_traces_come_out_whole() {
     common::generate(scratch.path(), 5000, 8);
     let trace = Trace::open(scratch.path()).unwrap();
     let mut text = Vec::new();
-    write_text(&trace, &mut text).unwrap();
+    write_text(&trace, &mut text, &TextOptions::default()).unwrap();
     let text = String::from_utf8(text).unwrap();
     let events = text
         .lines()

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use capriole_event::{Element, FieldType, Shown};
+use capriole_trace::report::{TextOptions, write_text};
 use capriole_trace::{
     DamageKind, EventInfo, Health, PacketMeta, RecordFault, Trace, TraceWriter, Value, WriteError,
 };
@@ -580,7 +581,7 @@ fn known(directory: &Path) -> Trace {
 fn text_shows_fields_as_the_kernel_does() {
     let scratch = tempfile::tempdir().unwrap();
     let mut text = Vec::new();
-    capriole_trace::report::write_text(&known(scratch.path()), &mut text).unwrap();
+    write_text(&known(scratch.path()), &mut text, &TextOptions::default()).unwrap();
     let text = String::from_utf8(text).unwrap();
     assert!(!text.contains(|c: char| c != '\n' && c.is_control()));
     let fields: Vec<&str> = text
@@ -638,7 +639,7 @@ proptest! {
         prop_assert_eq!(other(&found), other(&expected));
         let trace = Trace::open(scratch.path()).unwrap();
         let mut text = Vec::new();
-        capriole_trace::report::write_text(&trace, &mut text).unwrap();
+        write_text(&trace, &mut text, &TextOptions::default()).unwrap();
         let text = String::from_utf8(text).unwrap();
         prop_assert!(!text.contains(|c: char| c != '\n' && c.is_control()));
         let mut text = Vec::new();

@@ -3,6 +3,7 @@
 use capriole_trace::calls::Functions;
 use capriole_trace::report::{
     CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, StackCallers, StackFlame,
+    TextOptions,
 };
 use capriole_trace::{Health, Trace, report};
 use std::fs::File;
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// else events by their call stacks
     #[arg(long, value_name = "BY", value_enum)]
     by: Option<By>,
+    /// Show markers by their fields, and not by their formats
+    #[arg(long, conflicts_with_all = ["summary", "callers", "flame", "json"])]
+    fields: bool,
     /// Print JSON: one object, or with --graph and for every event one a line
     #[arg(long)]
     json: bool,
@@ -134,7 +138,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else if arguments.json {
         report::write_json_lines(&trace, &mut out)?
     } else {
-        report::write_text(&trace, &mut out)?
+        let options = TextOptions {
+            fields: arguments.fields,
+        };
+        report::write_text(&trace, &mut out, &options)?
     };
     out.flush()?;
     for damage in &health.shown {
@@ -165,6 +172,7 @@ fn graph(arguments: &Arguments, trace: &Trace, out: &mut impl Write) -> anyhow::
     let options = GraphOptions {
         depth: arguments.depth.map(|depth| depth as usize),
         min_duration_ns: u64::try_from(shortest).unwrap_or(u64::MAX),
+        fields: arguments.fields,
     };
     Ok(match arguments.json {
         true => report::write_graph_json(trace, out, &options)?,

@@ -342,7 +342,10 @@ mod tests {
         assert_eq!(stars.width, Some(Amount::Argument));
         assert_eq!(stars.precision, Some(Amount::Argument));
         let none = value("%.d");
-        assert_eq!((none.width, none.precision), (None, Some(Amount::Number(0))));
+        assert_eq!(
+            (none.width, none.precision),
+            (None, Some(Amount::Number(0)))
+        );
         let large = value("%99999999999d");
         assert_eq!(large.width, Some(Amount::Number(u32::MAX)));
         for (text, letter, shown) in [

@@ -16,6 +16,7 @@ use std::io::{self, Write};
 
 use super::line::Lines;
 use super::lines_text::put_value;
+use super::marker_text::MarkerText;
 use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::{Tasks, UNKNOWN, printable};
@@ -33,6 +34,8 @@ pub struct GraphOptions {
     pub depth: Option<usize>,
     /// Calls that took less, in ns, are left out; with them events that are no calls.
     pub min_duration_ns: u64,
+    /// Events that are no calls are shown by their fields alone, also those that have a format.
+    pub fields: bool,
 }
 
 impl GraphOptions {
@@ -70,6 +73,10 @@ pub fn write_graph(
         names: names.collect(),
         entries: labels(Side::Entry),
         labels: labels(Side::Exit),
+        texts: match options.fields {
+            true => Vec::new(),
+            false => document.events.iter().map(MarkerText::of).collect(),
+        },
         symbols: Symbols::of(&document.events, printable),
         tasks: Tasks::new(&document.threads, task),
         width: task_width(document),
@@ -139,6 +146,8 @@ struct Printer<W> {
     /// What is shown where a call begins, and otherwise.
     entries: Vec<Label>,
     labels: Vec<Label>,
+    /// What is shown in place of the first fields.
+    texts: Vec<Option<MarkerText>>,
     symbols: Symbols,
     tasks: Tasks,
     width: usize,
@@ -221,8 +230,8 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// `fd=3, size=12`
-    fn fields(&mut self, event: &Event<'_>, side: Side) -> Vec<u8> {
+    /// `fd=3, size=12`, without some of the first.
+    fn fields(&mut self, event: &Event<'_>, side: Side, without: usize) -> Vec<u8> {
         let label = match side {
             Side::Entry => &self.entries[event.index],
             Side::Exit => &self.labels[event.index],
@@ -230,7 +239,7 @@ impl<W: Write> Printer<W> {
         if label.shown == 0 {
             return Vec::new();
         }
-        let shown = label.fields.iter().zip(event.fields());
+        let shown = label.fields.iter().zip(event.fields()).skip(without);
         let shown = shown.filter_map(|(name, value)| Some((name.as_ref()?, value)));
         for (n, (name, value)) in shown.enumerate() {
             self.scratch.put(if n == 0 { b"" } else { b", " });
@@ -254,7 +263,7 @@ impl<W: Write> Printer<W> {
             }
             return std::mem::take(self.scratch.bytes());
         }
-        let fields = self.fields(event, Side::Exit);
+        let fields = self.fields(event, Side::Exit, 0);
         match fields.is_empty() {
             true => fields,
             false => [b" = (", fields.as_slice(), b")"].concat(),
@@ -322,7 +331,7 @@ impl<W: Write> Visitor for Printer<W> {
         if self.options.min_duration_ns == 0 {
             self.open(begin.stack)?;
         }
-        let arguments = self.fields(event, Side::Entry);
+        let arguments = self.fields(event, Side::Entry, 0);
         let call = Shown {
             begin: *begin,
             opened: false,
@@ -384,12 +393,20 @@ impl<W: Write> Visitor for Printer<W> {
             self.open(stack)?;
         }
         self.put_columns(event.cpu, event.tid, None, depth);
-        let fields = self.fields(event, Side::Exit);
+        let text = self.texts.get(event.index).and_then(Option::as_ref);
+        let (text, behind) = match text {
+            Some(text) => {
+                text.put_line(self.scratch.bytes(), &mut Vec::new(), event);
+                (std::mem::take(self.scratch.bytes()), text.fields())
+            }
+            None => (Vec::new(), 0),
+        };
+        let fields = self.fields(event, Side::Exit, behind);
         self.lines.put(b"/* ");
         self.lines.put(self.labels[event.index].name.as_bytes());
-        if !fields.is_empty() {
-            self.lines.put(b": ");
-            self.lines.put(&fields);
+        for (n, part) in [text, fields].iter().filter(|p| !p.is_empty()).enumerate() {
+            self.lines.put(if n == 0 { &b": "[..] } else { b" " });
+            self.lines.put(part);
         }
         self.lines.put(b" */");
         self.lines.end()

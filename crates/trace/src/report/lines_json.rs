@@ -5,6 +5,7 @@ use std::io::Write;
 use super::backtraces::Backtraces;
 use super::escape::put_json;
 use super::line::Lines;
+use super::marker_text::MarkerText;
 use super::symbols::Symbols;
 use super::tasks::Tasks;
 use super::{ReportError, is_shown};
@@ -35,7 +36,8 @@ use crate::value::Value;
 /// | arrays | an array of these |
 ///
 /// A field that could not be read is null, and `"faults":["path"]` behind the arguments has the
-/// names of all of those. Fields whose names begin with `_` are not shown.
+/// names of all of those. Fields whose names begin with `_` are not shown. An event with a format,
+/// of a marker, has behind that `"text"`, its first fields as the format shows them.
 ///
 /// An event with a call stack has, behind that, `"stack"`, an array of its functions, the
 /// innermost first, and `"stack_end"`, why there are no more: `outermost`, `truncated` or
@@ -59,6 +61,7 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
     let mut comms = Tasks::new(&document.threads, |comm, _| quoted(comm));
     let mut lines = Lines::new(out);
     let mut backtraces = Backtraces::of(document);
+    let mut scratch = Vec::new();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {
@@ -73,7 +76,14 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
             true => comms.get(event.tid),
             false => b"null",
         };
-        put_event(&mut lines, &labels[event.index], &symbols, comm, &event);
+        let label = &labels[event.index];
+        put_event(&mut lines, label, &symbols, comm, &event);
+        if let Some(text) = &label.text {
+            scratch.clear();
+            text.put(&mut scratch, &event);
+            lines.put(b",\"text\":");
+            put_string(&mut lines, &scratch);
+        }
         if let Some(backtraces) = &mut backtraces {
             backtraces.put_json(&mut lines, &event);
         }
@@ -106,6 +116,8 @@ struct Label {
     names: Vec<String>,
     /// Whether all fields are of the type `x64`, which is worth a way of its own.
     hexadecimal: bool,
+    /// What the first fields are as text.
+    text: Option<MarkerText>,
 }
 
 impl Label {
@@ -144,6 +156,7 @@ impl Label {
             fields: event.fields.iter().zip(&names).map(field).collect(),
             names,
             hexadecimal,
+            text: MarkerText::of(event),
         }
     }
 }

@@ -26,6 +26,7 @@ use std::io::Write;
 use super::backtraces::Backtraces;
 use super::escape::put_escaped;
 use super::line::Lines;
+use super::marker_text::MarkerText;
 use super::symbols::Symbols;
 use super::tasks::{Tasks, UNKNOWN, printable};
 use super::{ReportError, file_name, is_shown};
@@ -34,17 +35,30 @@ use crate::document::{Document, EventInfo, FieldInfo};
 use crate::reader::{Event, Trace};
 use crate::value::Value;
 
+/// How events are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextOptions {
+    /// By their fields alone, also those that have a format.
+    pub fields: bool,
+}
+
 /// Writes every event of a trace as a line, below a header, and says where events are missing.
-/// Times are `CLOCK_MONOTONIC` in seconds.
+/// Times are `CLOCK_MONOTONIC` in seconds. An event with a format, of a marker, is shown by it.
 ///
 /// # Errors
 ///
 /// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
 /// the answer, which is for the caller to tell.
-pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
+pub fn write_text(
+    trace: &Trace,
+    out: impl Write,
+    options: &TextOptions,
+) -> Result<Health, ReportError> {
     let document = trace.document();
     let layout = Layout::new(document);
-    let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
+    let label = |event| Label::new(event, options);
+    let labels: Vec<Label> = document.events.iter().map(label).collect();
+    let mut scratch = Vec::new();
     let symbols = Symbols::of(&document.events, printable);
     let mut tasks = Tasks::new(&document.threads, task);
     let mut lines = Lines::new(out);
@@ -62,6 +76,7 @@ pub fn write_text(trace: &Trace, out: impl Write) -> Result<Health, ReportError>
             &symbols,
             tasks.get(event.tid),
             &event,
+            &mut scratch,
         )?;
         if let Some(backtraces) = &mut backtraces {
             backtraces.put_text(&mut lines, &event)?;
@@ -95,10 +110,13 @@ struct Label {
     fields: Vec<Vec<u8>>,
     /// Whether all fields are of the type `x64`, which is worth a way of its own.
     hexadecimal: bool,
+    /// What stands for the first fields.
+    text: Option<MarkerText>,
 }
 
 impl Label {
-    fn new(event: &EventInfo) -> Label {
+    fn new(event: &EventInfo, options: &TextOptions) -> Label {
+        let text = MarkerText::of(event).filter(|_| !options.fields);
         // A text from outside was nowhere in the program.
         let place = match event.object.is_empty() {
             true => String::new(),
@@ -109,6 +127,7 @@ impl Label {
         };
         let name = printable(&event.name);
         let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
+        let hexadecimal = hexadecimal && text.is_none();
         let prefix = if hexadecimal { "0x" } else { "" };
         let field = |field: &FieldInfo| match is_shown(field) {
             true => format!(" {}={prefix}", printable(&field.name)).into_bytes(),
@@ -118,6 +137,7 @@ impl Label {
             site: format!(": {name}:{place}").into_bytes(),
             fields: event.fields.iter().map(field).collect(),
             hexadecimal,
+            text,
         }
     }
 }
@@ -199,6 +219,7 @@ fn put_event(
     symbols: &Symbols,
     task: &[u8],
     event: &Event<'_>,
+    scratch: &mut Vec<u8>,
 ) -> Result<(), ReportError> {
     const BLANKS: &[u8; 64] = &[b' '; 64];
     let blanks = (layout.task + 2).saturating_sub(task.len());
@@ -215,15 +236,42 @@ fn put_event(
             lines.put_hex_digits(value);
         }
     } else {
-        put_fields(lines, label, symbols, event);
+        let behind = put_text(lines, label, event, scratch);
+        put_fields(lines, label, symbols, event, behind);
     }
     Ok(lines.end()?)
 }
 
-/// The fields of an event that has others than `x64`.
+/// The text of an event that has one. Says how many fields are in it.
+fn put_text(
+    lines: &mut Lines<impl Write>,
+    label: &Label,
+    event: &Event<'_>,
+    scratch: &mut Vec<u8>,
+) -> usize {
+    let Some(text) = &label.text else {
+        return 0;
+    };
+    lines.put(b" ");
+    let bytes = lines.bytes();
+    let start = bytes.len();
+    text.put_line(bytes, scratch, event);
+    if bytes.len() == start {
+        bytes.pop();
+    }
+    text.fields()
+}
+
+/// The fields of an event that has others than `x64`, from the one behind its text on.
 #[inline(never)]
-fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
-    for (name, value) in label.fields.iter().zip(event.fields()) {
+fn put_fields(
+    lines: &mut Lines<impl Write>,
+    label: &Label,
+    symbols: &Symbols,
+    event: &Event<'_>,
+    behind: usize,
+) {
+    for (name, value) in label.fields.iter().zip(event.fields()).skip(behind) {
         if name.is_empty() {
             continue;
         }

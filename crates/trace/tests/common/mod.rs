@@ -55,6 +55,7 @@ pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
         }],
         role: capriole_trace::Role::Point,
         call: None,
+        format: None,
     }
 }
 

@@ -226,7 +226,9 @@ impl Kept {
     /// # Errors
     /// A field cannot be added up, or is no key.
     pub fn work(&self, id: u32, fields: &Fields) -> anyhow::Result<Vec<Work>> {
-        let Fields { fetch, keys, infos } = fields;
+        let Fields {
+            fetch, keys, infos, ..
+        } = fields;
         let mut cells = Vec::new();
         let mut add = |cell: u32, amount: Amount| {
             if !cells.contains(&(cell, amount)) {
