@@ -30,6 +30,8 @@ fn texts(trace: &Path) -> Vec<(String, bool)> {
     events.retain(|event| event["event"] == "capriole:message");
     let text = |event: &Value| {
         let text = event["arguments"]["arg1"].as_str().expect("a text");
+        // It reads as it was written.
+        assert_eq!(event["text"], text);
         (text.to_owned(), !event["object"].is_null())
     };
     events.iter().map(text).collect()
