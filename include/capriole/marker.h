@@ -18,6 +18,12 @@
  *
  * The marker capriole:message with a text; the second is a function.
  *
+ *   capriole_mark_text_to(fd, "what happened")
+ *
+ * The same, and writes the text to a file that you have opened, such as the kernel's
+ * /sys/kernel/tracing/trace_marker (O_WRONLY), so that it is in both traces; not if fd is less
+ * than 0. What becomes of the write is ignored, and errno stays as it is.
+ *
  * provider and name are identifiers, without quotes. Arguments are integers, enumerations, bool,
  * float, double, pointers, and what decays to a pointer. The compiler checks the format.
  *
@@ -552,8 +558,8 @@ CAPRIOLE_MARK_INTEGER_(unsigned long long)
       unsigned char: 0ULL, short: 5ULL, unsigned short: 1ULL, int: 6ULL, unsigned: 2ULL, \
       long: 7ULL, unsigned long: 3ULL, long long: 7ULL, unsigned long long: 3ULL, \
       float: 10ULL, double: 11ULL, \
-      default: sizeof(a) == 8 && (__builtin_classify_type(a) == 5 || \
-                                  __builtin_classify_type(a) == 1) ? 3ULL : 15ULL)
+      default: sizeof(a) == sizeof(void *) && (__builtin_classify_type(a) == 5 || \
+                                               __builtin_classify_type(a) == 1) ? 3ULL : 15ULL)
 #endif
 
 #ifdef __cplusplus
@@ -563,6 +569,27 @@ static __inline__
 #endif
 __attribute__((__unused__)) void capriole_mark_text(const char *text) {
   CAPRIOLE_MARK_TEXT(text);
+}
+
+#ifdef __cplusplus
+inline
+#else
+static __inline__
+#endif
+__attribute__((__unused__)) void capriole_mark_text_to(int fd, const char *text) {
+  CAPRIOLE_MARK_TEXT(text);
+#ifdef CAPRIOLE_MARK_HERE_
+  if (fd >= 0) {
+    long result = 1; /* write */
+    __asm__ __volatile__("syscall"
+                         : "+a"(result)
+                         : "D"((long)fd), "S"(text), "d"(__builtin_strlen(text))
+                         : "rcx", "r11", "memory");
+    (void)result;
+  }
+#else
+  (void)fd;
+#endif
 }
 
 #endif

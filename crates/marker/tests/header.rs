@@ -288,13 +288,16 @@ fn other_processors_and_none() {
         let directory = directory();
         let path = directory.path().join("other.c");
         std::fs::write(&path, text).unwrap();
-        let options = ["--target=aarch64-linux-gnu", "-std=c99", "-c"];
-        compile(
-            "clang",
-            &[WARNINGS, &options].concat(),
-            &path,
-            &directory.path().join("other.o"),
-        );
+        for target in ["aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf"] {
+            let target = format!("--target={target}");
+            let options = [&target[..], "-std=c99", "-c"];
+            compile(
+                "clang",
+                &[WARNINGS, &options].concat(),
+                &path,
+                &directory.path().join("other.o"),
+            );
+        }
     }
 }
 
