@@ -48,7 +48,7 @@ fn shop() -> Option<PathBuf> {
 fn every_text_is_there_once_and_nothing_of_the_program_is_missing() {
     const WRITERS: usize = 3;
     const THREADS: u64 = 4;
-    const CALLS: u64 = 1_000_000;
+    const CALLS: u64 = 200_000;
     const TEXTS: usize = 25;
     for tunables in ["glibc.pthread.rseq=0", "glibc.pthread.rseq=1"] {
         let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -131,29 +131,40 @@ fn texts_that_are_asked_for_are_not_recorded_twice() {
         let events = events.filter(|event| event["event"] == "capriole:message");
         events.map(|e| e["arguments"].clone()).collect::<Vec<_>>()
     };
-    let five: Vec<Value> = (0..5)
-        .map(|n| json!({"arg1": format!("text {n}")}))
+    let all: Vec<Value> = ["text 0", "text 1", "text 2", "text 3", "text 4", ""]
+        .iter()
+        .map(|text| json!({"arg1": text}))
         .collect();
+    let mut first = vec![json!({"first": "t"}); 5];
+    first.push(json!({"first": "\0"}));
+    let file = directory.path().join("file");
     for (event, wanted) in [
-        (":work", five.clone()),
-        ("usdt::capriole:message", five),
-        (
-            "usdt::capriole:*",
-            (0..5)
-                .map(|n| json!({"arg1": format!("text {n}")}))
-                .collect(),
-        ),
-        (
-            "usdt::capriole:message first=+0($arg1):char",
-            vec![json!({"first": "t"}); 5],
-        ),
+        (":work", &all),
+        ("usdt::capriole:message", &all),
+        ("usdt::capriole:*", &all),
+        ("usdt::capriole:message first=+0($arg1):char", &first),
     ] {
-        record_program(&trace, &["-e", event], &program, &[]);
-        assert_eq!(arguments(&trace), wanted, "{event}");
+        // What the kernel's trace_marker would get.
+        std::fs::write(&file, "").expect("a file");
+        record_program(&trace, &["-e", event], &program, &[text(&file)]);
+        assert_eq!(arguments(&trace), *wanted, "{event}");
+        let written = std::fs::read_to_string(&file).expect("a file");
+        assert_eq!(written, "text 1text 4");
     }
     // Nor does a recording come about for their sake.
-    let output = traces::record(&trace, &["-e", ":work+1", "--", text(&program)]);
+    let output = traces::record(&trace, &["-e", ":never", "--", text(&program)]);
     assert!(!output.status.success(), "{}", told(&output));
+    assert!(
+        told(&output).contains("never cannot be probed"),
+        "{}",
+        told(&output)
+    );
+    let output = traces::record(&trace, &["-e", ":nev*", "--", text(&program)]);
+    assert!(
+        told(&output).contains("none of 1 function can be probed"),
+        "{}",
+        told(&output)
+    );
 }
 
 #[test]

@@ -107,6 +107,7 @@ static int all_kinds(int argc) {
   if (CAPRIOLE_MARK_ENABLED(kinds, guarded))
     puts("on");
   capriole_mark_text("done");
+  capriole_mark_text_to(argc - 100, item.text);
   CAPRIOLE_MARK_TEXT(item.text);
   return loops(argc + 10);
 }
