@@ -148,7 +148,16 @@ fn beside(input: &SiteInput<'_>, placer: &mut Placer) -> Result<(), TestCaseErro
         // Only the site's own bytes, and unused ones behind it, change beside the neighbour's.
         let own = input.flow.instruction_around(shape.site).unwrap();
         let end = ours.writes[0].address + ours.writes[0].after.len() as u64;
-        prop_assert!(end <= own.end || own.end >= input.flow.extent().end && end <= *other);
+        prop_assert!(end <= own.end || end <= *other);
+        for at in own.end..end {
+            let around = input.flow.instruction_around(at);
+            let unused = around.is_none_or(|at| {
+                let nop = input.code.instruction_at(at.start, at.end);
+                nop.is_some_and(|nop| nop.mnemonic() == Mnemonic::Nop)
+                    && !input.flow.is_reached(at.start)
+            });
+            prop_assert!(unused && input.targets.any_in(Extent::new(at, at + 1)).is_none());
+        }
     }
     Ok(())
 }
