@@ -136,9 +136,9 @@ pub fn live_at(code: &Code<'_>, extent: &Extent, site: u64) -> Live {
     live_among(code, extent, site, &[])
 }
 
-/// The same where everything may be read at some addresses, ascending, whatever the
+/// The same where all registers may be read at some addresses, ascending, whatever the
 /// instructions there say: static markers, whose notes tell others in which registers values
-/// are.
+/// are. Notes cannot name flags, so those are what the instructions make of them.
 #[must_use]
 pub fn live_among(code: &Code<'_>, extent: &Extent, site: u64, markers: &[u64]) -> Live {
     let live = Explorer::new(code, extent, markers).explore(site);
@@ -193,8 +193,7 @@ impl<'a> Explorer<'a> {
         if let Some(&index) = self.known.get(&address) {
             return index;
         }
-        let is_marker = self.markers.binary_search(&address).is_ok();
-        if self.nodes.len() >= LIMIT || !self.extent.contains(address) || is_marker {
+        if self.nodes.len() >= LIMIT || !self.extent.contains(address) {
             return LEAVES;
         }
         let index = self.nodes.len();
@@ -271,7 +270,10 @@ impl<'a> Explorer<'a> {
                 return;
             }
         };
-        let (uses, defines) = self.effects(&instruction);
+        let (mut uses, defines) = self.effects(&instruction);
+        if self.markers.binary_search(&address).is_ok() {
+            uses |= u32::from(RegSet::ALL.0);
+        }
         let node = &mut self.nodes[index];
         node.next = next;
         node.uses = uses;

@@ -175,6 +175,11 @@ fn what_is_alive() {
         let live = live_among(&code, &code.extent(), START, &[marker]);
         assert!(live.flags && live.dead().iter().next().is_none());
     }
+    // What a note cannot name, flags, is overwritten behind the marker: nop; xor %ecx,%ecx; ret.
+    let marked_flags = [0x90, 0x31, 0xc9, 0xc3];
+    let flags = Code::new(&marked_flags, START);
+    let at_marker = live_among(&flags, &flags.extent(), START, &[START]);
+    assert!(!at_marker.flags && at_marker.dead().iter().next().is_none());
     let behind = live_among(&code, &code.extent(), START, &[START + 8]);
     assert_eq!(behind, live(&marked));
     // cmove %ecx,%eax; xor %eax,%eax reads eax first.
