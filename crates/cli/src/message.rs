@@ -1,9 +1,11 @@
 //! Texts that a recording takes, whoever wrote them: the program at its markers
 //! `capriole:message`, and others by `capriole mark`.
 
-use capriole_event::{EventSpec, FieldType, ObjectRef};
+use capriole_event::{EventSpec, FieldType, ObjectRef, Place};
 use capriole_target::object::Objects;
+use capriole_target::resolve::{Site, resolve};
 use capriole_trace::{EventInfo, FieldInfo, Role, TextFormat};
+use std::path::Path;
 
 /// Whose marker it is that has a text.
 const PROVIDER: &str = "capriole";
@@ -12,13 +14,26 @@ const NAME: &str = "message";
 /// The section of the notes of `capriole/marker.h`; without it there are no texts.
 const NOTES: &str = ".note.capriole";
 
-/// The events at the program's own texts, of each object that has some. Nothing if the user has
-/// asked for them, and so says what is wanted of them.
+/// The events at the program's own texts, of each object that has some; but for those that the
+/// user has asked for, and so says what is wanted of them.
 pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
-    let is_meant = |spec: &EventSpec| spec.matches_marker(PROVIDER, NAME);
-    if asked.iter().any(is_meant) {
-        return Vec::new();
-    }
+    let asked: Vec<Site> = asked
+        .iter()
+        .filter(|spec| spec.matches_marker(PROVIDER, NAME))
+        .flat_map(|spec| {
+            let texts = EventSpec {
+                place: Place::Static {
+                    provider: PROVIDER.to_owned(),
+                    name: NAME.to_owned(),
+                    format: None,
+                },
+                ..spec.clone()
+            };
+            // What is wrong with it is told when it is looked for itself.
+            resolve(objects, &texts).unwrap_or_default()
+        })
+        .collect();
+    let is_asked = |path: &Path| asked.iter().any(|site| site.object.path() == path);
     let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
         return Vec::new();
     };
@@ -28,7 +43,8 @@ pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
             let mut all = markers.all.iter();
             all.any(|marker| marker.provider == PROVIDER && marker.name == NAME)
         };
-        file.section(NOTES).is_some() && file.markers().is_ok_and(has)
+        let has_texts = file.section(NOTES).is_some() && file.markers().is_ok_and(has);
+        has_texts && !is_asked(object.path())
     });
     let event = |path: String| EventSpec {
         object: ObjectRef::Path(path),

@@ -236,18 +236,17 @@ impl Probed {
             .selected
             .iter()
             .zip(&self.dropped)
-            .filter_map(|(e, d)| Some((e, d.as_ref()?)))
+            .filter_map(|(e, d)| Some((e, d.as_ref().filter(|_| !e.implied)?)))
             .filter(|(e, _)| told.insert((e.definition, e.place_of_call())))
             .collect();
         if left_out.is_empty() {
             return;
         }
-        let all: HashSet<(usize, u64)> = self
-            .selected
-            .iter()
+        let asked = || self.selected.iter().filter(|event| !event.implied);
+        let all: HashSet<(usize, u64)> = asked()
             .map(|event| (event.definition, event.place_of_call()))
             .collect();
-        let (one, several) = match Selected::nouns(self.selected.iter()) {
+        let (one, several) = match Selected::nouns(asked()) {
             ("marker", _) => ("place of a marker", "places of markers"),
             nouns => nouns,
         };

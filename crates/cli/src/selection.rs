@@ -235,6 +235,9 @@ impl Selected {
             Role::Return => site["exit"] = json!("return"),
             Role::TailCall => site["exit"] = json!("tail call"),
         }
+        if self.implied {
+            site["implied"] = json!(true);
+        }
         if self.followed {
             site["return"] = json!("stack");
         }
@@ -518,7 +521,8 @@ pub fn select(
     // Two events may mean the same; one record of it will do.
     let mut seen = HashSet::new();
     // What is counted has a table for each definition.
-    let several = events.len() > 1 && purpose == Purpose::Record;
+    let asked = events.iter().filter(|spec| !spec.implied).count();
+    let several = asked > 1 && purpose == Purpose::Record;
     let mut is_new = |site: &Site, counter: Option<u64>, fields: &Arc<Fields>| {
         let (body, leaving) = (site.body.clone(), site.leaving.clone());
         let marker = site.marker.as_ref().map(|marker| marker.full_name());
@@ -649,8 +653,8 @@ pub fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<Reference
     counter.with_context(|| format!("event `{}`", spec.text))
 }
 
-/// What the records of an event look like, how they read as text, and where it has to be known at which place it
-/// was: places of a marker that have this in common are one event.
+/// What the records of an event look like, how they read as text, and where it has to be known at
+/// which place it was: places of a marker that have this in common are one event.
 type Layout = (Vec<FieldInfo>, Option<TextFormat>, bool, Option<u64>);
 
 fn layout(fields: &Fields, site: &Site) -> Layout {

@@ -151,6 +151,17 @@ fn texts_that_are_asked_for_are_not_recorded_twice() {
         let written = std::fs::read_to_string(&file).expect("a file");
         assert_eq!(written, "text 1text 4");
     }
+    // Those of a library, that is; the program's own are recorded all the same.
+    let library = [&flags[..], &["-shared", "-fPIC"]].concat();
+    let Some(library) = build(Compiler::Gcc, "texts.c", &library) else {
+        return;
+    };
+    let event = format!("usdt:{}:*", library.display());
+    let mut command = traces::recorder(&trace, &["-e", &event, "--", text(&program)]);
+    let output = command.env("LD_PRELOAD", &library).output();
+    let output = output.expect("capriole starts");
+    assert!(output.status.success(), "{}", told(&output));
+    assert_eq!(arguments(&trace), all);
     // Nor does a recording come about for their sake.
     let output = traces::record(&trace, &["-e", ":never", "--", text(&program)]);
     assert!(!output.status.success(), "{}", told(&output));
@@ -165,6 +176,47 @@ fn texts_that_are_asked_for_are_not_recorded_twice() {
         "{}",
         told(&output)
     );
+}
+
+/// Whoever is killed while it writes stands in nobody's way.
+#[test]
+fn killed_at_any_moment_it_leaves_nothing() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--wait", "--threads", "1", "--calls", "5"]);
+    let pid = running.pid;
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let recorder = Background::attach(&trace, pid, &[":counted_work"]);
+    let killed = |number: u64| {
+        let words = ["mark", "-p", &pid.to_string(), &format!("killed {number}")];
+        let mut child = target::command(&words)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("capriole starts");
+        std::thread::sleep(std::time::Duration::from_micros(number * 97 % 8000));
+        let ended = child.try_wait().expect("a child").is_some();
+        child.kill().expect("it is killed");
+        child.wait().expect("it ends");
+        !ended
+    };
+    let in_time = (0..150).filter(|number| killed(*number)).count();
+    assert!(in_time > 0, "all were faster than their end");
+    let output = mark(pid, &["the last"]);
+    assert!(output.status.success(), "{}", told(&output));
+    recorder.end();
+    let found = texts(&trace);
+    assert_eq!(found.last(), Some(&("the last".to_owned(), false)));
+    assert!(
+        found.len() <= 151 && found.len() + in_time >= 151,
+        "{}",
+        found.len()
+    );
+    assert_eq!(summary(&trace)["damages"], 0);
+    running.say("go");
+    running.say("end");
+    running.finish();
 }
 
 #[test]
@@ -246,8 +298,8 @@ fn what_cannot_be_marked_is_told() {
     dead.wait().expect("it ends");
     assert_eq!(
         refused(&["text"]),
-        "capriole: the recorder of process PID (NAME) has ended without taking its probes out; \
-         `capriole detach PID` does that\n"
+        "capriole: the recorder of process PID (NAME) is not there: it has ended without taking \
+         its probes out, which `capriole detach PID` does, or is in another PID namespace\n"
     );
     let output = capriole(&["detach", &pid.to_string()]);
     assert!(output.status.success(), "{}", told(&output));

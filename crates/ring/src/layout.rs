@@ -28,7 +28,8 @@
 //! A *stream* is a sequence of packets in time order. Lane 0 of a CPU is written
 //! under a restartable sequence: whoever is interrupted before the commit starts
 //! again, so the CPU itself is the lock. Lanes 1.. are written under a try-lock
-//! by threads that have no restartable sequences.
+//! by threads that have no restartable sequences; the last one is for other processes
+//! ([`writer`](crate::writer)), which lock the file.
 //!
 //! A stream's *head* points to the control of the packet being filled. One store to
 //! `control.pos` publishes a record; one store to `stream.cur` closes a packet
@@ -47,7 +48,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
 /// Version of this layout; another version's session can be restored (the
 /// journal's place and form never change) but not read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Byte offsets in the header page.
 pub mod header {
@@ -103,8 +104,11 @@ pub mod header {
     pub const RETURNS_MISSED: usize = 160;
     /// The second of the two.
     pub const RETURNS_ABANDONED: usize = 168;
-    /// u32: id + 1 of the event as which texts from outside are recorded; 0: none are taken.
+    /// u32: id + 1 of the event as which texts from outside are recorded; 0: none are taken;
+    /// [`CLOSING`]: none are taken any more, but one may just be written.
     pub const MESSAGES: usize = 176;
+    /// See [`MESSAGES`].
+    pub const CLOSING: u32 = u32::MAX;
     /// u64: byte offset of the first packet.
     pub const PACKETS_OFFSET: usize = 184;
     /// u32, a futex, on a line of its own: 1 while the reader sleeps and wants
@@ -138,6 +142,10 @@ pub const MAX_PACKETS: usize = 64 * 64;
 pub const MAX_ARENAS: usize = 64;
 /// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path.
 pub const LANES: usize = 9;
+/// The lane that other processes write to, behind those of the program.
+pub const OUTSIDE: u32 = LANES as u32;
+/// Lanes of a CPU in all.
+pub const ALL_LANES: usize = LANES + 1;
 /// Bytes of a head: u64, address of the control of the packet being filled. Heads
 /// change once a packet, so CPUs may share a cache line.
 pub const HEAD_SIZE: usize = 8;
@@ -475,7 +483,8 @@ impl Geometry {
     }
     /// Byte offset of the stream table.
     pub fn streams(&self) -> usize {
-        self.head(LANES as u32, 0).next_multiple_of(stream::SIZE)
+        self.head(ALL_LANES as u32, 0)
+            .next_multiple_of(stream::SIZE)
     }
     /// Byte offset of the stream of `lane` on `cpu`.
     pub fn stream(&self, lane: u32, cpu: u32) -> usize {
@@ -483,7 +492,7 @@ impl Geometry {
     }
     /// Byte offset of the packets' controls; the null control stands behind them.
     pub fn controls(&self) -> usize {
-        self.streams() + LANES * self.cpus as usize * stream::SIZE
+        self.streams() + ALL_LANES * self.cpus as usize * stream::SIZE
     }
     /// Byte offset of the control of packet `index`; `index == packets` is the
     /// null control, which is always full.
@@ -571,9 +580,9 @@ mod tests {
                     SCRATCH,
                     SCRATCH + SCRATCH_SIZE,
                     g.heads() - NULL_HEADS * HEAD_SIZE,
-                    g.head(LANES as u32 - 1, cpus - 1) + HEAD_SIZE,
+                    g.head(OUTSIDE, cpus - 1) + HEAD_SIZE,
                     g.streams(),
-                    g.stream(LANES as u32 - 1, cpus - 1) + stream::SIZE,
+                    g.stream(OUTSIDE, cpus - 1) + stream::SIZE,
                     g.control(g.packets) + control::SIZE,
                     g.journal_offset() + 5000 * journal::SIZE,
                     g.directories_offset(),

@@ -2,13 +2,13 @@
 
 use crate::layout::{self, Geometry, State, control, header};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Who is who in a session, for its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,10 +141,23 @@ impl Memory {
         self.half(offset).store(value, Ordering::Release);
     }
 
-    /// Stores a u32 and returns what was there, in one total order with all other exchanges:
-    /// what is loaded afterwards is no older.
-    pub fn swap_u32(&self, offset: usize, value: u32) -> u32 {
-        self.half(offset).swap(value, Ordering::SeqCst)
+    /// Locks the file against other processes, and other openings of it in this one; waits for
+    /// `limit` at most. Whoever ends has it no more. Returns whether it is locked.
+    pub(crate) fn lock(&self, limit: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return true,
+                Err(_) if began.elapsed() > limit => return false,
+                Err(_) => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+    }
+
+    /// Unlocks what [`lock`](Self::lock) has locked.
+    pub(crate) fn unlock(&self) {
+        // It is our own.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 
     /// Adds to a u64; whoever adds at the same time is not lost.
@@ -231,7 +244,7 @@ impl Memory {
         self.store(null + control::SEQ, u64::MAX);
         self.store_u32(null + control::INDEX, layout::NO_PACKET);
         let first = g.heads() - layout::NULL_HEADS * layout::HEAD_SIZE;
-        for head in (first..g.head(layout::LANES as u32, 0)).step_by(layout::HEAD_SIZE) {
+        for head in (first..g.head(layout::ALL_LANES as u32, 0)).step_by(layout::HEAD_SIZE) {
             self.store(head, base + null as u64);
         }
         // Last, so that memory with a magic is memory with a whole header.

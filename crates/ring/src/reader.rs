@@ -55,7 +55,7 @@ pub const NAP: Duration = Duration::from_micros(250);
 impl Reader {
     /// A reader of session memory that the target has mapped at `base`.
     pub fn new(memory: Arc<Memory>, geometry: Geometry, base: u64) -> Reader {
-        let streams = layout::LANES * geometry.cpus as usize;
+        let streams = layout::ALL_LANES * geometry.cpus as usize;
         Reader {
             memory,
             geometry,
@@ -85,7 +85,7 @@ impl Reader {
 
     fn streams(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let cpus = self.geometry.cpus;
-        (0..layout::LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
+        (0..layout::ALL_LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
     }
 
     /// The index of the control at address `pointer`, if there is one; the null

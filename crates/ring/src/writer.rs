@@ -1,17 +1,20 @@
 //! Records that do not come from the program: texts of `capriole mark`.
 //!
-//! A writer is another process, which has mapped session memory as well. It takes a locked lane
-//! of its CPU, as a thread without restartable sequences does, and writes a record there. So
-//! nobody has to poll for it, the record stands among the others in the order of time, and it is
-//! there whatever becomes of the writer.
+//! A writer is another process, which has mapped session memory as well. It writes a record into
+//! a lane that the program does not use. So nobody has to poll for it, and the record stands among
+//! the others in the order of time. One writes at a time: who that is decides a lock of the file
+//! (flock(2)), which the kernel takes back from whoever is killed; as nothing counts before the
+//! commit, which is one store, nothing is then half there.
 //!
 //! Session memory belongs to the program: like the [reader](crate::reader), the writer checks
 //! every number that it finds there before it uses it.
 
-use crate::layout::{self, Geometry, LANES, NO_PACKET, PACKET_HEADER, control, header, stream};
+use crate::layout::{
+    self, Geometry, LANES, NO_PACKET, OUTSIDE, PACKET_HEADER, control, header, stream,
+};
 use crate::memory::Memory;
 use crate::reader::record_size;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why a record was not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,16 +23,18 @@ pub enum WriteError {
     Closed,
     /// All packets are full.
     Full,
-    /// All lanes were taken, for longer than anybody needs one.
+    /// Somebody else was writing, for longer than anybody needs.
     Busy,
+    /// It was written, but only when the recording had ended: it is not known whether it is there.
+    Late,
     /// The record does not fit into a packet.
     TooLong,
     /// Something in session memory makes no sense.
     Damaged,
 }
 
-/// How long it is tried to get a lane. They are held for less than a microsecond, but for a
-/// thread that is interrupted meanwhile.
+/// How long it is tried to get the lock. It is held for less than a microsecond, but by somebody
+/// who is stopped meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Another process's way to write to a session.
@@ -80,6 +85,7 @@ impl Writer {
             && (1..=layout::MAX_PACKETS as u32).contains(&geometry.packets)
             && (1..len).contains(&u64::from(geometry.cpus))
             && geometry.journal_offset() as u64 <= packets
+            && memory.load(header::BASE).checked_add(len).is_some()
             && packets.is_multiple_of(layout::MIN_PACKET_SIZE as u64)
             && packets.checked_add(bytes).is_some_and(|end| end <= len);
         if !fits {
@@ -95,7 +101,10 @@ impl Writer {
 
     /// The event as which texts are recorded, if the session takes any.
     pub fn event(&self) -> Option<u32> {
-        self.memory.load_u32(header::MESSAGES).checked_sub(1)
+        match self.memory.load_u32(header::MESSAGES) {
+            header::CLOSING => None,
+            word => word.checked_sub(1),
+        }
     }
 
     /// Writes a record of the event for texts: `text` as its only field, a string. The writer
@@ -103,10 +112,11 @@ impl Writer {
     /// counter.
     ///
     /// When this has returned without an error, the record is in the trace, unless the recorder
-    /// is killed.
+    /// is killed, or cannot write it.
     ///
     /// # Errors
-    /// Nothing was written. What was [`Full`](WriteError::Full) is counted as lost.
+    /// Nothing was written, but for [`Late`](WriteError::Late). What was
+    /// [`Full`](WriteError::Full) is counted as lost.
     pub fn write_text(
         &self,
         cpu: u32,
@@ -124,44 +134,33 @@ impl Writer {
         }
         // Whoever has a number that this session has no stream for goes to the first.
         let cpu = if cpu < self.geometry.cpus { cpu } else { 0 };
-        let began = Instant::now();
-        let (lane, lock) = loop {
-            let free = (1..LANES as u32).find_map(|lane| {
-                let lock = self.geometry.stream(lane, cpu) + stream::LOCK;
-                let free = self.memory.load_u32(lock) == 0 && self.memory.swap_u32(lock, 1) == 0;
-                free.then_some((lane, lock))
-            });
-            match free {
-                Some(free) => break free,
-                None if began.elapsed() > PATIENCE => return Err(WriteError::Busy),
-                None => std::thread::sleep(Duration::from_micros(100)),
-            }
-        };
-        let written = self.write(cpu, lane, tid, &field, size, now);
-        self.memory.store_u32(lock, 0);
+        if !self.memory.lock(PATIENCE) {
+            return Err(WriteError::Busy);
+        }
+        let written = self.write(cpu, tid, &field, size, now);
+        self.memory.unlock();
         if written == Err(WriteError::Full) {
             self.memory
-                .add(self.geometry.stream(lane, cpu) + stream::LOST, 1);
+                .add(self.geometry.stream(OUTSIDE, cpu) + stream::LOST, 1);
         }
         written
     }
 
-    /// In a lane that is held.
+    /// With the file locked.
     fn write(
         &self,
         cpu: u32,
-        lane: u32,
         tid: u32,
         field: &[u8],
         size: usize,
         now: impl Fn() -> u64,
     ) -> Result<(), WriteError> {
-        // Only now: whoever closes the session waits for those who have a lane by then.
+        // Only now: whoever closes the session waits for those who have locked it by then.
         let event = self.event().ok_or(WriteError::Closed)?;
-        let current = self.current(lane, cpu)?;
+        let current = self.current(cpu)?;
         let index = match current {
             Some((index, room)) if size <= room => index,
-            _ => self.open(lane, cpu, current.map(|(index, _)| index), &now)?,
+            _ => self.open(cpu, current.map(|(index, _)| index), &now)?,
         };
         let pos = self.geometry.control(index) + control::POS;
         let at = self.memory.load(pos);
@@ -176,14 +175,21 @@ impl Writer {
         }
         self.memory.write(offset, &record);
         self.memory.store(pos, at + size as u64); // the commit
-        Ok(())
+        // Whoever closes the session waits, but not for ever.
+        match self.memory.load_u32(header::MESSAGES) {
+            0 => Err(WriteError::Late),
+            _ => Ok(()),
+        }
     }
 
     /// The packet that a stream is filling and what room there is in it; nothing if the stream
     /// has none yet.
-    fn current(&self, lane: u32, cpu: u32) -> Result<Option<(u32, usize)>, WriteError> {
+    fn current(&self, cpu: u32) -> Result<Option<(u32, usize)>, WriteError> {
         let g = &self.geometry;
-        let head = self.memory.load(g.head(lane, cpu)).wrapping_sub(self.base);
+        let head = self
+            .memory
+            .load(g.head(OUTSIDE, cpu))
+            .wrapping_sub(self.base);
         if head == g.control(g.packets) as u64 {
             return Ok(None);
         }
@@ -205,7 +211,6 @@ impl Writer {
     /// Takes a packet and makes it the successor of what the stream was filling.
     fn open(
         &self,
-        lane: u32,
         cpu: u32,
         before: Option<u32>,
         now: impl Fn() -> u64,
@@ -226,7 +231,7 @@ impl Writer {
             (control::BEGIN, now()),
             (
                 control::LOST,
-                memory.load(g.stream(lane, cpu) + stream::LOST),
+                memory.load(g.stream(OUTSIDE, cpu) + stream::LOST),
             ),
         ] {
             memory.store(new + at, value);
@@ -234,12 +239,12 @@ impl Writer {
         for (at, value) in [
             (control::PREV, before.unwrap_or(NO_PACKET)),
             (control::CPU, cpu),
-            (control::LANE, lane),
+            (control::LANE, OUTSIDE),
             (control::INDEX, index),
         ] {
             memory.store_u32(new + at, value);
         }
-        memory.store(g.head(lane, cpu), self.base + new as u64);
+        memory.store(g.head(OUTSIDE, cpu), self.base + new as u64);
         memory.wake_reader();
         Ok(index)
     }
@@ -250,23 +255,20 @@ pub fn open(memory: &Memory, event: u32) {
     memory.store_u32(header::MESSAGES, event + 1);
 }
 
-/// Ends that a session takes texts from outside, and waits, for `limit` at most, for those who
-/// are writing one. What is accepted afterwards is nothing, so that whoever collects what is in
-/// the packets then has all.
-pub fn close(memory: &Memory, geometry: &Geometry, limit: Duration) {
-    // A writer takes its lane by an exchange, then looks at this word; we exchange this word,
-    // then look at the lanes. So it sees that there is nothing more to write, or we see it.
-    if memory.swap_u32(header::MESSAGES, 0) == 0 {
+/// Ends that a session takes texts from outside, and waits, for `limit` at most, for somebody who
+/// is writing one. Whoever collects what is in the packets then has all that was accepted; a
+/// writer who takes longer is told so.
+pub fn close(memory: &Memory, limit: Duration) {
+    if memory.load_u32(header::MESSAGES) == 0 {
         return;
     }
-    let began = Instant::now();
-    for lane in 1..LANES as u32 {
-        for cpu in 0..geometry.cpus {
-            let lock = geometry.stream(lane, cpu) + stream::LOCK;
-            while memory.load_u32(lock) != 0 && began.elapsed() < limit {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        }
+    memory.store_u32(header::MESSAGES, header::CLOSING);
+    // Writers lock, then look at that word. (That the file is locked afterwards orders what is
+    // loaded and stored on both sides.)
+    let locked = memory.lock(limit);
+    memory.store_u32(header::MESSAGES, 0);
+    if locked {
+        memory.unlock();
     }
 }
 
@@ -276,11 +278,12 @@ mod tests {
     use crate::layout::record;
     use crate::memory::Identity;
     use crate::reader::Reader;
-    use rustix::fd::OwnedFd;
-    use rustix::fs::MemfdFlags;
+    use rustix::fd::{AsRawFd, OwnedFd};
+    use rustix::fs::{MemfdFlags, Mode, OFlags};
     use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Instant;
 
     const BASE: u64 = 0x7000_0000_0000;
     const EVENT: u32 = 41;
@@ -313,8 +316,16 @@ mod tests {
         (fd, Arc::new(memory))
     }
 
+    /// The file as another process would have it.
+    fn opened(fd: &OwnedFd, g: &Geometry) -> Memory {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty()).expect("it is opened again");
+        Memory::map(&file, g.shared_size()).expect("map")
+    }
+
     fn writer(fd: &OwnedFd, g: &Geometry) -> Writer {
-        Writer::new(Memory::map(fd, g.shared_size()).expect("map")).expect("a sound header")
+        Writer::new(opened(fd, g)).expect("a sound header")
     }
 
     /// Time, event, thread and text of what has been written, by stream.
@@ -346,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_stand_in_a_lane_of_their_cpu() {
+    fn texts_stand_in_a_stream_of_their_cpu() {
         let g = geometry();
         let (fd, memory) = session(&g);
         let writer = writer(&fd, &g);
@@ -362,8 +373,8 @@ mod tests {
         let mut reader = Reader::new(memory, g, BASE);
         let text = |time, text: &str| (time, text.to_owned());
         let expected = BTreeMap::from([
-            ((0, 1), vec![text(1, ""), text(4, "none")]),
-            ((1, 1), vec![text(2, "seven b"), text(3, "four")]),
+            ((0, OUTSIDE), vec![text(1, ""), text(4, "none")]),
+            ((1, OUTSIDE), vec![text(2, "seven b"), text(3, "four")]),
         ]);
         assert_eq!(collected(&mut reader, true), expected);
         assert_eq!((reader.lost(), reader.damaged()), (0, 0));
@@ -418,13 +429,37 @@ mod tests {
             Err(WriteError::TooLong)
         );
         assert_eq!(writer.write_text(0, 7, &long[1..], || 1), Ok(()));
-        for lane in 1..LANES as u32 {
-            memory.store_u32(g.stream(lane, 0) + stream::LOCK, 1);
-        }
+        // Somebody is stopped in the middle.
+        let stopped = opened(&fd, &g);
+        assert!(stopped.lock(Duration::ZERO));
         assert_eq!(writer.write_text(0, 7, b"", || 1), Err(WriteError::Busy));
-        close(&memory, &g, Duration::from_millis(1));
+        close(&memory, Duration::from_millis(1));
         assert_eq!(writer.event(), None);
+        // Whoever is killed has it no more.
+        drop(stopped);
         assert_eq!(writer.write_text(1, 7, b"", || 1), Err(WriteError::Closed));
+        assert!(memory.lock(Duration::ZERO));
+    }
+
+    /// One who was stopped between its first look and its commit, and goes on when all is over.
+    #[test]
+    fn who_is_late_is_told() {
+        let g = geometry();
+        let (fd, memory) = session(&g);
+        let writer = writer(&fd, &g);
+        assert_eq!(writer.write_text(0, 7, b"one", || 1), Ok(()));
+        let closing = || {
+            close(&memory, Duration::from_millis(1));
+            1
+        };
+        assert_eq!(
+            writer.write_text(0, 7, b"two", closing),
+            Err(WriteError::Late)
+        );
+        assert_eq!(
+            writer.write_text(0, 7, b"three", || 1),
+            Err(WriteError::Closed)
+        );
     }
 
     /// Several writers, and one that ends it all at some moment: what was accepted is there.
@@ -465,7 +500,7 @@ mod tests {
                         found.entry(stream).or_default().extend(texts);
                     }
                 }
-                close(&memory, &g, Duration::from_secs(10));
+                close(&memory, Duration::from_secs(10));
                 for (stream, texts) in collected(&mut reader, true) {
                     found.entry(stream).or_default().extend(texts);
                 }
@@ -513,19 +548,18 @@ mod tests {
                 let tables = g.packets_offset() / 8;
                 let at = random() as usize % tables * 8;
                 let at = if round % 3 == 0 { at % 256 } else { at };
+                let at = if round % 5 == 0 { header::BASE } else { at };
                 let interesting = [
                     random(),
                     BASE + random() % g.size() as u64,
                     BASE + g.control((random() % 9) as u32) as u64,
                     u64::MAX,
+                    u64::MAX - random() % 0x2_0000,
                     random() % 16,
                 ];
                 memory.store(at, interesting[random() as usize % interesting.len()]);
             }
-            for lane in 1..LANES as u32 {
-                memory.store_u32(g.stream(lane, 0) + stream::LOCK, 0);
-            }
-            let late = Writer::new(Memory::map(&fd, g.shared_size()).expect("map"));
+            let late = Writer::new(opened(&fd, &g));
             refused += u32::from(late.is_err());
             for writer in [Some(early), late.ok()].into_iter().flatten() {
                 for _ in 0..6 {

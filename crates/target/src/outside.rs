@@ -3,10 +3,10 @@
 use crate::error::TargetError;
 use crate::process::Process;
 use crate::recover::{self, FoundSession};
-use crate::session::{MEMFD_NAME, open_descriptor};
+use crate::session::MEMFD_NAME;
 use capriole_ring::{Memory, Writer};
 use rustix::fd::OwnedFd;
-use rustix::fs::SealFlags;
+use rustix::fs::{Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
@@ -67,8 +67,10 @@ fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
         let entry = entry.ok()?;
         let target = std::fs::read_link(entry.path()).ok()?;
         let named = target.as_os_str() == name.as_str();
-        let number: i32 = named.then(|| entry.file_name().to_str()?.parse().ok())??;
-        let file = open_descriptor(owner as i32, number).ok()?;
+        // Opened anew, not shared with its owner: a lock of it is then ours alone.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(entry.path(), flags, Mode::empty()).ok();
+        let file = named.then(open)??;
         let is_it = rustix::fs::fstat(&file).ok()?.st_ino == inode;
         is_it.then_some(file)
     });

@@ -49,7 +49,8 @@ impl Process {
         let process = Process {
             pid,
             start_time: stat.start_time,
-            name: stat.comm,
+            // A program chooses its name, and messages go to terminals.
+            name: stat.comm.replace(char::is_control, "?"),
         };
         let tgid = process.status()?.tgid;
         if tgid != pid {

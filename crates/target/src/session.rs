@@ -661,7 +661,7 @@ fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     Ok(file)
 }
 
-pub(crate) fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
+fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;

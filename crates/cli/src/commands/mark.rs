@@ -67,19 +67,22 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             if !inodes.contains(&session.inode) {
                 write(&process, &session, &text)?;
                 inodes.push(session.inode);
+                marked.push(process);
             }
-            Ok(process)
+            Ok(())
         });
-        match written {
-            Ok(process) => marked.push(process),
-            Err(error) => errors.push(error),
-        }
+        errors.extend(written.err());
     }
+    // Of all that there are, those are passed over that take no texts; not if they were named.
+    let mut failed = !arguments.pid.is_empty() && !errors.is_empty();
     let mut kernel = None;
     if arguments.kernel {
         match to_kernel(&text) {
             Ok(path) => kernel = Some(path),
-            Err(error) => errors.push(error),
+            Err(error) => {
+                errors.push(error);
+                failed = true;
+            }
         }
     }
     if arguments.json {
@@ -111,20 +114,24 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             eprintln!("capriole: {}", crate::exit::message(error));
         }
     }
-    // Of all that there are, those are passed over that take no texts; not if they were named.
-    let done = !marked.is_empty() || kernel.is_some();
-    let asked = !arguments.pid.is_empty() || arguments.kernel;
-    Ok(match done && (errors.is_empty() || !asked) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    let nothing = marked.is_empty() && kernel.is_none();
+    Ok(match failed || nothing {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
     })
 }
 
-/// The session of a process.
+/// The session of a process. To be traced by somebody else is no obstacle.
 fn session(pid: u32) -> anyhow::Result<(Process, FoundSession)> {
     let process = Process::open(pid)?;
-    process.preflight()?;
-    let session = find(&process)?.into_iter().next();
+    let found = find(&process);
+    // What is there to be said against the process is clearer than what could not be read.
+    let found = found.map_err(|error| match process.preflight() {
+        Err(reason) => anyhow::Error::from(reason),
+        Ok(()) => error.into(),
+    })?;
+    // One that a dead recorder has left does not stand in the way of another.
+    let session = found.into_iter().max_by_key(|s| s.owner.is_some());
     let session = session.ok_or_else(|| {
         anyhow!(
             "process {pid} ({}) is not being recorded; `capriole record -p {pid}` does it",
@@ -138,8 +145,8 @@ fn write(process: &Process, session: &FoundSession, text: &str) -> anyhow::Resul
     let (pid, name) = (process.pid(), process.name());
     if session.owner.is_none() {
         bail!(
-            "the recorder of process {pid} ({name}) has ended without taking its probes out; \
-             `capriole detach {pid}` does that"
+            "the recorder of process {pid} ({name}) is not there: it has ended without taking its \
+             probes out, which `capriole detach {pid}` does, or is in another PID namespace"
         );
     }
     let damaged = |what| TargetError::Damaged {
@@ -158,9 +165,13 @@ fn write(process: &Process, session: &FoundSession, text: &str) -> anyhow::Resul
             "the buffer of the recording of process {pid} ({name}) is full; try again, or \
              record with a larger --buffer-size"
         ),
-        Err(WriteError::Busy) => {
-            bail!("process {pid} ({name}) leaves no place in its buffer to write to; try again")
-        }
+        Err(WriteError::Busy) => bail!(
+            "somebody else who writes to the recording of process {pid} ({name}) does not come \
+             to an end; is a `capriole mark` stopped?"
+        ),
+        Err(WriteError::Late) => bail!(
+            "the recording of process {pid} ({name}) ended meanwhile; the text may be missing"
+        ),
         Err(WriteError::TooLong) => Err(damaged("its packets are too small").into()),
         Err(WriteError::Damaged) => Err(damaged("a packet").into()),
     }

@@ -59,8 +59,8 @@ enum Which {
 const TICK: Duration = Duration::from_millis(20);
 /// For how long it is looked at every tick what code the program has; then every second.
 const BEGINNING: Duration = Duration::from_secs(5);
-/// For how long those are waited for who are writing a text when the recording ends.
-const WRITERS: Duration = Duration::from_millis(100);
+/// For how long somebody is waited for who is writing a text when the recording ends.
+const WRITERS: Duration = Duration::from_secs(1);
 /// Between two sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -180,6 +180,10 @@ impl Recorder {
         let result = self.record(attached, limit);
         self.ended = Some(Instant::now());
         self.failed_packets = result.is_err();
+        if self.failed_packets {
+            // What others write would go nowhere.
+            writer::close(&attached.memory.memory, WRITERS);
+        }
         result
     }
 
@@ -227,13 +231,12 @@ impl Recorder {
         detached: Option<&Detached>,
         exit: Option<ExitStatus>,
     ) -> anyhow::Result<Summary> {
+        // The program writes nothing any more; nor does anybody else from now on.
+        writer::close(&attached.memory.memory, WRITERS);
         if exit.is_none() {
             self.look_at_threads(Which::All);
             self.look_at_mappings()?;
         }
-        // The program writes nothing any more; nor does anybody else.
-        let memory = &attached.memory;
-        writer::close(&memory.memory, &memory.geometry, WRITERS);
         // The end of the recording, not of writing down what is left of it. Two
         // points are enough if this one is no better.
         let _ = self.clock.sync();
