@@ -345,9 +345,10 @@ fn case() -> impl Strategy<Value = Case> {
         |(letter, (flags, width, precision, more), length, before, after, value)| {
             let (whole, float, text, small, signed) = value;
             let is_float = "fFeEgGaA".contains(letter);
-            // What glibc makes of other flags is C's to say: nothing.
+            // What glibc makes of other flags is C's to say: nothing. All that there is of a
+            // pointer is glibc's.
             let meant = |flag: &char| match letter {
-                'c' | 's' | 'p' => *flag == '-',
+                'c' | 's' => *flag == '-',
                 // glibc before 2.38 leaves digits out if a number is rounded to a power of 10.
                 'g' | 'G' => *flag != '#',
                 _ => true,
@@ -380,7 +381,7 @@ fn case() -> impl Strategy<Value = Case> {
                     .map(|width| if stars.0 { minus(width) } else { width }),
                 stars,
                 precision: precision
-                    .filter(|_| !matches!(letter, 'c' | 'p'))
+                    .filter(|_| letter != 'c')
                     .map(|precision| if stars.1 { minus(precision) } else { precision }),
                 length,
                 letter,

@@ -107,11 +107,14 @@ pub(super) fn unsigned(out: &mut Vec<u8>, style: &Style, letter: char, value: u6
     style.put_whole(out, b"", prefix, &digits);
 }
 
-/// `%p`
+/// `%p`: glibc shows signs here, too, but not where there is nothing to point to.
 pub(super) fn pointer(out: &mut Vec<u8>, style: &Style, value: u64) {
     match value {
         0 => filled(out, style, b"(nil)"),
-        _ => style.put_whole(out, b"", "0x", &style.digits(format!("{value:x}"))),
+        _ => {
+            let digits = style.digits(format!("{value:x}"));
+            style.put_whole(out, style.sign(false), "0x", &digits);
+        }
     }
 }
 
