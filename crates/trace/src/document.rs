@@ -206,6 +206,12 @@ impl EventInfo {
         let plain = |field: &FieldInfo| field.field_type == FieldType::X64;
         !self.faults && self.fields.iter().all(plain)
     }
+
+    /// The object and the offset in it; nothing of a text from outside, which was nowhere in the
+    /// program.
+    pub(crate) fn place(&self) -> Option<(&str, u64)> {
+        (!self.object.is_empty()).then_some((&self.object, self.offset))
+    }
 }
 
 /// One field of an event.

@@ -122,13 +122,11 @@ struct Label {
 
 impl Label {
     fn new(event: &EventInfo) -> Label {
-        // A text from outside was nowhere in the program.
-        let place = match event.object.is_empty() {
-            true => "\"object\":null,\"offset\":null".to_owned(),
-            false => {
-                let object = quoted(&event.object);
-                format!("\"object\":{object},\"offset\":\"{:#x}\"", event.offset)
+        let place = match event.place() {
+            Some((object, offset)) => {
+                format!("\"object\":{},\"offset\":\"{offset:#x}\"", quoted(object))
             }
+            None => "\"object\":null,\"offset\":null".to_owned(),
         };
         let site = format!(
             ",\"event\":{},\"id\":{},{place},\"arguments\":{{",

@@ -117,13 +117,9 @@ struct Label {
 impl Label {
     fn new(event: &EventInfo, options: &TextOptions) -> Label {
         let text = MarkerText::of(event).filter(|_| !options.fields);
-        // A text from outside was nowhere in the program.
-        let place = match event.object.is_empty() {
-            true => String::new(),
-            false => {
-                let object = printable(file_name(&event.object));
-                format!(" ({object}+{:#x})", event.offset)
-            }
+        let place = match event.place() {
+            Some((object, offset)) => format!(" ({}+{offset:#x})", printable(file_name(object))),
+            None => String::new(),
         };
         let name = printable(&event.name);
         let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
