@@ -22,7 +22,8 @@
  *
  * The same, and writes the text to a file that you have opened, such as the kernel's
  * /sys/kernel/tracing/trace_marker (O_WRONLY), so that it is in both traces; not if fd is less
- * than 0. What becomes of the write is ignored, and errno stays as it is.
+ * than 0, nor where there are no markers. What becomes of the write is ignored, and errno stays
+ * as it is.
  *
  * provider and name are identifiers, without quotes. Arguments are integers, enumerations, bool,
  * float, double, pointers, and what decays to a pointer. The compiler checks the format.
@@ -579,7 +580,7 @@ static __inline__
 __attribute__((__unused__)) void capriole_mark_text_to(int fd, const char *text) {
   CAPRIOLE_MARK_TEXT(text);
 #ifdef CAPRIOLE_MARK_HERE_
-  if (fd >= 0) {
+  if (fd >= 0 && text) {
     long result = 1; /* write */
     __asm__ __volatile__("syscall"
                          : "+a"(result)

@@ -56,7 +56,9 @@ pub struct Straight {
 /// Which row it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StraightRow {
+    /// What is looked up.
     pub key: Key,
+    /// How much of it.
     pub width: Width,
     /// Offset of the table's directory behind the first one.
     pub directory: u64,

@@ -1,9 +1,9 @@
 //! Events that are added up in a table, rather than recorded.
 //!
 //! What registers alone decide (no key or one, which is a register, a constant or the thread;
-//! numbers in registers, and constants) is straight code, a piece for each cell; otherwise the resident fetches
-//! key and numbers into the spare part of a packet, where nothing is committed, and adds
-//! them up from there.
+//! numbers in registers, and constants) is straight code, a piece for each cell; otherwise the
+//! resident fetches key and numbers into the spare part of a packet, where nothing is committed,
+//! and adds them up from there.
 
 use super::{Builder, FAULTS, Fetch, FetchError, Field, STRING_LIMIT, Source, Step, TALLIES, step};
 use crate::condition::{Condition, Width};
