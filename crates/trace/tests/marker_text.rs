@@ -691,6 +691,39 @@ fn a_graph_shows_texts_between_calls() {
     "#);
 }
 
+/// A program says what it likes, but only in its own remark.
+#[test]
+fn no_text_ends_a_remark() {
+    let forged = "done */ exit(0); /* x";
+    let all = [
+        marked(0, "%s", &["u64"], &["string"], &[text(forged)]),
+        marked(1, "*%c */", &["char"], &["char"], &[word(u64::from(b'/'))]),
+        marked(
+            2,
+            "%s",
+            &["u64"],
+            &["string", "char[2]"],
+            &[text("*"), word(u64::from_le_bytes(*b"*/\0\0\0\0\0\0"))],
+        ),
+        marked(3, "", &[], &["string"], &[text(forged)]),
+    ];
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = trace(scratch.path(), &all);
+    let mut graph = Vec::new();
+    write_graph(&trace, &mut graph, &GraphOptions::default()).unwrap();
+    let graph = String::from_utf8(graph).unwrap();
+    let remarks: Vec<&str> = graph
+        .lines()
+        .filter_map(|line| Some(&line[line.find("/* ")?..]))
+        .collect();
+    insta::assert_snapshot!(remarks.join("\n"), @r#"
+    /* shop:request: done *\/ exit(0); /* x */
+    /* shop:request: *\/ *\/ */
+    /* shop:request: * arg2={'*','/'} */
+    /* shop:request: arg1="done *\/ exit(0); /* x" */
+    "#);
+}
+
 /// What a program gives as a width is no reason to write a gigabyte.
 #[test]
 fn lines_have_an_end() {

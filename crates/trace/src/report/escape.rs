@@ -59,6 +59,21 @@ pub fn put_json(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
+/// Appends `/* text */`, of a text that is escaped already. It does not end before its end: for
+/// `*/` there is `*\/`.
+pub fn put_comment(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(b"/* ");
+    let mut before = b' ';
+    for &byte in text {
+        if before == b'*' && byte == b'/' {
+            out.push(b'\\');
+        }
+        out.push(byte);
+        before = byte;
+    }
+    out.extend_from_slice(b" */");
+}
+
 /// What stands behind a backslash for a byte of ASCII that cannot stand for itself, in C, Rust
 /// and JSON: the byte again if it can be seen. The others are written by their numbers.
 fn letter(byte: u8) -> Option<u8> {
@@ -173,6 +188,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn comments_end_at_their_end() {
+        for (text, wanted) in [
+            ("", "/*  */"),
+            ("parse: tail call", "/* parse: tail call */"),
+            ("a */ b(); /* c", r"/* a *\/ b(); /* c */"),
+            ("*/*/**/", r"/* *\/*\/**\/ */"),
+            ("/ * /", "/* / * / */"),
+            // What was a backslash in the program is two by now.
+            (r"*\\/", r"/* *\\/ */"),
+        ] {
+            let mut out = Vec::new();
+            put_comment(&mut out, text.as_bytes());
+            assert_eq!(String::from_utf8(out).unwrap(), wanted);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -180,6 +212,10 @@ mod tests {
         #[test]
         fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..60), text in "\\PC*|.*|[\\x00-\\u{a0}\u{2020}-\u{2030}]*") {
             for text in [&bytes[..], text.as_bytes()] {
+                let mut comment = Vec::new();
+                put_comment(&mut comment, text);
+                let end = comment[2..].windows(2).position(|two| two == b"*/");
+                prop_assert_eq!(end, Some(comment.len() - 4));
                 let (plain, json) = (escaped(text), json(text));
                 for shown in [&plain, &json] {
                     let bad = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}');

@@ -14,6 +14,7 @@
 
 use std::io::{self, Write};
 
+use super::escape::put_comment;
 use super::line::Lines;
 use super::lines_text::put_value;
 use super::marker_text::MarkerText;
@@ -362,19 +363,20 @@ impl<W: Write> Visitor for Printer<W> {
         if shown.opened {
             self.lines.put(b"}");
             self.lines.put(&returned);
-            self.lines.put(b" /* ");
-            self.lines.put(self.names[begin.function].as_bytes());
-            if let Some(remark) = remark(call) {
-                self.lines.put(b": ");
-                self.lines.put(remark.as_bytes());
-            }
-            self.lines.put(b" */");
+            self.lines.put(b" ");
+            let name = &self.names[begin.function];
+            let comment = match remark(call) {
+                Some(remark) => &format!("{name}: {remark}"),
+                None => name,
+            };
+            put_comment(self.lines.bytes(), comment.as_bytes());
         } else {
             self.put_call(begin.function, &shown.arguments);
             self.lines.put(&returned);
             self.lines.put(b";");
             if let Some(remark) = remark(call) {
-                self.lines.put(format!(" /* {remark} */").as_bytes());
+                self.lines.put(b" ");
+                put_comment(self.lines.bytes(), remark.as_bytes());
             }
         }
         self.lines.end()
@@ -402,13 +404,12 @@ impl<W: Write> Visitor for Printer<W> {
             None => (Vec::new(), 0),
         };
         let fields = self.fields(event, Side::Exit, behind);
-        self.lines.put(b"/* ");
-        self.lines.put(self.labels[event.index].name.as_bytes());
+        let mut comment = self.labels[event.index].name.clone().into_bytes();
         for (n, part) in [text, fields].iter().filter(|p| !p.is_empty()).enumerate() {
-            self.lines.put(if n == 0 { &b": "[..] } else { b" " });
-            self.lines.put(part);
+            comment.extend_from_slice(if n == 0 { b": " } else { b" " });
+            comment.extend_from_slice(part);
         }
-        self.lines.put(b" */");
+        put_comment(self.lines.bytes(), &comment);
         self.lines.end()
     }
 
