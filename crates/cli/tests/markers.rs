@@ -676,6 +676,6 @@ fn fields_that_were_chosen_are_shown_as_fields() {
     // All of them, and more.
     assert_eq!(
         shown("usdt::shop:lost $arg* more=$arg2:x32"),
-        "tea of 1 at (fault)  | more=0x1"
+        "more=0x1: tea of 1 at (fault)  |"
     );
 }

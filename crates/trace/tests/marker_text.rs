@@ -580,7 +580,7 @@ fn events_read_as_their_authors_wrote_them() {
     bits 0b101, wide €   �
     1.00000e+06 2.5e-01 2.
     -1 12
-    id 3 arg2=11
+    arg2=11: id 3
     -
     arg1=0x10
     arg1=1
@@ -675,7 +675,7 @@ fn a_graph_shows_texts_between_calls() {
     shop:request: bits 0b101, wide €   � */
     shop:request: 1.00000e+06 2.5e-01 2. */
     shop:request: -1 12 */
-    shop:request: id 3 arg2=11 */
+    shop:request: arg2=11: id 3 */
     "#);
     insta::assert_snapshot!(graph(true), @r#"
     shop:request: arg1=4, arg2="tea", arg3=3.1428 */
@@ -688,6 +688,39 @@ fn a_graph_shows_texts_between_calls() {
     shop:request: arg1=999999.5, arg2=0.25, arg3=2.5 */
     shop:request: arg1=-1, arg2=18 */
     shop:request: arg1=3, arg2=11 */
+    "#);
+}
+
+/// What was recorded besides is told from what the program says, also where that is nothing.
+#[test]
+fn no_text_forges_a_field() {
+    let one = |id, said: &str| {
+        let fields = ["string", "string", "x64"];
+        let given = [text(said), text("sh: \"op\""), word(7)];
+        marked(id, "%s", &["u64"], &fields, &given)
+    };
+    let plain = marked(3, "%s", &["u64"], &["string"], &[text("")]);
+    let hidden = {
+        let mut one = one(4, "tea");
+        one.info.fields[1].name = "_a".to_owned();
+        one.info.fields[2].name = "_b".to_owned();
+        one
+    };
+    let all = [
+        one(0, "tea"),
+        one(1, r#"tea arg2="root" arg3=0x0: tea"#),
+        one(2, ""),
+        plain,
+        hidden,
+    ];
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = trace(scratch.path(), &all);
+    insta::assert_snapshot!(lines(&trace, &TextOptions::default()).join("\n"), @r#"
+    arg2="sh: \"op\"" arg3=0x7: tea
+    arg2="sh: \"op\"" arg3=0x7: tea arg2="root" arg3=0x0: tea
+    arg2="sh: \"op\"" arg3=0x7
+    -
+    tea
     "#);
 }
 
@@ -719,7 +752,7 @@ fn no_text_ends_a_remark() {
     insta::assert_snapshot!(remarks.join("\n"), @r#"
     /* shop:request: done *\/ exit(0); /* x */
     /* shop:request: *\/ *\/ */
-    /* shop:request: * arg2={'*','/'} */
+    /* shop:request: arg2={'*','/'}: * */
     /* shop:request: arg1="done *\/ exit(0); /* x" */
     "#);
 }

@@ -405,8 +405,9 @@ impl<W: Write> Visitor for Printer<W> {
         };
         let fields = self.fields(event, Side::Exit, behind);
         let mut comment = self.labels[event.index].name.clone().into_bytes();
-        for (n, part) in [text, fields].iter().filter(|p| !p.is_empty()).enumerate() {
-            comment.extend_from_slice(if n == 0 { b": " } else { b" " });
+        // The text is the last: whatever it looks like, the fields are those that were recorded.
+        for part in [fields, text].iter().filter(|part| !part.is_empty()) {
+            comment.extend_from_slice(b": ");
             comment.extend_from_slice(part);
         }
         put_comment(self.lines.bytes(), &comment);

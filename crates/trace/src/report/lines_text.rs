@@ -112,6 +112,8 @@ struct Label {
     hexadecimal: bool,
     /// What stands for the first fields.
     text: Option<MarkerText>,
+    /// Whether fields stand in front of the text.
+    is_fielded: bool,
 }
 
 impl Label {
@@ -129,8 +131,10 @@ impl Label {
             true => format!(" {}={prefix}", printable(&field.name)).into_bytes(),
             false => Vec::new(),
         };
+        let in_text = text.as_ref().map_or(0, MarkerText::fields);
         Label {
             site: format!(": {name}:{place}").into_bytes(),
+            is_fielded: event.fields.iter().skip(in_text).any(is_shown),
             fields: event.fields.iter().map(field).collect(),
             hexadecimal,
             text,
@@ -232,47 +236,43 @@ fn put_event(
             lines.put_hex_digits(value);
         }
     } else {
-        let behind = put_text(lines, label, event, scratch);
-        put_fields(lines, label, symbols, event, behind);
+        put_fields(lines, label, symbols, event);
+        put_text(lines, label, event, scratch);
     }
     Ok(lines.end()?)
 }
 
-/// The text of an event that has one. Says how many fields are in it.
-fn put_text(
-    lines: &mut Lines<impl Write>,
-    label: &Label,
-    event: &Event<'_>,
-    scratch: &mut Vec<u8>,
-) -> usize {
-    let Some(text) = &label.text else {
-        return 0;
-    };
-    lines.put(b" ");
-    let bytes = lines.bytes();
-    let start = bytes.len();
-    text.put_line(bytes, scratch, event);
-    if bytes.len() == start {
-        bytes.pop();
-    }
-    text.fields()
-}
-
-/// The fields of an event that has others than `x64`, from the one behind its text on.
+/// The fields of an event that has others than `x64`, without those that are in its text.
 #[inline(never)]
-fn put_fields(
-    lines: &mut Lines<impl Write>,
-    label: &Label,
-    symbols: &Symbols,
-    event: &Event<'_>,
-    behind: usize,
-) {
-    for (name, value) in label.fields.iter().zip(event.fields()).skip(behind) {
+fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
+    let in_text = label.text.as_ref().map_or(0, MarkerText::fields);
+    for (name, value) in label.fields.iter().zip(event.fields()).skip(in_text) {
         if name.is_empty() {
             continue;
         }
         lines.put(name);
         put_value(lines, symbols, value);
+    }
+}
+
+/// The text of an event that has one. It is the last of a line: whatever it looks like, what
+/// stands in front of it is not the program's.
+fn put_text(
+    lines: &mut Lines<impl Write>,
+    label: &Label,
+    event: &Event<'_>,
+    scratch: &mut Vec<u8>,
+) {
+    let Some(text) = &label.text else {
+        return;
+    };
+    let bytes = lines.bytes();
+    let start = bytes.len();
+    bytes.extend_from_slice(if label.is_fielded { b": " } else { b" " });
+    let empty = bytes.len();
+    text.put_line(bytes, scratch, event);
+    if bytes.len() == empty {
+        bytes.truncate(start);
     }
 }
 
