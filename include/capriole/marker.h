@@ -22,8 +22,8 @@
  *
  * The same, and writes the text to a file that you have opened, such as the kernel's
  * /sys/kernel/tracing/trace_marker (O_WRONLY), so that it is in both traces; not if fd is less
- * than 0, nor where there are no markers. What becomes of the write is ignored, and errno stays
- * as it is.
+ * than 0 or the text is NULL, nor where there are no markers (see below). What becomes of the
+ * write is ignored, and errno stays as it is.
  *
  * provider and name are identifiers, without quotes. Arguments are integers, enumerations, bool,
  * float, double, pointers, and what decays to a pointer. The compiler checks the format.

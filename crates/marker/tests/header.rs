@@ -76,6 +76,28 @@ fn all_standards_and_levels() {
     }
 }
 
+/// A text goes to a file as well, if there are a text, a file and markers.
+#[test]
+fn texts_go_to_files() {
+    for compiler in present(&[C, CXX].concat()) {
+        for level in ["-O0", "-O1", "-O2", "-O3"] {
+            for (more, written) in [
+                ("-UCAPRIOLE_MARK_NONE", "done\n"),
+                ("-DCAPRIOLE_MARK_NONE", ""),
+            ] {
+                let directory = directory();
+                let out = directory.path().join("program");
+                let language = if CXX.contains(&compiler) { "c++" } else { "c" };
+                let options = [WARNINGS, &[level, more, "-x", language]].concat();
+                compile(compiler, &options, &program("text_to.c"), &out);
+                let output = quiet(&mut Command::new(&out));
+                let shown = String::from_utf8(output.stdout).unwrap();
+                assert_eq!(shown, written, "{compiler} {level} {more}");
+            }
+        }
+    }
+}
+
 /// Whatever else is installed beside the system's compilers.
 #[test]
 fn other_versions_of_compilers() {
