@@ -1,7 +1,8 @@
 //! Texts that a recording takes, whoever wrote them: the program at its markers
 //! `capriole:message`, and others by `capriole mark`.
 
-use capriole_event::{EventSpec, FieldType, ObjectRef, Place};
+use capriole_event::{EventSpec, FieldType, ObjectRef};
+use capriole_target::markers::Markers;
 use capriole_target::object::Objects;
 use capriole_target::resolve::{Site, resolve};
 use capriole_trace::{EventInfo, FieldInfo, Role, TextFormat};
@@ -17,16 +18,15 @@ const NOTES: &str = ".note.capriole";
 /// The events at the program's own texts, of each object that has some; but for those that the
 /// user has asked for, and so says what is wanted of them.
 pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
+    let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
+        return Vec::new();
+    };
     let asked: Vec<Site> = asked
         .iter()
         .filter(|spec| spec.matches_marker(PROVIDER, NAME))
-        .flat_map(|spec| {
+        .flat_map(|asked| {
             let texts = EventSpec {
-                place: Place::Static {
-                    provider: PROVIDER.to_owned(),
-                    name: NAME.to_owned(),
-                    format: None,
-                },
+                object: asked.object.clone(),
                 ..spec.clone()
             };
             // What is wrong with it is told when it is looked for itself.
@@ -34,14 +34,11 @@ pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
         })
         .collect();
     let is_asked = |path: &Path| asked.iter().any(|site| site.object.path() == path);
-    let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
-        return Vec::new();
-    };
     let with_notes = objects.all().filter(|object| {
         let file = object.file();
-        let has = |markers: &capriole_target::markers::Markers| {
+        let has = |markers: &Markers| {
             let mut all = markers.all.iter();
-            all.any(|marker| marker.provider == PROVIDER && marker.name == NAME)
+            all.any(|marker| spec.matches_marker(&marker.provider, &marker.name))
         };
         let has_texts = file.section(NOTES).is_some() && file.markers().is_ok_and(has);
         has_texts && !is_asked(object.path())

@@ -23,3 +23,15 @@ pub mod writer;
 pub use memory::Memory;
 pub use reader::{Packet, Reader};
 pub use writer::Writer;
+
+/// Numbers without an order, the same each time (xorshift64: G. Marsaglia, "Xorshift RNGs").
+#[cfg(test)]
+fn noise() -> impl FnMut() -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}

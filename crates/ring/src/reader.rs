@@ -391,13 +391,7 @@ mod tests {
     #[test]
     fn noise_in_session_memory_neither_crashes_nor_hangs_the_reader() {
         let g = geometry();
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = crate::noise();
         for round in 0..2000 {
             let m = memory(&g);
             for (i, index) in [3u32, 4, 5, 6].into_iter().enumerate() {

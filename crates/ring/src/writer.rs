@@ -74,7 +74,9 @@ impl Writer {
             areas: 0,
             kept: 0,
         };
+        // Each once: the program may change them meanwhile.
         let packets = memory.load(header::PACKETS_OFFSET);
+        let base = memory.load(header::BASE);
         let len = memory.len() as u64;
         let bytes = u64::from(geometry.packets) * u64::from(geometry.packet_size);
         // Each CPU takes more than a byte, so a number of them that fits is small enough to
@@ -85,16 +87,16 @@ impl Writer {
             && (1..=layout::MAX_PACKETS as u32).contains(&geometry.packets)
             && (1..len).contains(&u64::from(geometry.cpus))
             && geometry.journal_offset() as u64 <= packets
-            && memory.load(header::BASE).checked_add(len).is_some()
+            && base.checked_add(len).is_some()
             && packets.is_multiple_of(layout::MIN_PACKET_SIZE as u64)
             && packets.checked_add(bytes).is_some_and(|end| end <= len);
         if !fits {
             return Err(WriteError::Damaged);
         }
         Ok(Writer {
-            base: memory.load(header::BASE),
             memory,
             geometry,
+            base,
             packets,
         })
     }
@@ -533,13 +535,7 @@ mod tests {
     #[test]
     fn noise_in_session_memory_neither_crashes_nor_misleads_a_writer() {
         let g = geometry();
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = crate::noise();
         let (mut refused, mut damaged) = (0, 0);
         for round in 0..2000 {
             let (fd, memory) = session(&g);

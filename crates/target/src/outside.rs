@@ -13,15 +13,8 @@ use std::collections::BTreeMap;
 /// The sessions of all processes that we may look at, each with the oldest of the processes
 /// that share it.
 pub fn sessions() -> Vec<(Process, FoundSession)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
-    for pid in pids.filter(|pid| *pid != std::process::id()) {
-        let Ok(process) = Process::open(pid) else {
-            continue;
-        };
+    for process in Process::others() {
         // One that has just ended, or that is not ours.
         for session in recover::find(&process).unwrap_or_default() {
             let older = found

@@ -62,6 +62,16 @@ impl Process {
         Ok(process)
     }
 
+    /// All processes that there are, but for the calling one.
+    pub fn others() -> impl Iterator<Item = Process> {
+        fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|pid| *pid != std::process::id())
+            .filter_map(|pid| Process::open(pid).ok())
+    }
+
     /// The process number.
     #[must_use]
     pub fn pid(&self) -> u32 {

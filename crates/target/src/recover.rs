@@ -440,13 +440,8 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
 /// The processes, other than `except`, that have the session memory with this
 /// inode mapped: forked children of a target.
 pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| *pid != except && *pid != std::process::id())
-        .filter_map(|pid| Process::open(pid).ok())
+    Process::others()
+        .filter(|p| p.pid() != except)
         .filter(|p| {
             p.maps()
                 .is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))

@@ -89,7 +89,7 @@ pub(super) fn hot(
                         more.push((mark(a)?, Patch::Short(index)));
                     }
                     None => {
-                        more.push((load_long(a, *value)?, Patch::Long(index)));
+                        more.push(word::load(a, R::RAX, *value, index)?);
                         a.add_instruction(store(to, R::RAX)?)?;
                     }
                 }
@@ -139,13 +139,6 @@ pub(super) fn hot(
         locked: None,
         more,
     })
-}
-
-/// Loads a constant of 64 bits into rax. Returns the label behind it.
-pub(super) fn load_long(a: &mut CodeAssembler, value: u64) -> Result<CodeLabel, IcedError> {
-    let load = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value)?;
-    a.add_instruction(load)?;
-    mark(a)
 }
 
 /// What detours share: where they go on when their packet is full, and after an
@@ -247,7 +240,7 @@ pub(super) fn locked(
             more.push((mark(a)?, Patch::Short(field)));
             return Ok(());
         }
-        more.push((load_long(a, value)?, Patch::Long(field)));
+        more.push(word::load(a, Register::RAX, value, field)?);
         a.push(rax)
     };
     let called = frame.record_locked(

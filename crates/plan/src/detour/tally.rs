@@ -474,12 +474,9 @@ pub(super) fn load(
     })
 }
 
-/// Loads a constant. It is part of the form.
+/// Loads a constant. It is part of the form, so nothing is patched.
 fn load_constant(a: &mut CodeAssembler, to: Register, value: u64) -> Result<(), IcedError> {
-    a.add_instruction(match word::short(value) {
-        Some(short) => Instruction::with2(Code::Mov_rm64_imm32, to, short)?,
-        None => Instruction::with2(Code::Mov_r64_imm64, to, value)?,
-    })
+    word::load(a, to, value, 0).map(drop)
 }
 
 /// Turns over bits: all, the highest, all but that, or none.

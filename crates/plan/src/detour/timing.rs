@@ -55,7 +55,7 @@
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};
 use super::tally::{self, Patch};
-use super::{Frames, Runtime, Word, record, word};
+use super::{Frames, Runtime, Word, word};
 use crate::condition::Width;
 use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
@@ -132,14 +132,7 @@ fn keep(
     match word {
         Word::Register(Register::RSP) => registers.stack_pointer(a, Register::RAX, 0)?,
         Word::Register(register) => tally::load(a, registers, Register::RAX, register, WHOLE)?,
-        Word::Constant(value) => match word::short(value) {
-            Some(short) => {
-                let mov = Instruction::with2(Code::Mov_rm64_imm32, Register::RAX, short)?;
-                a.add_instruction(mov)?;
-                more.push((mark(a)?, Patch::Short(index)));
-            }
-            None => more.push((record::load_long(a, value)?, Patch::Long(index))),
-        },
+        Word::Constant(value) => more.push(word::load(a, Register::RAX, value, index)?),
     }
     let low = (frame::KEPT + index * frame::WORD) as i64;
     let (low, high) = (at(registers.place, low), at(registers.place, low + 8));

@@ -12,7 +12,10 @@
 //! Detours of one form have constants of the same length in the same places, and what the
 //! constants are is patched. Code that such detours share reads them from there.
 
-use iced_x86::Register;
+use super::assemble::mark;
+use super::tally::Patch;
+use iced_x86::code_asm::{CodeAssembler, CodeLabel};
+use iced_x86::{Code, IcedError, Instruction, Register};
 
 /// What a field of a record is, or what a call keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,4 +59,25 @@ impl From<Register> for Word {
 /// A constant as the 32 bits that are extended to it, if it is such a one.
 pub(super) fn short(value: u64) -> Option<i32> {
     i32::try_from(value as i64).ok()
+}
+
+/// Loads the constant that field `index` is. Returns the label behind it, and how it is patched.
+pub(super) fn load(
+    a: &mut CodeAssembler,
+    to: Register,
+    value: u64,
+    index: usize,
+) -> Result<(CodeLabel, Patch), IcedError> {
+    let (load, patch) = match short(value) {
+        Some(short) => (
+            Instruction::with2(Code::Mov_rm64_imm32, to, short)?,
+            Patch::Short(index),
+        ),
+        None => (
+            Instruction::with2(Code::Mov_r64_imm64, to, value)?,
+            Patch::Long(index),
+        ),
+    };
+    a.add_instruction(load)?;
+    Ok((mark(a)?, patch))
 }

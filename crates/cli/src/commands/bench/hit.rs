@@ -9,8 +9,8 @@ use crate::fields::{Purpose, Reader};
 use crate::machine;
 use anyhow::Context;
 use capriole_bench::{
-    Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT, TargetInfo, chart,
-    default_rows, peer_rows, run_hit, table,
+    BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
+    TargetInfo, chart, default_rows, peer_rows, run_hit, table,
 };
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
@@ -306,7 +306,7 @@ const SIX: &str = "$arg1 $arg2 $arg3 $arg4 $arg5 $arg6";
 /// Keys that the tables have room for.
 pub const KEYS: u32 = 1024;
 /// Fewest rounds.
-pub const ROUNDS: u32 = 7;
+const ROUNDS: u32 = 7;
 
 /// All rows: the call and the floors, ours, the kernel's, and those of other tools. The first
 /// three with threads as well, if there are to be any; but not `floor.count`, which counts
@@ -385,6 +385,36 @@ fn threads(arguments: &Arguments) -> anyhow::Result<usize> {
     Ok(threads)
 }
 
+/// How it is measured; `few` is what is said if the rounds are too few.
+pub(super) fn options(arguments: &Arguments, few: &'static str) -> anyhow::Result<HitOptions> {
+    let rounds = arguments.rounds.unwrap_or(9);
+    anyhow::ensure!(rounds >= ROUNDS, Usage(few));
+    Ok(HitOptions {
+        rounds: rounds as usize,
+        round_time: Duration::from_millis(arguments.round_ms.unwrap_or(25)),
+        cpu: arguments.cpu,
+        ..HitOptions::default()
+    })
+}
+
+/// Measures so many rows, and shows how far it is: gives `run` the command of the measured
+/// program, and what is to be told of each round.
+pub(super) fn measured<R>(
+    options: &HitOptions,
+    rows: usize,
+    run: impl FnOnce(Command, &mut dyn FnMut(Progress<'_>)) -> Result<R, BenchError>,
+) -> anyhow::Result<R> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("bench-target").arg("--");
+    let bar = super::progress(options.rounds as u64 * rows as u64)?;
+    let results = run(command, &mut |progress| {
+        bar.set_message(progress.row.to_owned());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    Ok(results?)
+}
+
 /// Measures.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let mut rows = all_rows(threads(arguments)?);
@@ -395,26 +425,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
         );
     }
     rows.retain(|row| wanted(row.name(), &arguments.rows));
-    let rounds = arguments.rounds.unwrap_or(9);
-    anyhow::ensure!(
-        rounds >= ROUNDS,
-        Usage("`bench hit` wants at least 7 rounds")
-    );
-    let options = HitOptions {
-        rounds: rounds as usize,
-        round_time: Duration::from_millis(arguments.round_ms.unwrap_or(25)),
-        cpu: arguments.cpu,
-        ..HitOptions::default()
-    };
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("bench-target").arg("--");
-    let bar = super::progress(u64::from(rounds) * rows.len() as u64)?;
-    let results = run_hit(command, rows, &options, |progress: Progress<'_>| {
-        bar.set_message(progress.row.to_owned());
-        bar.inc(1);
-    });
-    bar.finish_and_clear();
-    let results = results?;
+    let options = options(arguments, "`bench hit` wants at least 7 rounds")?;
+    let results = measured(&options, rows.len(), |command, progress| {
+        run_hit(command, rows, &options, progress)
+    })?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart(&results))
             .with_context(|| format!("cannot write {}", path.display()))?;

@@ -4,15 +4,12 @@
 mod probes;
 
 use super::{Arguments, Outcome, hit};
-use crate::exit::Usage;
 use capriole_bench::marker::sizes::{Size, sizes};
-use capriole_bench::{HitOptions, MarkerRow, Progress, Subject, marker_rows, run_marker};
+use capriole_bench::{MarkerRow, Subject, marker_rows, run_marker};
 use probes::{Kernel, Kind, Ours};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::process::Command;
-use std::time::Duration;
 
 /// All rows that are timed: the loops with markers that are off, those that are on, the kernel's,
 /// and those of LTTng and of a real program.
@@ -125,26 +122,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
         );
     }
     let rows = chosen(rows, &arguments.rows);
-    let rounds = arguments.rounds.unwrap_or(9);
-    anyhow::ensure!(
-        rounds >= hit::ROUNDS,
-        Usage("`bench marker` wants at least 7 rounds")
-    );
-    let options = HitOptions {
-        rounds: rounds as usize,
-        round_time: Duration::from_millis(arguments.round_ms.unwrap_or(25)),
-        cpu: arguments.cpu,
-        ..HitOptions::default()
-    };
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("bench-target").arg("--");
-    let bar = super::progress(u64::from(rounds) * rows.len() as u64)?;
-    let results = run_marker(command, rows, &options, |progress: Progress<'_>| {
-        bar.set_message(progress.row.to_owned());
-        bar.inc(1);
-    });
-    bar.finish_and_clear();
-    let results = results?;
+    let options = hit::options(arguments, "`bench marker` wants at least 7 rounds")?;
+    let results = hit::measured(&options, rows.len(), |command, progress| {
+        run_marker(command, rows, &options, progress)
+    })?;
     let mut text = results.table();
     let mut rows = results.json();
     if arguments.rows.is_empty() || arguments.rows.iter().any(|name| name == "size") {
