@@ -145,7 +145,7 @@ impl Planned {
     pub fn attach(
         mut self,
         process: &Process,
-        geometry: impl Fn(u32) -> Geometry,
+        geometry: impl Fn(u32) -> Geometry + Send,
     ) -> anyhow::Result<Probed> {
         // Planning has used all processors, at the usual priority.
         machine::hurry();

@@ -38,7 +38,7 @@ capriole_add_cs:
 	.quad	.Ladd_commit - .Ladd_start
 	.quad	.Lnot_stored
 
-	/* struct timespec */
+	/* struct timespec; its second half is also an empty set of signals */
 	.balign	8
 capriole_patience:
 	.quad	3, 0
@@ -219,7 +219,11 @@ capriole_restorer:
  * gives another result. rbx: first row, rbp: behind the last, r12: number of the call,
  * r14, r15, r8: arguments 2, 3 and 4, r13: where to note the row it came to.
  * Then it waits to be fetched; if nobody comes within seconds, the tracer is dead, and
- * the stack leads home. */
+ * the stack leads home.
+ *
+ * It waits for no signal at all: a sleep whose interruption leaves nothing behind in the
+ * thread. nanosleep, poll and futex note in its `restart_block` how they are to be gone on
+ * with, over what a call of the program's own, which we have interrupted, has noted there. */
 	.balign	16
 capriole_batch:
 	cmp	%rbp, %rbx
@@ -237,9 +241,11 @@ capriole_batch:
 	jmp	capriole_batch
 .Lbatch_done:
 	mov	%rbx, (%r13)
-	lea	capriole_patience(%rip), %rdi
+	lea	capriole_patience(%rip), %rdx
+	lea	8(%rdx), %rdi			/* no signal: eight zero bytes */
 	xor	%esi, %esi
-	mov	$35, %eax			/* nanosleep */
+	mov	$8, %r10d
+	mov	$128, %eax			/* rt_sigtimedwait */
 	syscall
 capriole_batch_home:
 	ret

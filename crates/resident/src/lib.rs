@@ -187,7 +187,9 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 mod tests {
     use super::*;
     use capriole_ring::layout::{self, control, directory, frame, header, record, stream};
-    use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
+    use iced_x86::{
+        Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    };
 
     /// The C header and the Rust layout are written twice; they must agree.
     #[test]
@@ -322,6 +324,31 @@ mod tests {
         // code that only the tracer leads to; and to read a field getpid and
         // process_vm_readv (for call stacks, a second time), prctl and gettid.
         assert_eq!(syscalls, 14);
+    }
+
+    /// Its sleep must not be one that the kernel goes on with by `restart_syscall`: the program
+    /// may have one of those waiting.
+    #[test]
+    fn a_batch_waits_with_a_call_that_leaves_nothing_behind() {
+        let entries = entries(0);
+        let mut decoder = Decoder::new(64, BLOB, DecoderOptions::NONE);
+        decoder
+            .set_position(entries.batch as usize)
+            .expect("inside");
+        decoder.set_ip(entries.batch);
+        let mut numbers = Vec::new();
+        let mut number = None;
+        for instruction in decoder.iter().take_while(|i| i.ip() < entries.batch_home) {
+            match instruction.mnemonic() {
+                Mnemonic::Mov if instruction.op0_register().full_register() == Register::RAX => {
+                    number = instruction.try_immediate(1).ok();
+                }
+                Mnemonic::Syscall => numbers.push(number.take()),
+                _ => {}
+            }
+        }
+        // What the tracer asks for, and rt_sigtimedwait.
+        assert_eq!(numbers, [None, Some(128)]);
     }
 
     #[test]

@@ -34,7 +34,8 @@ use crate::recover;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
 use crate::survey::Survey;
-use crate::threads::Stopped;
+use crate::threads::{self, Stopped};
+use crate::tracer;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
@@ -274,6 +275,12 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
+    // What handles breakpoints belongs to a process, not to its memory.
+    if !threads::sharing_memory(process.pid() as i32).is_empty() {
+        return Err(
+            "another process has the same memory (CLONE_VM), and a breakpoint would kill it",
+        );
+    }
     // A thread that is just being made blocks every signal for a moment, and so does
     // one on its way back from a dead tracer's call. Look again before saying no.
     let blocks = |tid: &u32| {
@@ -303,10 +310,12 @@ pub fn attach(
     process: &Process,
     probes: Vec<Probe>,
     guards: &Guards,
-    geometry: impl Fn(u32) -> Geometry,
+    geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
     process.preflight()?;
-    attach_living(process, probes, guards, geometry).map_err(|error| match process.is_over() {
+    tracer::check_filters(process)?;
+    let attached = tracer::apart(|| attach_living(process, probes, guards, geometry));
+    attached.map_err(|error| match process.is_over() {
         // Whatever failed then failed for that reason.
         true => TargetError::Vanished {
             pid: process.pid() as i32,
@@ -441,7 +450,7 @@ fn prepare_and_write(
         let agent = Agent::hire(process, &remote)?;
         if !stubs.rows.is_empty() {
             let batch = Batch {
-                code: code.entries().batch,
+                code: code.entries().batch..code.entries().batch_home + 1,
                 table: code.table_room(),
             };
             let batch = Some(batch).filter(|_| !filtered);

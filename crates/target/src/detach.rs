@@ -30,7 +30,8 @@ use crate::returns::Region;
 use crate::session::{Agent, Arena};
 use crate::stacks;
 use crate::steps::step;
-use crate::threads::Stopped;
+use crate::threads::{self, Stopped};
+use crate::tracer;
 use capriole_ring::layout::{State, header};
 use std::ops::Range;
 use std::time::Duration;
@@ -142,6 +143,11 @@ fn session_at(process: &Process, base: u64) -> Result<Option<u64>, TargetError> 
 /// [`TargetError::Vanished`] and its like if the process ended; otherwise as many
 /// sites as possible are restored and the rest can be tried again.
 pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
+    tracer::check_filters(process)?;
+    tracer::apart(|| detach_living(process, installed))
+}
+
+fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
     let pid = process.pid() as i32;
     let mut report = Detached::default();
     let Some(inode) = session_at(process, installed.base)? else {
@@ -168,7 +174,13 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
                 set_state(&remote, pid, installed.base, State::Restored)?;
             }
         }
-        let quiet = leave(&mut stopped, &remote, installed)?
+        let left = match leave(&mut stopped, &remote, installed) {
+            // Let go for a moment, it has come to where it cannot stop; the others must not
+            // wait for it standing still.
+            Err(TargetError::Unstoppable { .. }) => false,
+            left => left?,
+        };
+        let quiet = left
             && unreferenced(&stopped, &remote, process, installed)?
             && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
         report.standstill += stopped.elapsed();
@@ -183,7 +195,11 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
                 if !is_ours()? {
                     return Ok(report);
                 }
-                let quiet = leave(&mut stopped, &remote, installed)?
+                let left = match leave(&mut stopped, &remote, installed) {
+                    Err(TargetError::Unstoppable { .. }) => false,
+                    left => left?,
+                };
+                let quiet = left
                     && unreferenced(&stopped, &remote, process, installed)?
                     && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
                 report.standstill += stopped.elapsed();
@@ -355,8 +371,8 @@ fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
 }
 
 /// Whether a SIGTRAP waits for a thread that does not block it.
-pub(crate) fn sigtrap_pending(pid: i32, tid: i32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else {
+pub(crate) fn sigtrap_pending(tid: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
         return false;
     };
     let has = |field: &str| {
@@ -374,7 +390,6 @@ fn leave(
     installed: &Installed,
 ) -> Result<bool, TargetError> {
     let _ = remote;
-    let pid = stopped.pid;
     let in_arena = |rip: u64| installed.holds(rip);
     let mut index = 0;
     let mut moments = 0;
@@ -385,7 +400,7 @@ fn leave(
             // to the detour, as always: nothing that we do here in several steps, and
             // would leave half done if we were killed. The handler stays until then.
             let about_to = thread.signal == libc::SIGTRAP;
-            if about_to || sigtrap_pending(pid, thread.tid) {
+            if about_to || sigtrap_pending(thread.tid) {
                 if moments >= MOMENTS {
                     return Ok(false);
                 }
@@ -480,14 +495,7 @@ fn restore_actions(
     let base = installed.base;
     let agent =
         Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
-    for action in &installed.actions {
-        let current = agent.signal_action(remote, base, action.signal, None)?;
-        // The program may have installed a handler of its own meanwhile: that stays.
-        if current[0] == action.handler {
-            agent.signal_action(remote, base, action.signal, Some(action.old))?;
-            step("signal handler removed");
-        }
-    }
+    restore_actions_of(&agent, remote, installed)?;
     if owns(process, remote, base) {
         for word in [header::TRAP_INSTALLED, header::FAULTS_INSTALLED] {
             let address = base + word as u64;
@@ -503,6 +511,38 @@ fn restore_actions(
         }
     }
     agent.dismiss();
+    // Who has the same memory may have got the actions by fork, and has them to itself.
+    for pid in threads::sharing_memory(process.pid() as i32) {
+        let Ok(other) = Process::open(pid as u32) else {
+            continue; // it has ended
+        };
+        let restored = Agent::hire(&other, remote).and_then(|agent| {
+            restore_actions_of(&agent, remote, installed)?;
+            agent.dismiss();
+            Ok(())
+        });
+        match restored {
+            Err(_) if other.is_over() => {}
+            restored => restored?,
+        }
+    }
+    Ok(())
+}
+
+fn restore_actions_of(
+    agent: &Agent,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let base = installed.base;
+    for action in &installed.actions {
+        let current = agent.signal_action(remote, base, action.signal, None)?;
+        // The program may have installed a handler of its own meanwhile: that stays.
+        if current[0] == action.handler {
+            agent.signal_action(remote, base, action.signal, Some(action.old))?;
+            step("signal handler removed");
+        }
+    }
     Ok(())
 }
 

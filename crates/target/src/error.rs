@@ -56,6 +56,14 @@ pub enum TargetError {
         /// The other capriole.
         owner: i32,
     },
+    /// Its filter could kill it, and we may not suspend that.
+    #[error(
+        "process {pid} has a seccomp filter, which could kill it when a call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) can keep it from that: try again with sudo"
+    )]
+    Filtered {
+        /// The process.
+        pid: i32,
+    },
     /// A thread does not come to a stop.
     #[error(
         "thread {tid} of process {pid} does not stop (state {state}): it sleeps uninterruptibly in the kernel, as a parent in vfork or a reader of a dead disk does; try again when that is over"
@@ -67,6 +75,14 @@ pub enum TargetError {
         tid: i32,
         /// Its state letter in /proc.
         state: char,
+    },
+    /// A thread that made calls for us was not fetched in time.
+    #[error(
+        "thread {tid} has gone on by itself, as this process was kept from running for seconds; try again"
+    )]
+    WentHome {
+        /// The thread.
+        tid: i32,
     },
     /// A ptrace request failed.
     #[error("cannot {what} thread {tid}: {errno}")]

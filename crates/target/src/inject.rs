@@ -27,6 +27,7 @@ use crate::ptrace::{self, Event, Registers};
 use crate::steps::step;
 use crate::threads::Stopped;
 use rustix::io::Errno;
+use std::ops::Range;
 
 /// Where the signal frame is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,26 @@ const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 const XSAVE_SW_BYTES: usize = 464;
 const XSAVE_BV: usize = 512;
 const LEGACY_AND_HEADER: usize = 576;
+
+/// The system calls that a thread of the program may be led to make, each with what it is
+/// for. None of them sleeps in a way that the kernel goes on with by `restart_syscall`: such
+/// a call notes how in the thread's `restart_block`, over what a sleep of the program's own,
+/// interrupted by our stop, has noted there. The program would then wake from *our* sleep.
+pub const PERMITTED: [i64; 6] = [
+    libc::SYS_mmap,         // session memory, code, open calls
+    libc::SYS_munmap,       // the same at the end
+    libc::SYS_madvise,      // of open calls
+    libc::SYS_memfd_create, // session memory, stubs
+    libc::SYS_close,        // their descriptors
+    libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
+];
+/// With what a batch of calls waits to be fetched: it returns EINTR when it is interrupted.
+pub const PATIENCE: i64 = libc::SYS_rt_sigtimedwait;
+
+/// Whether a thread may be led to make this system call.
+pub fn is_permitted(number: i64) -> bool {
+    PERMITTED.contains(&number)
+}
 
 /// What the flags of `uc_stack` are in our frames and in no others.
 const OUR_STACK_FLAGS: u32 = 0x7fff_ffff;
@@ -267,11 +288,18 @@ impl<'a> Injector<'a> {
     ///
     /// # Errors
     /// The thread vanished under our hands, or ptrace failed.
+    ///
+    /// # Panics
+    /// It is none of the [`PERMITTED`] calls.
     pub fn call(
         &mut self,
         number: i64,
         arguments: [u64; 6],
     ) -> Result<Result<u64, Errno>, TargetError> {
+        assert!(
+            is_permitted(number),
+            "system call {number} is not permitted"
+        );
         let tid = self.tid;
         let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
         let mut r = self.original;
@@ -308,14 +336,15 @@ impl<'a> Injector<'a> {
         })
     }
 
-    /// Leads the thread to `code` with these registers, until `is_done`. The code must
-    /// wait there to be fetched, and find its way home by a `ret` if nobody does.
+    /// Leads the thread to the start of `code` with these registers (r12: the number of the
+    /// call that is made there), until `is_done`. The code must wait there to be fetched,
+    /// and find its way home by a `ret` if nobody does.
     ///
     /// # Errors
     /// The thread vanished or ran into a fault, or ptrace failed.
     pub fn run(
         &mut self,
-        code: u64,
+        code: Range<u64>,
         set: impl FnOnce(&mut Registers),
         is_done: impl Fn() -> bool,
     ) -> Result<(), TargetError> {
@@ -325,7 +354,12 @@ impl<'a> Injector<'a> {
         let mut r = self.original;
         set(&mut r);
         r.orig_rax = u64::MAX;
-        r.rip = code;
+        r.rip = code.start;
+        assert!(
+            is_permitted(r.r12 as i64),
+            "system call {} is not permitted",
+            r.r12
+        );
         r.rsp = self.home;
         ptrace::set_registers(tid, &r).map_err(fail("set the registers of"))?;
         step("registers set for many calls");
@@ -352,7 +386,24 @@ impl<'a> Injector<'a> {
             waited += 1;
         }
         ptrace::interrupt(tid).map_err(fail("interrupt"))?;
-        self.until(Event::Interrupted, false)?;
+        loop {
+            match ptrace::wait(tid, true).map_err(fail("wait for"))? {
+                Some(Event::Interrupted | Event::GroupStop) => break,
+                // With its signals blocked it comes to none: it has gone home.
+                Some(Event::Signal(signal)) => ptrace::cont(tid, signal).map_err(fail("resume"))?,
+                Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
+                Some(_) => ptrace::cont(tid, 0).map_err(fail("resume"))?,
+            }
+        }
+        let here = ptrace::registers(tid)
+            .map_err(fail("read the registers of"))?
+            .rip;
+        if !code.contains(&here) {
+            // We were kept from coming for longer than it waits. The frame has given it its
+            // registers and its signals back, and what it did since must not be undone.
+            self.hijacked = false;
+            return Err(TargetError::WentHome { tid });
+        }
         step("many calls made");
         Ok(())
     }

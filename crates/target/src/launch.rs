@@ -13,9 +13,11 @@ use crate::error::TargetError;
 use crate::memory::RemoteMemory;
 use crate::process::Process;
 use crate::ptrace::{self, Event};
+use crate::steps::step;
 use crate::threads::Hold;
 use object::{Object, ObjectSymbol};
 use std::ffi::OsString;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -49,12 +51,19 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
 
     let mut command = Command::new(program);
     command.args(arguments);
+    let go_end = go_write.as_raw_fd();
     let before_exec = move || {
+        // The child has a copy of our end of the pipe. If that stayed open, it would wait
+        // for ever if we are killed now: nobody else ends the pipe.
+        // SAFETY: nothing in the child, which executes the program next, uses that copy.
+        unsafe { rustix::io::close(go_end) };
         let pid = std::process::id().to_le_bytes();
         rustix::io::write(&pid_write, &pid)?;
         let mut go = [0];
-        rustix::io::read(&go_read, &mut go)?;
-        Ok(())
+        match rustix::io::read(&go_read, &mut go)? {
+            0 => Err(std::io::ErrorKind::BrokenPipe.into()),
+            _ => Ok(()),
+        }
     };
     // SAFETY: between fork and exec the closure makes only system calls.
     unsafe { command.pre_exec(before_exec) };
@@ -64,6 +73,7 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     let mut pid = [0; 4];
     std::io::Read::read_exact(&mut pid_read, &mut pid).map_err(io)?;
     let pid = i32::from_le_bytes(pid);
+    step("child made");
     let traced = follow_to_start(pid, go_write);
     let spawned = spawner
         .join()

@@ -3,7 +3,7 @@
 //!
 //! - [`process`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
 //!   [`resolve`]: looking, without touching
-//! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
+//! - [`threads`], [`tracer`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
 //!   [`detach`], [`recover`]: probes in and out
@@ -41,6 +41,7 @@ pub mod stubs;
 pub mod survey;
 pub mod symbols;
 pub mod threads;
+pub mod tracer;
 pub mod unwinders;
 
 pub use error::TargetError;

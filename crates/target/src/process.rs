@@ -170,13 +170,14 @@ impl Process {
         self.read_status("status")
     }
 
-    /// The status of one thread of the process.
+    /// The status of one thread of the process, or of another with the same memory.
     ///
     /// # Errors
     ///
     /// [`ProcessError::NoSuchProcess`] if the thread or process has ended.
     pub fn thread_status(&self, tid: u32) -> Result<Status, ProcessError> {
         self.read_status(&format!("task/{tid}/status"))
+            .or_else(|_| self.read_status(&format!("../{tid}/status")))
     }
 
     /// The name of one thread (up to 15 bytes, not necessarily UTF-8 in the

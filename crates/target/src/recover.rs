@@ -10,6 +10,7 @@ use crate::process::Process;
 use crate::returns::Region;
 use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
 use crate::threads::Stopped;
+use crate::tracer;
 use crate::{gadgets, inject};
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, State, header, journal};
@@ -414,6 +415,11 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
 /// [`TargetError::NothingAttached`] if there are none.
 pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
     process.preflight()?;
+    tracer::check_filters(process)?;
+    tracer::apart(|| detach_living(process))
+}
+
+fn detach_living(process: &Process) -> Result<Detached, TargetError> {
     wait_for_orphans(process)?;
     let sessions = find(process)?;
     if sessions.is_empty() {

@@ -13,7 +13,7 @@ use crate::threads::Stopped;
 use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, MAX_ARENAS, SCRATCH, SCRATCH_SIZE, header};
 use capriole_ring::memory::Identity;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -54,10 +54,10 @@ impl Arena {
 }
 
 /// The resident's code for many system calls, and room for their arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Address of the code.
-    pub code: u64,
+    /// The code, up to where it waits.
+    pub code: Range<u64>,
     /// Address of the room, 32 bytes for each call. The target can read it.
     pub table: u64,
 }
@@ -109,7 +109,8 @@ impl Agent {
         let pid = stopped.pid;
         let maps = process.maps()?;
         let gadgets = gadgets::search(&maps, memory).ok_or(TargetError::NoSyscall { pid })?;
-        let usable = |t: &crate::threads::StoppedThread| t.signal == 0;
+        // Of this process: one with the same memory may have other descriptors and handlers.
+        let usable = |t: &crate::threads::StoppedThread| t.signal == 0 && t.pid == pid;
         let on_stack = |t: &crate::threads::StoppedThread| {
             usable(t) && stack_of(&maps, t.registers.rsp, t.registers.fs_base).is_some()
         };
@@ -139,8 +140,10 @@ impl Agent {
             let len = tids.len().max(1);
             tids.rotate_left(attempt % len);
             for tid in tids {
-                let Some(stopped) = Stopped::one(pid, tid)? else {
-                    continue;
+                let stopped = match Stopped::one(pid, tid) {
+                    Ok(Some(stopped)) => stopped,
+                    Ok(None) | Err(TargetError::Unstoppable { .. }) => continue,
+                    Err(error) => return Err(error),
                 };
                 match Agent::choose(process, stopped, memory) {
                     Err(TargetError::NoThread { .. }) => {}
@@ -559,7 +562,7 @@ impl Agent {
             session.memory.store(header::BATCH, 0);
             let end = address + rows.len() as u64 * size;
             i.run(
-                batch.code,
+                batch.code.clone(),
                 |r| {
                     r.rbx = address + next as u64 * size;
                     r.rbp = end;
@@ -668,12 +671,35 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
     };
-    by_pidfd().or_else(|_| {
-        let path = format!("/proc/{pid}/fd/{fd}");
-        rustix::fs::open(
-            path,
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-    })
+    let file = match by_pidfd() {
+        // A kernel before 5.6. What opens there is looked at before anything is done to it.
+        Err(Errno::NOSYS) => {
+            let path = format!("/proc/{pid}/fd/{fd}");
+            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+            let flags = flags | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+            rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        }
+        file => file,
+    }?;
+    check_fresh(&file)?;
+    Ok(file)
+}
+
+/// Whether a descriptor is one of a memfd that nobody has used yet: the program can put
+/// another in its place between the call that makes it and ours, a file that it may not
+/// write to and we may.
+fn check_fresh(file: &OwnedFd) -> rustix::io::Result<()> {
+    let stat = rustix::fs::fstat(file)?;
+    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
+    // Only memfds (and files of hugetlbfs and tmpfs, which nobody can seal) know of seals;
+    // only one that was made to be sealed has none.
+    let unsealed = rustix::fs::fcntl_get_seals(file)?.is_empty();
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let name = path.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    let names = [MEMFD_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
+    let is_named = names.iter().any(|n| name.as_os_str() == n.as_str());
+    match is_file && unsealed && is_named && stat.st_size == 0 && stat.st_nlink == 0 {
+        true => Ok(()),
+        false => Err(Errno::BADF),
+    }
 }

@@ -3,14 +3,20 @@
 use crate::error::TargetError;
 use crate::ptrace::{self, Event, Registers};
 use crate::steps::step;
+use crate::tracer;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a thread may take to stop. A thread in uninterruptible sleep (a
-/// parent in vfork, a dead network disk) stops only when that is over.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How long threads may take to stop. One in uninterruptible sleep (a parent in vfork, a
+/// dead network disk) or in a long system call stops only when that is over.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the others may stand still for one that does not stop; then they go on, and
+/// are asked again when it has stopped.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Between two looks at one that does not stop.
+const LOOK: Duration = Duration::from_micros(500);
 /// How long a thread that was let run may take to be given a processor.
 const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
 /// How long a stop is waited for without sleeping.
@@ -23,6 +29,8 @@ const BURY_LIMIT: Duration = Duration::from_secs(1);
 pub struct StoppedThread {
     /// Thread id.
     pub tid: i32,
+    /// Its process: another one may share the memory.
+    pub pid: i32,
     /// The signal that was about to be delivered, to be delivered on resumption;
     /// 0: none.
     pub signal: i32,
@@ -44,6 +52,11 @@ pub struct Stopped {
 thread_local! {
     /// Threads that somebody on this (tracing) thread holds still; see [`Hold`].
     static HELD: RefCell<BTreeSet<i32>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Whether this thread holds any.
+pub(crate) fn holds_any() -> bool {
+    HELD.with_borrow(|held| !held.is_empty())
 }
 
 fn is_held(tid: i32) -> bool {
@@ -139,25 +152,50 @@ fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
     Ok(ids.collect())
 }
 
-/// How often a thread has been given a processor, if the kernel counts that.
-fn times_scheduled(pid: i32, tid: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    text.split_whitespace().nth(2)?.parse().ok()
+/// What the scheduler counts for a thread, if it does: nanoseconds on a processor, and how
+/// often it was given one.
+fn scheduled(tid: i32) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+    let mut words = text.split_whitespace().map(str::parse);
+    Some((words.next()?.ok()?, words.nth(1)?.ok()?))
 }
 
 /// The state letter of a thread; `X` if it is gone.
-fn thread_state(pid: i32, tid: i32) -> char {
-    std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat"))
+pub(crate) fn thread_state(tid: i32) -> char {
+    std::fs::read_to_string(format!("/proc/{tid}/stat"))
         .ok()
         .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())
         .unwrap_or('X')
 }
 
 /// A number in the status of a thread.
-fn status_field(pid: i32, tid: i32, field: &str) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+fn status_field(tid: i32, field: &str) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix(field))?;
     line.trim().parse().ok()
+}
+
+/// Whether a thread's system calls are filtered.
+fn is_filtered(tid: i32) -> bool {
+    status_field(tid, "Seccomp:").is_some_and(|mode| mode != 0)
+}
+
+/// The processes, other than `pid`, whose memory is that of `pid` (CLONE_VM without
+/// CLONE_THREAD), among those that are not in `seen`; which then knows them all.
+///
+/// A vfork child is one as well. Its parent cannot be stopped, so that where all threads of
+/// a process stand still there is none.
+fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
+    let shares = |other: &i32| *other != pid && ptrace::share_memory(pid, *other);
+    new.into_iter().filter(shares).collect()
+}
+
+/// The other processes that have the same memory as `pid`.
+pub(crate) fn sharing_memory(pid: i32) -> Vec<i32> {
+    sharers(pid, &mut BTreeSet::new())
 }
 
 fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
@@ -167,9 +205,9 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
     match ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD) {
         Ok(()) => Ok(true),
         Err(Errno::SRCH) => Ok(false),
-        Err(Errno::PERM) if matches!(thread_state(pid, tid), 'Z' | 'X') => Ok(false),
+        Err(Errno::PERM) if matches!(thread_state(tid), 'Z' | 'X') => Ok(false),
         Err(Errno::PERM) => {
-            let number = |field| status_field(pid, tid, field);
+            let number = |field| status_field(tid, field);
             match number("TracerPid:").unwrap_or(0) {
                 0 => Err(TargetError::NotPermitted { pid }),
                 // It did not stop in time when we asked before, and still has to.
@@ -202,7 +240,7 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     let Some(status) = waitid(who, look)? else {
         return Ok(None);
     };
-    let own_child = || status_field(pid, tid, "PPid:") == Some(std::process::id() as i32);
+    let own_child = || status_field(tid, "PPid:") == Some(std::process::id() as i32);
     if let Some(stop) = status.trapping_signal() {
         // As in the status of wait(2), shifted: the signal, and what else it is.
         if stop & !0x7f == 0 {
@@ -214,13 +252,13 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     ptrace::wait(tid, false)
 }
 
-/// Waits for threads that were killed while they stood still: as long as their
-/// tracer has not seen their end, neither has anybody else.
-fn bury(pid: i32, mut dead: Vec<i32>) {
+/// Waits for threads (process, thread) that were killed while they stood still: as long as
+/// their tracer has not seen their end, neither has anybody else.
+fn bury(mut dead: Vec<(i32, i32)>) {
     // The first thread's end is told when all others are gone.
-    dead.sort_by_key(|tid| *tid == pid);
+    dead.sort_by_key(|(pid, tid)| tid == pid);
     let started = Instant::now();
-    for tid in dead {
+    for (pid, tid) in dead {
         while started.elapsed() < BURY_LIMIT {
             match report(pid, tid) {
                 Ok(None) => std::thread::sleep(Duration::from_micros(100)),
@@ -235,90 +273,248 @@ fn bury(pid: i32, mut dead: Vec<i32>) {
     }
 }
 
-/// Waits for a report of `tid` for at most [`STOP_LIMIT`], spinning at first since
-/// a stop usually takes microseconds.
-fn wait_limited(pid: i32, tid: i32) -> Result<Event, TargetError> {
+/// Waits for a report of `tid`, spinning at first since a stop usually takes microseconds.
+/// `None`: since `asked` there was time enough, and it is one that cannot stop now.
+fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, TargetError> {
     let started = Instant::now();
+    let before = scheduled(tid);
     loop {
         match report(pid, tid) {
-            Ok(Some(event)) => return Ok(event),
+            Ok(Some(event)) => return Ok(Some(event)),
             Ok(None) => {}
-            Err(Errno::CHILD) => return Ok(Event::Gone(0)),
+            Err(Errno::CHILD) => return Ok(Some(Event::Gone(0))),
             Err(errno) => return Err(TargetError::ptrace("wait", tid, errno)),
-        }
-        let waited = started.elapsed();
-        if waited > STOP_LIMIT {
-            let state = thread_state(pid, tid);
-            return Err(TargetError::Unstoppable { pid, tid, state });
         }
         // Not longer than a running thread takes: one that only waits for a processor
         // may be waiting for ours.
+        let waited = started.elapsed();
         if waited < SPIN {
             std::thread::yield_now();
-        } else {
-            // A first thread that has ended before the others reports nothing.
-            if tid == pid && matches!(thread_state(pid, tid), 'Z' | 'X') {
-                return Ok(Event::Gone(0));
-            }
-            std::thread::sleep(Duration::from_micros(20));
+            continue;
         }
+        // A first thread that has ended before the others reports nothing.
+        let state = thread_state(tid);
+        if tid == pid && matches!(state, 'Z' | 'X') {
+            return Ok(Some(Event::Gone(0)));
+        }
+        // One that could run, and has not run for so long, waits for a processor and
+        // stops as soon as it has one. One that has run is deep in the kernel.
+        let ran = || match (before, scheduled(tid)) {
+            (Some((before, _)), Some((now, _))) => Duration::from_nanos(now - before),
+            _ => waited,
+        };
+        let late = asked.elapsed() > PATIENCE && (state == 'D' || ran() > PATIENCE / 2);
+        if late || waited > STOP_LIMIT {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_micros(20));
     }
 }
 
-/// Waits until a seized and interrupted thread stands still, or has `event` to tell.
-/// `None`: it is gone.
-fn settle(pid: i32, tid: i32, event: Option<Event>) -> Result<Option<StoppedThread>, TargetError> {
-    let signal = match () {
-        () if is_held(tid) => 0,
-        () => match event.map_or_else(|| wait_limited(pid, tid), Ok)? {
-            Event::Gone(_) => return Ok(None),
-            Event::Signal(signal) => signal,
-            _ => 0,
-        },
+/// What became of a thread that was asked to stop.
+enum Settled {
+    Still(StoppedThread),
+    Gone,
+    /// It cannot stop now.
+    Busy,
+}
+
+/// Waits until a seized thread, which was interrupted at `asked`, stands still, or has
+/// `event` to tell.
+fn settle(
+    pid: i32,
+    tid: i32,
+    event: Option<Event>,
+    asked: Instant,
+) -> Result<Settled, TargetError> {
+    let mut event = event;
+    let signal = loop {
+        if is_held(tid) {
+            break 0;
+        }
+        let told = match event.take() {
+            Some(event) => Some(event),
+            None => wait_limited(pid, tid, asked)?,
+        };
+        match told {
+            None => return Ok(Settled::Busy),
+            Some(Event::Gone(_)) => {
+                tracer::stop_restart(tid);
+                return Ok(Settled::Gone);
+            }
+            // At the entry or exit of the call it restarts, past its filter. It has to stop
+            // behind it, where the kernel looks at what is to be restarted; and any stop
+            // takes back the request to stop.
+            Some(Event::Syscall) if tracer::is_restarting(tid) => {
+                let _ = ptrace::interrupt(tid);
+                let _ = ptrace::cont(tid, 0); // gone: the wait says so
+            }
+            Some(Event::Signal(signal)) => break signal,
+            Some(_) => break 0,
+        }
     };
+    if tracer::stop_restart(tid) {
+        // Its filter counts again.
+        let _ = ptrace::set_options(tid, libc::PTRACE_O_TRACESYSGOOD);
+    }
     let mut registers = match ptrace::registers(tid) {
         Ok(registers) => registers,
-        Err(Errno::SRCH) => return Ok(None),
+        Err(Errno::SRCH) => return Ok(Settled::Gone),
         Err(errno) => return Err(TargetError::ptrace("read the registers of", tid, errno)),
     };
     if heal_interrupted_call(&mut registers) {
         ptrace::set_registers(tid, &registers)
             .map_err(|errno| TargetError::ptrace("set the registers of", tid, errno))?;
     }
-    Ok(Some(StoppedThread {
+    Ok(Settled::Still(StoppedThread {
         tid,
+        pid,
         signal,
         registers,
     }))
 }
 
+/// Lets threads go on untraced.
+fn let_go(threads: &[StoppedThread]) {
+    let mut dead = Vec::new();
+    for thread in threads.iter().filter(|t| !is_held(t.tid)) {
+        let StoppedThread {
+            tid, pid, signal, ..
+        } = *thread;
+        let registers = ptrace::registers(tid).unwrap_or(thread.registers);
+        if tracer::wants_restart_call(&registers)
+            && is_filtered(tid)
+            && tracer::restart(tid, signal).is_ok()
+        {
+            continue;
+        }
+        if ptrace::detach(tid, signal).is_err() {
+            dead.push((pid, tid));
+        }
+    }
+    tracer::lead_restarts();
+    bury(dead);
+}
+
+/// Waits, with all others running, until threads that could not stop stand still. Those
+/// that would have to wait long for each other are let go.
+fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
+    let mut busy = busy;
+    let mut still: Vec<(StoppedThread, Instant)> = Vec::new();
+    loop {
+        let mut later = Vec::new();
+        for (pid, tid) in busy {
+            let told = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
+            let Some(event) = told else {
+                later.push((pid, tid));
+                continue;
+            };
+            match settle(pid, tid, Some(event), Instant::now())? {
+                Settled::Still(thread) => still.push((thread, Instant::now())),
+                Settled::Gone => {}
+                Settled::Busy => later.push((pid, tid)),
+            }
+        }
+        busy = later;
+        let Some((pid, tid)) = busy.first().copied() else {
+            return Ok(still.into_iter().map(|(thread, _)| thread).collect());
+        };
+        let is_over = Instant::now() > until;
+        let waited = |(_, since): &(StoppedThread, Instant)| is_over || since.elapsed() > PATIENCE;
+        let (long, rest): (Vec<_>, Vec<_>) = still.into_iter().partition(waited);
+        let_go(
+            &long
+                .into_iter()
+                .map(|(thread, _)| thread)
+                .collect::<Vec<_>>(),
+        );
+        still = rest;
+        if is_over {
+            let state = thread_state(tid);
+            return Err(TargetError::Unstoppable { pid, tid, state });
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 impl Stopped {
-    /// Stops every thread of `pid`.
+    /// Stops every thread of `pid`, and of the processes that have the same memory.
     ///
-    /// All are asked first and then waited for; the list is read again until it
-    /// has nothing new, because a thread that still runs may create others.
+    /// Where one cannot stop, the others do not wait for it standing: they go on after
+    /// 20 ms, and all are asked again when that one has stopped.
+    ///
+    /// # Errors
+    /// [`TargetError::Unstoppable`]: one has not stopped for ten seconds.
     pub fn all(pid: i32) -> Result<Stopped, TargetError> {
-        let mut stopped = Stopped {
+        let until = Instant::now() + STOP_LIMIT;
+        // Looked through now, so that there are few new ones when all stand still.
+        let mut seen = BTreeSet::new();
+        let others = sharers(pid, &mut seen);
+        let mut still = Vec::new();
+        loop {
+            let mut stopped = Stopped::of(pid, still);
+            let busy = stopped.stop_all(&others, &mut seen.clone())?;
+            if busy.is_empty() {
+                step("all threads stopped");
+                return match stopped.threads.is_empty() {
+                    true => Err(TargetError::Vanished { pid }),
+                    false => Ok(stopped),
+                };
+            }
+            drop(stopped);
+            still = wait_for_busy(busy, until)?;
+        }
+    }
+
+    fn of(pid: i32, threads: Vec<StoppedThread>) -> Stopped {
+        Stopped {
             pid,
-            threads: Vec::new(),
+            threads,
             since: Instant::now(),
             _awake: ptrace::StayAwake::new(),
-        };
-        let mut known = BTreeSet::new();
+        }
+    }
+
+    /// Asks all threads to stop that do not stand still, and waits for them. Returns those
+    /// (process, thread) that cannot stop now.
+    ///
+    /// All are asked first and then waited for; the list is read again until it has nothing
+    /// new, because a thread that still runs may create others. Other processes that have
+    /// the same memory come last: one of them may be a vfork child, without whose end its
+    /// parent cannot stop.
+    fn stop_all(
+        &mut self,
+        others: &[i32],
+        seen: &mut BTreeSet<i32>,
+    ) -> Result<Vec<(i32, i32)>, TargetError> {
+        let mut processes = vec![self.pid];
+        let mut others = others.to_vec();
+        let mut known: BTreeSet<i32> = self.threads.iter().map(|t| t.tid).collect();
         loop {
-            let ids = thread_ids(pid)?;
-            let fresh: Vec<i32> = ids.difference(&known).copied().collect();
+            let mut fresh = Vec::new();
+            for process in &processes {
+                let ids = match thread_ids(*process) {
+                    Err(_) if *process != self.pid => continue, // it has ended
+                    ids => ids?,
+                };
+                fresh.extend(ids.difference(&known).map(|tid| (*process, *tid)));
+            }
             if fresh.is_empty() {
-                break;
+                others.extend(sharers(self.pid, seen));
+                if others.is_empty() {
+                    return Ok(Vec::new());
+                }
+                processes.append(&mut others);
+                continue;
             }
             let mut asked = Vec::new();
             let mut failure = None;
-            for tid in fresh {
+            for (pid, tid) in fresh {
                 known.insert(tid);
                 match seize(pid, tid) {
                     Ok(true) => {
                         ask(tid);
-                        asked.push(tid);
+                        asked.push((pid, tid));
                     }
                     Ok(false) => {}
                     Err(error) => {
@@ -327,39 +523,47 @@ impl Stopped {
                     }
                 }
             }
-            for tid in asked {
-                match settle(pid, tid, None) {
-                    Ok(Some(thread)) => stopped.threads.push(thread),
-                    Ok(None) => {}
+            let since = Instant::now();
+            let mut busy = Vec::new();
+            for (pid, tid) in asked {
+                match settle(pid, tid, None, since) {
+                    Ok(Settled::Still(thread)) => self.threads.push(thread),
+                    Ok(Settled::Gone) => {}
+                    Ok(Settled::Busy) => busy.push((pid, tid)),
                     Err(error) => failure = failure.or(Some(error)),
                 }
             }
             if let Some(error) = failure {
                 return Err(error);
             }
+            if !busy.is_empty() {
+                return Ok(busy);
+            }
         }
-        step("all threads stopped");
-        if stopped.threads.is_empty() {
-            return Err(TargetError::Vanished { pid });
-        }
-        Ok(stopped)
     }
 
     /// Stops the one thread `tid` of `pid`. `None`: it is gone.
+    ///
+    /// # Errors
+    /// [`TargetError::Unstoppable`]: it cannot stop now. It goes on untraced when our own
+    /// thread ends, see [`tracer::apart`].
     pub fn one(pid: i32, tid: i32) -> Result<Option<Stopped>, TargetError> {
-        let mut stopped = Stopped {
-            pid,
-            threads: Vec::new(),
-            since: Instant::now(),
-            _awake: ptrace::StayAwake::new(),
-        };
+        let mut stopped = Stopped::of(pid, Vec::new());
+        let state = thread_state(tid);
+        if state == 'D' {
+            return Err(TargetError::Unstoppable { pid, tid, state });
+        }
         if !seize(pid, tid)? {
             return Ok(None);
         }
         ask(tid);
-        match settle(pid, tid, None)? {
-            Some(thread) => stopped.threads.push(thread),
-            None => return Ok(None),
+        match settle(pid, tid, None, Instant::now())? {
+            Settled::Still(thread) => stopped.threads.push(thread),
+            Settled::Gone => return Ok(None),
+            Settled::Busy => {
+                let state = thread_state(tid);
+                return Err(TargetError::Unstoppable { pid, tid, state });
+            }
         }
         step("one thread stopped");
         Ok(Some(stopped))
@@ -391,9 +595,15 @@ impl Stopped {
 
     /// Lets thread `index` run for a moment and stops it again. `false`: it has
     /// gone, and is no longer among the threads.
+    ///
+    /// # Errors
+    /// [`TargetError::Unstoppable`]: it cannot stop now, and is no longer among them either.
     pub fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
-        let StoppedThread { tid, signal, .. } = self.threads[index];
-        let before = times_scheduled(self.pid, tid);
+        let StoppedThread {
+            tid, pid, signal, ..
+        } = self.threads[index];
+        let times_scheduled = || scheduled(tid).map(|(_, times)| times);
+        let before = times_scheduled();
         let mut event = None;
         if ptrace::cont(tid, signal).is_ok() {
             let started = Instant::now();
@@ -401,13 +611,12 @@ impl Stopped {
                 // A thread that was asked to stop once more than it has stopped (it
                 // stood still already, or came to a signal first) stops at once.
                 // Asked then again, it would do so for ever.
-                event = report(self.pid, tid).unwrap_or(Some(Event::Gone(0)));
+                event = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
                 // On a busy machine it may wait for a processor for long; asked before
                 // it has run, it would come no further however often it is let run.
                 let waited = started.elapsed();
-                let has_run = before.is_none()
-                    || times_scheduled(self.pid, tid) != before
-                    || waited > SCHEDULED_LIMIT;
+                let has_run =
+                    before.is_none() || times_scheduled() != before || waited > SCHEDULED_LIMIT;
                 if event.is_some() || waited >= moment && has_run {
                     break;
                 }
@@ -427,14 +636,20 @@ impl Stopped {
     /// Waits for the next stop of thread `index`, which is running, or has told `event`.
     fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
         self.threads[index].signal = 0;
-        match settle(self.pid, self.threads[index].tid, event)? {
-            Some(thread) => {
+        let StoppedThread { tid, pid, .. } = self.threads[index];
+        match settle(pid, tid, event, Instant::now())? {
+            Settled::Still(thread) => {
                 self.threads[index] = thread;
                 Ok(true)
             }
-            None => {
+            Settled::Gone => {
                 self.threads.remove(index);
                 Ok(false)
+            }
+            Settled::Busy => {
+                self.threads.remove(index);
+                let state = thread_state(tid);
+                Err(TargetError::Unstoppable { pid, tid, state })
             }
         }
     }
@@ -472,11 +687,6 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        let threads = self.threads.iter().filter(|t| !is_held(t.tid));
-        let dead = threads
-            .filter(|t| ptrace::detach(t.tid, t.signal).is_err())
-            .map(|t| t.tid)
-            .collect();
-        bury(self.pid, dead);
+        let_go(&self.threads);
     }
 }

@@ -20,6 +20,7 @@ use crate::session::{Agent, SessionMemory};
 use crate::stacks;
 use crate::steps::step;
 use crate::threads::Stopped;
+use crate::tracer;
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::{header, journal};
 use std::collections::{BTreeSet, HashMap};
@@ -227,7 +228,7 @@ impl Round {
             let stands_in = entry.state == SiteState::StandIn;
             let about_to_trap = stands_in
                 && rip == entry.shape.covered.start + 1
-                && (thread.signal == libc::SIGTRAP || sigtrap_pending(stopped.pid, thread.tid));
+                && (thread.signal == libc::SIGTRAP || sigtrap_pending(thread.tid));
             let copy = made.detour.goes_on(rip);
             let reserved = (entry.shape.tactic == Tactic::Reserved).then_some(entry.shape.resume);
             match copy.or(reserved) {
@@ -461,7 +462,8 @@ impl Attached {
     /// As in attaching; what is there stays as it is.
     pub fn optimise(&mut self) -> Result<usize, TargetError> {
         if self.has_waiting() && self.is_mapped() && !self.is_restored() {
-            self.write(Occupied::Wait)?;
+            tracer::check_filters(&self.process)?;
+            tracer::apart(|| self.write(Occupied::Wait))?;
             self.outcomes = self.round.outcomes();
         }
         Ok(self.round.waiting.len())
