@@ -16,7 +16,7 @@ help:
 	@echo 'make bench-peers   install the tools that it compares with; without them it skips them'
 	@echo 'make bench-chart   the same as bench, with a chart: docs/bench-hit.svg'
 	@echo 'make lint      formatting, clippy and documentation, as the tests of a change do'
-	@echo 'make stress    record and be killed, for STRESS_SECONDS=60, on a program that checks itself'
+	@echo 'make stress    record and be killed, for twice STRESS_SECONDS=60, on programs that check themselves'
 	@echo 'make install   put the command and the header of markers into PREFIX=/usr/local'
 
 demo:
@@ -46,6 +46,7 @@ stress:
 	@scripts/setup.sh build
 	@cargo build --release -p capriole
 	@scripts/stress.sh
+	@scripts/stress-unhurt.sh
 
 install:
 	@scripts/setup.sh build
