@@ -8,6 +8,8 @@
  * It calls forger_work all the time and verifies the results. A line on standard input is a
  * command:
  *
+ *   where   prints "at PUBLIC SECRET", the addresses of two texts; forger_follow is called with
+ *           the address of a pointer to the first one, all the time
  *   forge   a child is forked that seeks, in all memory of the session, what could be an entry
  *           of the journal for the code of this program, changes the bytes that it says were
  *           there, and overwrites what session memory begins with. Prints "forged N", N entries
@@ -32,10 +34,20 @@ PROBED uint64_t forger_work(uint64_t number)
 	return mix(number) ^ mix(number + 1);
 }
 
+static const char public_text[] = "public", secret_text[] = "secret";
+static const char *followed = public_text;
+
+PROBED uint64_t forger_follow(const char **text)
+{
+	return (uint64_t)(*text)[0];
+}
+
 static uint64_t calls;
 
 static void work(void)
 {
+	if (forger_follow(&followed) != 'p')
+		BAD("a wrong text");
 	for (int i = 0; i < 1000; i++, calls++)
 		if (forger_work(calls) != (mix(calls) ^ mix(calls + 1)))
 			BAD("a wrong result at call %llu", (unsigned long long)calls);
@@ -187,6 +199,10 @@ int main(int words, char **word)
 		line[strcspn(line, "\n")] = 0;
 		if (!strcmp(line, "share")) {
 			sharer = share();
+			continue;
+		}
+		if (!strcmp(line, "where")) {
+			say("at %lu %lu\n", (unsigned long)public_text, (unsigned long)secret_text);
 			continue;
 		}
 		CHECK(count < (int)(sizeof children / sizeof children[0]));

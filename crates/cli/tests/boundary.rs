@@ -7,7 +7,9 @@ mod programs;
 mod target;
 
 use capriole_target::ledger::is_ledger;
+use capriole_target::memory::RemoteMemory;
 use capriole_target::process::Process;
+use capriole_target::ptrace;
 use capriole_target::recover::{is_probed, is_session};
 use programs::{Compiler, build};
 use std::io::Read;
@@ -41,7 +43,7 @@ struct Recorded {
     running: Running,
     recorder: Recorder,
     before: Looks,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -55,13 +57,17 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 impl Recorded {
     /// A program whose children forge, and its recorder. `None` without a compiler.
     fn start() -> Option<Recorded> {
+        Recorded::with(EVENT)
+    }
+
+    fn with(event: &str) -> Option<Recorded> {
         let program = build(Compiler::Gcc, "forger.c", &[])?;
         let running = Running::start(&program, &[]);
         let process = running.process();
         let before = looks(&process);
         let directory = tempfile::tempdir().expect("a directory");
         let pid = running.pid.to_string();
-        let mut command = command(&["record", "-p", &pid, "-e", EVENT, "--buffer-size", "8M"]);
+        let mut command = command(&["record", "-p", &pid, "-e", event, "--buffer-size", "8M"]);
         command.arg("-o").arg(directory.path().join("trace"));
         let recorder = command.stderr(Stdio::piped()).spawn();
         let recorder = Recorder(recorder.expect("capriole starts"));
@@ -73,7 +79,7 @@ impl Recorded {
             running,
             recorder,
             before,
-            _directory: directory,
+            directory,
         })
     }
 
@@ -323,5 +329,64 @@ fn a_ledger_that_speaks_of_others_changes_the_one_that_has_it() {
     liar.finish();
     let said = recorded.stop();
     assert!(!said.contains("somebody else"), "{said}");
+    recorded.finish();
+}
+
+/// The pointer on the way to a field is not taken from a packet, where a child of other rights
+/// could have put another one meanwhile, and so read its parent's memory. Here this test plays that
+/// child, just when the kernel has copied the pointer.
+#[test]
+fn a_pointer_is_followed_from_where_nobody_else_writes() {
+    let event = ":forger_follow text=+0(+0($arg1)):string";
+    let Some(mut recorded) = Recorded::with(event) else {
+        return;
+    };
+    recorded.running.say("where");
+    let line = recorded.running.line();
+    let mut words = line.split(' ').skip(1);
+    let mut address = || words.next().and_then(|w| w.parse::<u64>().ok());
+    let (public, secret) = (address().expect("at"), address().expect("at"));
+    let process = recorded.running.process();
+    let maps = process.maps().expect("maps");
+    let shared = maps.iter().find(|m| is_session(m)).expect("session memory");
+    let tid = recorded.running.pid as i32;
+    let remote = RemoteMemory::open(tid).expect("its memory");
+    ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD).expect("seize");
+    ptrace::interrupt(tid).expect("interrupt");
+    let mut copied = 0;
+    while copied < 20 {
+        let event = ptrace::wait(tid, true).expect("it lives");
+        let registers = ptrace::registers(tid).expect("it stands");
+        let is_exit = registers.rax as i64 != -i64::from(libc::ENOSYS);
+        let is_copy = registers.orig_rax == libc::SYS_process_vm_readv as u64;
+        if event == Some(ptrace::Event::Syscall) && is_exit && is_copy {
+            let to = remote.read_u64(registers.rsi).expect("a vector");
+            if remote.read_u64(to).expect("what was read") == public {
+                copied += 1;
+                if shared.contains(to) {
+                    remote.write(to, &secret.to_le_bytes()).expect("write");
+                }
+            }
+        }
+        ptrace::cont_to_syscall(tid, 0).expect("it goes on");
+    }
+    ptrace::interrupt(tid).expect("interrupt");
+    while ptrace::wait(tid, true).expect("it lives") != Some(ptrace::Event::Interrupted) {
+        ptrace::cont(tid, 0).expect("it goes on");
+    }
+    ptrace::detach(tid, 0).expect("detach");
+    recorded.stop();
+    let trace = recorded
+        .directory
+        .path()
+        .join("trace")
+        .display()
+        .to_string();
+    let report = told(&capriole(&["report", &trace]));
+    assert!(report.matches("\"public\"").count() >= 20, "{report}");
+    assert!(
+        !report.contains("secret"),
+        "followed where somebody else led"
+    );
     recorded.finish();
 }
