@@ -12,6 +12,7 @@ use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, attach};
 use capriole_target::detach::Detached;
 use capriole_target::error::TargetError;
+use capriole_target::family::Family;
 use capriole_target::guards::Guards;
 use capriole_target::launch::{Launched, launch};
 use capriole_target::object::Objects;
@@ -309,6 +310,12 @@ impl Probed {
                 self.attached.process.pid()
             );
         }
+        if detached.damaged > 0 {
+            eprintln!(
+                "capriole: {} wrote over what tells how the probes are taken out; they stay there",
+                units::counted(detached.damaged as u64, "child", "children")
+            );
+        }
     }
 
     /// Takes the probes out.
@@ -402,6 +409,7 @@ pub struct Watch {
     started: Instant,
     limit: Option<Duration>,
     second: Instant,
+    family: Family,
     /// Between two tries, and when the next one is.
     round: Duration,
     next_round: Instant,
@@ -422,6 +430,7 @@ impl Watch {
             started: now,
             limit,
             second: now,
+            family: Family::default(),
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
         })
@@ -490,6 +499,17 @@ impl Watch {
             return None;
         }
         self.second = Instant::now();
+        for (stranger, result) in self.family.part(attached) {
+            let (pid, name) = (stranger.pid(), stranger.name());
+            let outcome = match result {
+                Ok(()) => "it is not recorded any more".to_owned(),
+                Err(error) => format!("its probes cannot be taken out: {error}"),
+            };
+            eprintln!(
+                "capriole: process {pid} ({name}), a child, has other rights than process {} now; {outcome}",
+                self.process.pid()
+            );
+        }
         // A process whose main thread has ended shows no memory map.
         match self.process.status().map(|status| status.state) {
             Ok(State::Zombie | State::Dead) | Err(_) => {

@@ -284,7 +284,13 @@ static u64 vector(u32 number)
 	return 0;
 }
 
-/* What is known while a program runs. */
+/* Words that a call keeps, at most. */
+#define MOST_WORDS 7
+
+/* What is known while a program runs. Packets are shared with other processes, which may not
+ * be trusted: nothing is read back from there but to be recorded, counted or compared. An address
+ * in particular is followed from here, or a child that has given up its rights could have its
+ * parent read what it likes. */
 struct state {
 	const u64 *registers;
 	u64 stack;    /* the stack pointer at the site */
@@ -297,6 +303,7 @@ struct state {
 	u64 key;      /* where the key ends, and numbers begin */
 	u64 row;      /* number of the first counter of the row */
 	u64 time;     /* of the record */
+	u64 *words;   /* the first MOST_WORDS numbers that were fetched */
 	u32 bad;      /* this field could not be read */
 	u32 cpu;
 	u32 event;
@@ -318,6 +325,18 @@ static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
 	for (u64 i = 0; i < size; i++)
 		WRITE(((u8 *)to)[i], 0);
 	return 0;
+}
+
+/* Puts a number where the next field goes. */
+static void put(struct state *state, u64 value)
+{
+	u64 index = (state->at - state->fields) / 8;
+	if (index < MOST_WORDS)
+		WRITE(state->words[index], value);
+	state->begin = state->at;
+	state->value = value;
+	WRITE(*(u64 *)state->at, value);
+	state->at += 8;
 }
 
 /* Clears the bytes from `end` to the next multiple of 8, where the next field goes. */
@@ -659,6 +678,7 @@ static void forget(u64 stack, u32 call)
  * wanted. */
 static u32 run(const struct program *program, struct state *state)
 {
+	u64 word;
 	for (u32 i = 0; i < program->steps; i++) {
 		const struct step *step = &program->step[i];
 		u64 address = state->value + step->value, bit = 1ul << (step->bit & 63);
@@ -677,17 +697,23 @@ static u32 run(const struct program *program, struct state *state)
 			state->value = step->value;
 			break;
 		case STEP_POINTER:
-			if (!state->bad && !read_all(state, state->at, address, 8))
+			word = 0;
+			if (!state->bad && !read_all(state, (u64)&word, address, 8))
 				fault(state, step);
-			state->value = READ(*(u64 *)state->at);
+			state->value = READ(word);
 			break;
 		case STEP_KEEP:
-			state->begin = state->at;
-			WRITE(*(u64 *)state->at, state->value);
-			state->at += 8;
+			put(state, state->value);
 			break;
 		case STEP_READ: {
 			u64 size = (u64)step->a * step->count;
+			if (size <= 8) {
+				word = 0;
+				if (state->bad || !read_all(state, (u64)&word, address, size))
+					fault(state, step);
+				put(state, READ(word));
+				break;
+			}
 			state->begin = state->at;
 			if (state->bad || !read_all(state, state->at, address, size)) {
 				fault(state, step);
@@ -711,9 +737,10 @@ static u32 run(const struct program *program, struct state *state)
 			state->begin = state->at;
 			for (u32 k = 0; k < step->count; k++) {
 				u64 begin = state->at;
-				if (!state->bad && !read_all(state, begin, address + 8 * k, 8))
+				word = 0;
+				if (!state->bad && !read_all(state, (u64)&word, address + 8 * k, 8))
 					fault(state, step);
-				if (state->bad || !copy_string(state, READ(*(u64 *)begin), step->limit)) {
+				if (state->bad || !copy_string(state, READ(word), step->limit)) {
 					fault(state, step);
 					WRITE(*(u64 *)begin, 0);
 					state->at = begin + 8;
@@ -759,7 +786,9 @@ static u32 run(const struct program *program, struct state *state)
 			break;
 		case STEP_TEST_TEXT: {
 			const u8 *from = (const u8 *)state->begin + 4;
-			u32 length = READ(*(u32 *)state->begin);
+			u64 length = READ(*(u32 *)state->begin), room = state->at - (u64)from;
+			if (length > room)
+				length = room;
 			if (!state->bad && matches(from, from + length, text, text + step->count))
 				state->truth |= bit;
 			break;
@@ -807,8 +836,7 @@ static u32 run(const struct program *program, struct state *state)
 			forget(state->stack, (u32)step->value);
 			break;
 		case STEP_ENTER:
-			enter(state->stack, (u32)step->value, (u64 *)state->fields, step->count,
-			      state->faults);
+			enter(state->stack, (u32)step->value, state->words, step->count, state->faults);
 			break;
 		case STEP_KEY:
 			state->key = state->at;
@@ -852,7 +880,8 @@ static u32 run(const struct program *program, struct state *state)
 void capriole_run(const u64 *registers, const struct program *program, u32 event, u64 stack)
 {
 	struct place place;
-	struct state state = { .registers = registers, .stack = stack, .event = event };
+	u64 words[MOST_WORDS];
+	struct state state = { .registers = registers, .stack = stack, .words = words, .event = event };
 	if (!take_place(&place, event, program->size))
 		return;
 	state.cpu = place.cpu;

@@ -1,16 +1,16 @@
 //! Where everything stands in session memory.
 //!
 //! Session memory is one memfd, created in the target and mapped shared by the
-//! target (and what it forks) and by the tracer:
+//! target (and what it forks) and by the tracer. Any of these processes can write
+//! anything there, so nothing in it says what is in the program's code or how that is
+//! taken out: that is in each process's own ledger (`target::ledger`).
 //!
 //! ```text
-//! 0          HEADER     one page: identity, geometry, arenas, free packets
-//! SCRATCH    four pages: frames for system calls injected into the target
+//! 0          HEADER     one page: geometry, free packets
 //! heads      8 bytes for each (lane, cpu): the packet being filled; before the
 //!            first one, eight that lead to the null control
 //! streams    64 bytes for each (lane, cpu): lost events, lock
 //! controls   64 bytes for each packet, and one more: the null control
-//! journal    64 bytes for each probed site: what its bytes were and are
 //! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
 //! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
 //! packets    the packets, each `packet_size` bytes, aligned to that size
@@ -46,9 +46,9 @@
 
 /// First word of session memory: `CAPRIOLE` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
-/// Version of this layout; another version's session can be restored (the
-/// journal's place and form never change) but not read.
-pub const VERSION: u32 = 2;
+/// Version of this layout; another version's session can be restored, by its ledger, but
+/// not read.
+pub const VERSION: u32 = 3;
 
 /// Byte offsets in the header page.
 pub mod header {
@@ -56,16 +56,8 @@ pub mod header {
     pub const MAGIC: usize = 0;
     /// u32: [`super::VERSION`].
     pub const VERSION: usize = 8;
-    /// u32: one of [`super::State`].
+    /// u32: one of [`super::State`]: a hint for whoever looks, from which nothing follows.
     pub const STATE: usize = 12;
-    /// u32: process id of the target, as the tracer sees it.
-    pub const PID: usize = 16;
-    /// u32: process id of the tracer.
-    pub const OWNER: usize = 20;
-    /// u64: start time of the target, clock ticks since boot.
-    pub const START_TIME: usize = 24;
-    /// u64: start time of the tracer, clock ticks since boot.
-    pub const OWNER_START_TIME: usize = 32;
     /// u64: address of session memory in the target.
     pub const BASE: usize = 40;
     /// u64: bytes of session memory.
@@ -78,27 +70,6 @@ pub mod header {
     pub const PACKET_SIZE: usize = 64;
     /// u32: packets.
     pub const PACKETS: usize = 68;
-    /// u32: journal entries there is room for.
-    pub const JOURNAL_CAPACITY: usize = 72;
-    /// u32: journal entries in use; written after the entries themselves.
-    pub const JOURNAL_LEN: usize = 76;
-    /// u32: arenas in use, at most [`super::MAX_ARENAS`].
-    pub const ARENAS_LEN: usize = 80;
-    /// u32: 1 from before the SIGTRAP handler is installed until after it is gone.
-    pub const TRAP_INSTALLED: usize = 84;
-    /// 4 × u64: the program's own SIGTRAP action (`struct kernel_sigaction`:
-    /// handler, flags, restorer, mask).
-    pub const TRAP_OLD: usize = 88;
-    /// u64: address of the resident's SIGTRAP handler.
-    pub const TRAP_HANDLER: usize = 120;
-    /// u64: byte offset of the journal.
-    pub const JOURNAL_OFFSET: usize = 128;
-    /// u64: inode of the memory that stubs are mapped from; 0: there are none.
-    pub const STUBS_INODE: usize = 136;
-    /// u64: the row that a batch of system calls in the target came to; 0: not yet.
-    pub const BATCH: usize = 144;
-    /// u64: address of the region of followed calls; 0: none are followed.
-    pub const RETURNS: usize = 152;
     /// u64: calls that were not followed, as there was no slot free; behind it u64: calls
     /// that were followed and left without a return.
     pub const RETURNS_MISSED: usize = 160;
@@ -116,30 +87,12 @@ pub mod header {
     pub const READER_WAITING: usize = 192;
     /// 64 × u64: a bit for each packet, 1 = free.
     pub const FREE: usize = 256;
-    /// u32: a bit for each of [`super::FAULTS`], set from before the resident's handler
-    /// for that signal is installed until after it is gone.
-    pub const FAULTS_INSTALLED: usize = 2048;
-    /// u64: address of the resident's handler for faults.
-    pub const FAULT_HANDLER: usize = 2056;
-    /// For each of [`super::FAULTS`] 4 × u64: the program's own action, as
-    /// [`TRAP_OLD`].
-    pub const FAULT_OLD: usize = 2064;
-    /// [`super::MAX_ARENAS`] × { u64 start, u64 length in bytes }.
-    pub const ARENAS: usize = 768;
 }
 
 /// Bytes of the header.
 pub const HEADER_SIZE: usize = 4096;
-/// Byte offset of the scratch pages.
-pub const SCRATCH: usize = HEADER_SIZE;
-/// Bytes of the scratch pages.
-pub const SCRATCH_SIZE: usize = 4 * 4096;
-/// The signals of faults that an instruction can raise: SIGILL, SIGBUS, SIGFPE, SIGSEGV.
-pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
 /// Most packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
-/// Most arenas of a session.
-pub const MAX_ARENAS: usize = 64;
 /// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path.
 pub const LANES: usize = 9;
 /// The lane that other processes write to, behind those of the program.
@@ -211,39 +164,6 @@ pub mod record {
     pub const TID: usize = 12;
     /// The fields, eight bytes each.
     pub const FIELDS: usize = 16;
-}
-
-/// Byte offsets in a journal entry.
-pub mod journal {
-    /// u64: address of the first byte that changes.
-    pub const ADDRESS: usize = 0;
-    /// u8: how many bytes change, 1..=[`MAX_BYTES`].
-    pub const LEN: usize = 8;
-    /// u8: when it is written, among those of one site; they are taken back in the
-    /// opposite order.
-    pub const PHASE: usize = 9;
-    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`] or [`REFERENCE`].
-    pub const KIND: usize = 10;
-    /// [`MAX_BYTES`] × u8: the bytes before.
-    pub const BEFORE: usize = 16;
-    /// [`MAX_BYTES`] × u8: the bytes while probed.
-    pub const AFTER: usize = 32;
-    /// u64: address of the detour.
-    pub const DETOUR: usize = 48;
-    /// Bytes of an entry.
-    pub const SIZE: usize = 64;
-    /// Most bytes that a site changes.
-    pub const MAX_BYTES: usize = 16;
-    /// A site's bytes.
-    pub const CODE: u8 = 0;
-    /// A guard's, which are written before all others and taken back after them.
-    pub const GUARD: u8 = 1;
-    /// Not code: a reference counter of two bytes, which one was added to. Then `BEFORE`
-    /// holds the inode of its file and its offset there, `AFTER` the device (major number
-    /// above minor), and `DETOUR` the address of the word that says how far it is.
-    pub const REFERENCE: u8 = 2;
-    /// A guard's that answers unwinders, which is taken back last of all.
-    pub const UNWINDER: u8 = 3;
 }
 
 /// Calls that are open: a slot for each, found by the stack pointer at the function's entry,
@@ -396,7 +316,7 @@ pub struct Geometry {
     pub packet_size: u32,
     /// Packets, at most [`MAX_PACKETS`].
     pub packets: u32,
-    /// Journal entries there is room for.
+    /// Journal entries that the ledger has room for; they take none here.
     pub journal: u32,
     /// Counters, at most [`MAX_COUNTERS`].
     pub counters: u32,
@@ -475,7 +395,7 @@ impl Geometry {
     /// sequences reads CPU -1 or -2; the entries before the first lead it to the
     /// null control.
     pub fn heads(&self) -> usize {
-        SCRATCH + SCRATCH_SIZE + NULL_HEADS * HEAD_SIZE
+        HEADER_SIZE + NULL_HEADS * HEAD_SIZE
     }
     /// Byte offset of the head of the stream of `lane` on `cpu`.
     pub fn head(&self, lane: u32, cpu: u32) -> usize {
@@ -507,13 +427,9 @@ impl Geometry {
         let is_one = offset.is_multiple_of(control::SIZE as u64) && index < u64::from(self.packets);
         is_one.then_some(index as u32)
     }
-    /// Byte offset of the journal.
-    pub fn journal_offset(&self) -> usize {
-        self.control(self.packets + 1)
-    }
     /// Byte offset of the tables' directories, a multiple of 64.
     pub fn directories_offset(&self) -> usize {
-        let end = self.journal_offset() + self.journal as usize * journal::SIZE;
+        let end = self.control(self.packets + 1);
         end.next_multiple_of(directory::HEAD)
     }
     /// Byte offset of the counters of CPU 0.
@@ -577,14 +493,12 @@ mod tests {
                 assert!(g.packets >= 4.min(cpus * 4), "{g:?}");
                 assert!(g.packet_size.is_power_of_two());
                 let order = [
-                    SCRATCH,
-                    SCRATCH + SCRATCH_SIZE,
+                    HEADER_SIZE,
                     g.heads() - NULL_HEADS * HEAD_SIZE,
                     g.head(OUTSIDE, cpus - 1) + HEAD_SIZE,
                     g.streams(),
                     g.stream(OUTSIDE, cpus - 1) + stream::SIZE,
                     g.control(g.packets) + control::SIZE,
-                    g.journal_offset() + 5000 * journal::SIZE,
                     g.directories_offset(),
                     g.directories_offset() + 64 * 5,
                     g.counter(0, 0),
@@ -614,8 +528,6 @@ mod tests {
 
     #[test]
     fn header_fields_stay_inside_the_header() {
-        const { assert!(header::FREE + MAX_PACKETS / 8 <= header::ARENAS) };
-        const { assert!(header::ARENAS + MAX_ARENAS * 16 <= header::FAULTS_INSTALLED) };
-        const { assert!(header::FAULT_OLD + FAULTS.len() * 32 <= HEADER_SIZE) };
+        const { assert!(header::FREE + MAX_PACKETS / 8 <= HEADER_SIZE) };
     }
 }

@@ -10,15 +10,6 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Who is who in a session, for its header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// The target's process id and start time (clock ticks since boot).
-    pub target: (u32, u64),
-    /// The tracer's process id and start time (clock ticks since boot).
-    pub owner: (u32, u64),
-}
-
 /// A mapping of session memory.
 ///
 /// Every access names a byte offset; one outside the mapping panics, because the
@@ -205,14 +196,11 @@ impl Memory {
     ///
     /// Every stream starts at the null control, which is always full: a CPU takes
     /// its first packet when it records its first event.
-    pub fn format(&self, base: u64, g: &Geometry, who: &Identity) {
+    pub fn format(&self, base: u64, g: &Geometry) {
         use header as h;
         for (offset, value) in [
-            (h::START_TIME, who.target.1),
-            (h::OWNER_START_TIME, who.owner.1),
             (h::BASE, base),
             (h::SIZE, g.size() as u64),
-            (h::JOURNAL_OFFSET, g.journal_offset() as u64),
             (h::PACKETS_OFFSET, g.packets_offset() as u64),
         ] {
             self.store(offset, value);
@@ -220,16 +208,10 @@ impl Memory {
         for (offset, value) in [
             (h::VERSION, layout::VERSION),
             (h::STATE, State::Building as u32),
-            (h::PID, who.target.0),
-            (h::OWNER, who.owner.0),
             (h::CPUS, g.cpus),
             (h::LANES, layout::LANES as u32),
             (h::PACKET_SIZE, g.packet_size),
             (h::PACKETS, g.packets),
-            (h::JOURNAL_CAPACITY, g.journal),
-            (h::JOURNAL_LEN, 0),
-            (h::ARENAS_LEN, 0),
-            (h::TRAP_INSTALLED, 0),
             (h::READER_WAITING, 0),
             (h::MESSAGES, 0),
         ] {

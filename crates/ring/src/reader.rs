@@ -252,7 +252,6 @@ pub const fn record_size(fields: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Identity;
     use rustix::fs::MemfdFlags;
 
     const BASE: u64 = 0x7000_0000_0000;
@@ -261,11 +260,7 @@ mod tests {
         let fd = rustix::fs::memfd_create("ring-test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&fd, g.size() as u64).expect("ftruncate");
         let memory = Memory::map(&fd, g.size()).expect("map");
-        let who = Identity {
-            target: (1, 2),
-            owner: (3, 4),
-        };
-        memory.format(BASE, g, &who);
+        memory.format(BASE, g);
         Arc::new(memory)
     }
 

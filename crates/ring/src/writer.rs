@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Writer {
     memory: Memory,
-    /// What is where; only up to the journal.
+    /// What is where; only up to the directories.
     geometry: Geometry,
     /// Address of session memory in the program.
     base: u64,
@@ -86,7 +86,7 @@ impl Writer {
             && geometry.packet_size.is_power_of_two()
             && (1..=layout::MAX_PACKETS as u32).contains(&geometry.packets)
             && (1..len).contains(&u64::from(geometry.cpus))
-            && geometry.journal_offset() as u64 <= packets
+            && geometry.directories_offset() as u64 <= packets
             && base.checked_add(len).is_some()
             && packets.is_multiple_of(layout::MIN_PACKET_SIZE as u64)
             && packets.checked_add(bytes).is_some_and(|end| end <= len);
@@ -278,7 +278,6 @@ pub fn close(memory: &Memory, limit: Duration) {
 mod tests {
     use super::*;
     use crate::layout::record;
-    use crate::memory::Identity;
     use crate::reader::Reader;
     use rustix::fd::{AsRawFd, OwnedFd};
     use rustix::fs::{MemfdFlags, Mode, OFlags};
@@ -309,11 +308,7 @@ mod tests {
         let fd = rustix::fs::memfd_create("writer-test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&fd, g.shared_size() as u64).expect("ftruncate");
         let memory = Memory::map(&fd, g.shared_size()).expect("map");
-        let who = Identity {
-            target: (1, 2),
-            owner: (3, 4),
-        };
-        memory.format(BASE, g, &who);
+        memory.format(BASE, g);
         memory.store_u32(header::MESSAGES, EVENT + 1);
         (fd, Arc::new(memory))
     }

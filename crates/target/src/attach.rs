@@ -27,6 +27,7 @@ use crate::detach::Installed;
 use crate::error::TargetError;
 use crate::gadgets;
 use crate::guards::Guards;
+use crate::ledger::{FAULTS, Identity, MAX_ENTRIES};
 use crate::memory::RemoteMemory;
 use crate::planner::Plan;
 use crate::process::{Process, Seccomp};
@@ -39,8 +40,7 @@ use crate::tracer;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::layout::{FAULTS, Geometry, State, header};
-use capriole_ring::memory::Identity;
+use capriole_ring::layout::{Geometry, State, header};
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -376,6 +376,12 @@ fn prepare_and_write(
     };
     let mut writes = probes.iter().map(writes).sum::<usize>() + guards.len();
     writes += counters(probes).len();
+    if writes > MAX_ENTRIES as usize {
+        return Err(TargetError::TooMany {
+            pid,
+            most: MAX_ENTRIES,
+        });
+    }
     let geometry = geometry(writes as u32);
 
     // Searched now, found again while threads stand still.
@@ -429,7 +435,15 @@ fn prepare_and_write(
     for cluster in &clusters {
         let near = cluster.near.clone();
         let size = cluster.size;
-        let arena = agent.create_arena(process, &remote, &memory, near, size, &stubs)?;
+        let arena = agent.create_arena(
+            process,
+            &remote,
+            &memory.ledger,
+            arenas.len(),
+            near,
+            size,
+            &stubs,
+        )?;
         arenas.push(arena);
     }
     standstill.one += agent.dismiss();
@@ -454,7 +468,7 @@ fn prepare_and_write(
                 table: code.table_room(),
             };
             let batch = Some(batch).filter(|_| !filtered);
-            let taken = agent.map_stubs(&remote, &memory, &stubs, batch)?;
+            let taken = agent.map_stubs(&remote, &memory.ledger, &stubs, batch)?;
             code.refuse_stubs(&taken);
         }
         if !traps.is_empty() {
@@ -465,16 +479,18 @@ fn prepare_and_write(
         }
         standstill.one += agent.dismiss();
     }
+    let noted = memory.ledger.header(&remote)?;
     let installed = Installed {
-        base: memory.base,
-        size: geometry.size() as u64,
+        ledger: memory.ledger,
+        memory: noted.memory(),
         arenas,
         returns: region,
-        stubs: recover::stubs_in(&process.maps()?, memory.memory.load(header::STUBS_INODE)),
+        stubs: recover::stubs_in(&process.maps()?, noted.stubs()),
         changes: Vec::new(),
         references: Vec::new(),
-        actions: recover::actions(&memory.memory),
+        actions: noted.actions(),
     };
+    memory.ledger.note_state(&remote, State::Armed)?;
     memory.memory.store_u32(header::STATE, State::Armed as u32);
     let mut attached = Attached {
         process: process.clone(),

@@ -10,7 +10,7 @@
 //! 3. the signal actions;
 //! 4. return addresses that were replaced, then what answers unwinders, while all threads
 //!    stand still; the memory through which calls return stays (see [`crate::returns`]);
-//! 5. arenas, then session memory, which holds the journal.
+//! 5. arenas, then session memory, at last the ledger, which holds the journal.
 //!
 //! Memory is unmapped only if no thread is in it, no signal frame on a stack returns
 //! into it (a handler interrupted a detour, or was called from ours) and no
@@ -22,10 +22,13 @@
 use crate::counter::Reference;
 use crate::error::TargetError;
 use crate::gadgets;
+use crate::ledger::{Ledger, MemoryAt};
+use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::patch::{Batch, Change, Found, INT3};
 use crate::process::Process;
 use crate::ptrace;
+use crate::recover;
 use crate::returns::Region;
 use crate::session::{Agent, Arena};
 use crate::stacks;
@@ -50,10 +53,10 @@ pub struct Action {
 /// What a session has put into a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Address of session memory.
-    pub base: u64,
-    /// Bytes of it.
-    pub size: u64,
+    /// What tells all that, and goes last.
+    pub ledger: Ledger,
+    /// Where session memory was mapped.
+    pub(crate) memory: Option<MemoryAt>,
     /// Memory for detours.
     pub arenas: Vec<Arena>,
     /// The memory through which followed calls return.
@@ -86,6 +89,24 @@ impl Installed {
             || self.returns.is_some_and(|region| region.holds(address))
     }
 
+    /// Where session memory is mapped now, with the slots for open calls behind it, which are
+    /// the process's own.
+    pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
+        let Some(memory) = self.memory else {
+            return Ok(None);
+        };
+        let maps = process.maps()?;
+        let is_it = |m: &&Mapping| m.start == memory.base && m.inode == memory.inode;
+        let mut shared = maps.iter().filter(|m| recover::is_session(m));
+        let Some(shared) = shared.find(is_it) else {
+            return Ok(None);
+        };
+        let end = memory.base.saturating_add(memory.size);
+        let own = |m: &Mapping| m.start == shared.end && m.inode == 0 && !m.perms.execute;
+        let slots = end > shared.end && maps.iter().any(|m| own(m) && end <= m.end);
+        Ok(Some(shared.start..if slots { end } else { shared.end }))
+    }
+
     /// Entries of the journal.
     pub(crate) fn journalled(&self) -> usize {
         self.changes.len() + self.references.len()
@@ -107,6 +128,9 @@ pub struct Detached {
     /// Memory stays mapped because a saved address points into it; all bytes are
     /// back nevertheless. Another `capriole detach` removes it later.
     pub lingering: bool,
+    /// Forked children whose own ledgers make no sense. They did that to themselves; their
+    /// probes stay in.
+    pub damaged: usize,
     /// How long all threads stood still.
     pub standstill: Duration,
 }
@@ -124,19 +148,6 @@ const UNWINDING_ROUNDS: u32 = 10;
 /// How far from the stack pointer an unwinder has its copy, bytes.
 const UNWINDER_STACK: usize = 4096;
 
-/// Whether session memory at `base` is still mapped in the process: after exec it
-/// is not, and the addresses in the journal mean nothing any more.
-pub fn still_mapped(process: &Process, base: u64) -> Result<bool, TargetError> {
-    Ok(session_at(process, base)?.is_some())
-}
-
-/// Inode of the session memory that is mapped at `base`.
-fn session_at(process: &Process, base: u64) -> Result<Option<u64>, TargetError> {
-    let maps = process.maps()?;
-    let mut sessions = maps.iter().filter(|m| crate::recover::is_session(m));
-    Ok(sessions.find(|m| m.start == base).map(|m| m.inode))
-}
-
 /// Takes everything out that `installed` says.
 ///
 /// # Errors
@@ -150,12 +161,12 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
 fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
     let pid = process.pid() as i32;
     let mut report = Detached::default();
-    let Some(inode) = session_at(process, installed.base)? else {
-        return Ok(report);
-    };
     // Somebody else (`capriole detach`) may be at the same work: between two of our
     // stops he can have finished it, and the program have mapped other things there.
-    let is_ours = || Ok::<_, TargetError>(session_at(process, installed.base)? == Some(inode));
+    let is_ours = || installed.ledger.is_in(process);
+    if !is_ours()? {
+        return Ok(report);
+    }
     let remote = RemoteMemory::open(pid)?;
     // Searched now, found again while threads stand still.
     gadgets::search(&process.maps()?, &remote);
@@ -170,9 +181,7 @@ fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, T
         if round == 0 {
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, &mut report)?;
-            if owns(process, &remote, installed.base) {
-                set_state(&remote, pid, installed.base, State::Restored)?;
-            }
+            set_restored(process, &remote, installed)?;
         }
         let left = match leave(&mut stopped, &remote, installed) {
             // Let go for a moment, it has come to where it cannot stop; the others must not
@@ -220,25 +229,29 @@ fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, T
     Ok(report)
 }
 
-/// Whether the session was made for this process, and not inherited by fork: the
-/// header, which both share, speaks of that one.
-fn owns(process: &Process, remote: &RemoteMemory, base: u64) -> bool {
+/// Notes that all bytes are back. Whoever made the session for this process, and not for one
+/// that it was forked from, is to see it, also when the ledger is gone.
+fn set_restored(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let ledger = &installed.ledger;
+    ledger.note_state(remote, State::Restored)?;
+    let is_owned = ledger.header(remote)?.pid() == process.pid();
+    let Some(memory) = installed.memory_in(process)?.filter(|_| is_owned) else {
+        return Ok(());
+    };
+    let address = memory.start + header::STATE as u64;
     remote
-        .read_u32(base + header::PID as u64)
-        .is_ok_and(|pid| pid == process.pid())
-}
-
-fn set_state(remote: &RemoteMemory, pid: i32, base: u64, state: State) -> Result<(), TargetError> {
-    let address = base + header::STATE as u64;
-    remote
-        .write(address, &(state as u32).to_le_bytes())
+        .write(address, &(State::Restored as u32).to_le_bytes())
         .map_err(|source| TargetError::Memory {
-            pid,
+            pid: process.pid() as i32,
             what: "write",
             address,
             source,
         })?;
-    step("state written");
+    step("state shown");
     Ok(())
 }
 
@@ -344,7 +357,6 @@ fn restore_returns(
     installed: &Installed,
 ) -> Result<(), TargetError> {
     let pid = process.pid() as i32;
-    // What is found there may be the journal's of another process, which shares it.
     let region = installed.returns;
     if let Some(region) = region.filter(|region| region.is_in(process, remote)) {
         region.restore(pid, remote)?;
@@ -492,24 +504,9 @@ fn restore_actions(
     installed: &Installed,
     stopped: Stopped,
 ) -> Result<(), TargetError> {
-    let base = installed.base;
     let agent =
         Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
     restore_actions_of(&agent, remote, installed)?;
-    if owns(process, remote, base) {
-        for word in [header::TRAP_INSTALLED, header::FAULTS_INSTALLED] {
-            let address = base + word as u64;
-            let pid = process.pid() as i32;
-            remote
-                .write(address, &0u32.to_le_bytes())
-                .map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address,
-                    source,
-                })?;
-        }
-    }
     agent.dismiss();
     // Who has the same memory may have got the actions by fork, and has them to itself.
     for pid in threads::sharing_memory(process.pid() as i32) {
@@ -526,7 +523,7 @@ fn restore_actions(
             restored => restored?,
         }
     }
-    Ok(())
+    installed.ledger.forget_actions(remote)
 }
 
 fn restore_actions_of(
@@ -534,12 +531,12 @@ fn restore_actions_of(
     remote: &RemoteMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
-    let base = installed.base;
+    let ledger = &installed.ledger;
     for action in &installed.actions {
-        let current = agent.signal_action(remote, base, action.signal, None)?;
+        let current = agent.signal_action(remote, ledger, action.signal, None)?;
         // The program may have installed a handler of its own meanwhile: that stays.
         if current[0] == action.handler {
-            agent.signal_action(remote, base, action.signal, Some(action.old))?;
+            agent.signal_action(remote, ledger, action.signal, Some(action.old))?;
             step("signal handler removed");
         }
     }
@@ -554,14 +551,7 @@ fn unmap(
 ) -> Result<(), TargetError> {
     let agent =
         Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
-    agent.unmap(
-        process,
-        remote,
-        installed.base,
-        installed.size,
-        &installed.stubs,
-        &installed.arenas,
-    )?;
+    agent.unmap(process, remote, installed)?;
     agent.dismiss();
     Ok(())
 }

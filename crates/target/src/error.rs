@@ -136,6 +136,14 @@ pub enum TargetError {
         /// How much is needed.
         size: u64,
     },
+    /// The journal has no room for so many sites.
+    #[error("more than {most} places of process {pid} would be changed; name fewer functions")]
+    TooMany {
+        /// The process.
+        pid: i32,
+        /// Most places.
+        most: u32,
+    },
     /// System calls are filtered and the filter cannot be put aside.
     #[error(
         "process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root"

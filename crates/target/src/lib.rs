@@ -5,8 +5,8 @@
 //!   [`resolve`]: looking, without touching
 //! - [`threads`], [`tracer`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
-//! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
-//!   [`detach`], [`recover`]: probes in and out
+//! - [`session`], [`ledger`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
+//!   [`detach`], [`recover`], [`family`]: probes in and out
 //! - [`outside`]: sessions as others see them
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
@@ -18,10 +18,12 @@ pub mod counter;
 pub mod debug;
 pub mod detach;
 pub mod error;
+pub mod family;
 pub mod gadgets;
 pub mod guards;
 pub mod inject;
 pub mod launch;
+pub mod ledger;
 pub mod maps;
 pub mod markers;
 pub mod memory;

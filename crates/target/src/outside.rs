@@ -16,7 +16,8 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
     for process in Process::others() {
         // One that has just ended, or that is not ours.
-        for session in recover::find(&process).unwrap_or_default() {
+        let sessions = recover::find(&process).unwrap_or_default().into_iter();
+        for session in sessions.filter(|session| session.inode != 0) {
             let older = found
                 .get(&session.inode)
                 .is_none_or(|(other, _)| process.start_time() < other.start_time());

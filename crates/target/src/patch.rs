@@ -23,10 +23,10 @@
 //! ```
 
 use crate::error::TargetError;
+use crate::ledger::journal::MAX_BYTES;
 use crate::maps::PAGE_SIZE;
 use crate::memory::RemoteMemory;
 use crate::steps::step;
-use capriole_ring::layout::journal::MAX_BYTES;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

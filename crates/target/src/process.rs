@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub use auxv::Auxv;
 pub use error::{Permission, ProcessError};
 pub use stat::Stat;
-pub use status::{Seccomp, SignalSet, State, Status};
+pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
 use crate::maps::{Mapping, parse_maps};
 
@@ -64,12 +64,17 @@ impl Process {
 
     /// All processes that there are, but for the calling one.
     pub fn others() -> impl Iterator<Item = Process> {
+        Process::numbers()
+            .filter(|pid| *pid != std::process::id())
+            .filter_map(|pid| Process::open(pid).ok())
+    }
+
+    /// The numbers of all processes that there are.
+    pub fn numbers() -> impl Iterator<Item = u32> {
         fs::read_dir("/proc")
             .into_iter()
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-            .filter(|pid| *pid != std::process::id())
-            .filter_map(|pid| Process::open(pid).ok())
     }
 
     /// The process number.

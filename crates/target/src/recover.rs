@@ -1,19 +1,17 @@
 //! Sessions found in a process: another tracer's, or what a dead one left.
 
-use crate::counter::{Reference, ReferenceCounter};
-use crate::detach::{Action, Detached, Installed, detach};
+use crate::detach::{Detached, Installed, detach};
 use crate::error::TargetError;
-use crate::maps::{Device, Mapping};
+use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt};
+use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
-use crate::patch::Change;
 use crate::process::Process;
 use crate::returns::Region;
 use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
 use crate::threads::Stopped;
 use crate::tracer;
 use crate::{gadgets, inject};
-use capriole_ring::Memory;
-use capriole_ring::layout::{self, State, header, journal};
+use capriole_ring::layout::{State, header};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -26,10 +24,12 @@ pub struct FoundSession {
     pub owner: Option<u32>,
     /// Where the session stood.
     pub state: State,
-    /// Inode of the memfd: the same in every process that shares the session.
+    /// Inode of session memory: the same in every process that shares it. 0: none is mapped.
     pub inode: u64,
 }
 
+/// Bytes of an arena that are looked at once.
+const STRETCH: usize = 64 << 10;
 /// How often the children of a program that keeps forking are looked for.
 const FORK_ROUNDS: usize = 10;
 
@@ -46,180 +46,120 @@ pub fn own_identity() -> (u32, u64) {
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
 
-/// The replaced signal actions, as session memory has them.
-pub(crate) fn actions(memory: &Memory) -> Vec<Action> {
-    read_actions(|at| memory.load(at), |at| memory.load_u32(at))
-}
-
-fn read_actions(word: impl Fn(usize) -> u64, half: impl Fn(usize) -> u32) -> Vec<Action> {
-    let mut actions = Vec::new();
-    let mut add = |signal, handler, old: usize| {
-        actions.push(Action {
-            signal,
-            handler: word(handler),
-            old: std::array::from_fn(|i| word(old + i * 8)),
-        });
-    };
-    if half(header::TRAP_INSTALLED) != 0 {
-        add(libc::SIGTRAP, header::TRAP_HANDLER, header::TRAP_OLD);
-    }
-    let installed = half(header::FAULTS_INSTALLED);
-    for (index, signal) in layout::FAULTS.into_iter().enumerate() {
-        if installed >> index & 1 == 1 {
-            add(
-                signal,
-                header::FAULT_HANDLER,
-                header::FAULT_OLD + index * 32,
-            );
-        }
-    }
-    actions
-}
-
-struct Header(Vec<u8>);
-
-impl Header {
-    fn u64(&self, at: usize) -> u64 {
-        let mut w = [0; 8];
-        w.copy_from_slice(&self.0[at..at + 8]);
-        u64::from_le_bytes(w)
-    }
-    fn u32(&self, at: usize) -> u32 {
-        self.u64(at & !7).to_le_bytes()[at % 8..at % 8 + 4]
-            .try_into()
-            .map_or(0, u32::from_le_bytes)
-    }
-}
-
-/// All sessions mapped in a process.
+/// All sessions mapped in a process, by its ledgers.
 ///
 /// # Errors
-/// The memory cannot be read, or a session's header or journal makes no sense.
+/// The memory cannot be read, or a ledger makes no sense, or there is session memory without
+/// one: nobody knows then what else there is.
 pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     let pid = process.pid() as i32;
     let maps = process.maps()?;
-    let sessions: Vec<&Mapping> = maps.iter().filter(|m| is_session(m)).collect();
-    if sessions.is_empty() {
+    let mut memories: Vec<&Mapping> = maps.iter().filter(|m| is_session(m)).collect();
+    let ledgers: Vec<Ledger> = Ledger::all(pid, &maps).collect();
+    if memories.is_empty() && ledgers.is_empty() {
         return Ok(Vec::new());
     }
     let remote = RemoteMemory::open(pid)?;
-    sessions
-        .into_iter()
-        .map(|m| read_session(pid, &remote, &maps, m))
-        .collect()
-}
-
-fn read_session(
-    pid: i32,
-    remote: &RemoteMemory,
-    maps: &[Mapping],
-    mapping: &Mapping,
-) -> Result<FoundSession, TargetError> {
-    let base = mapping.start;
-    let fail = |address| {
-        move |source| TargetError::Memory {
-            pid,
-            what: "read",
-            address,
-            source,
+    let sessions = ledgers.into_iter();
+    let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger));
+    let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+    for session in &mut sessions {
+        if let Some(at) = session.installed.memory {
+            let is_its = |m: &&Mapping| m.start == at.base && m.inode == at.inode;
+            if let Some(index) = memories.iter().position(|m| is_its(m)) {
+                session.inode = memories.swap_remove(index).inode;
+            }
         }
-    };
-    let mut bytes = vec![0; layout::HEADER_SIZE];
-    remote.read(base, &mut bytes).map_err(fail(base))?;
-    let h = Header(bytes);
-    let damaged = |what| TargetError::Damaged { pid, what };
-    let size = mapping.end - mapping.start;
-    let mut installed = Installed {
-        base,
-        size,
-        arenas: Vec::new(),
-        returns: None,
-        stubs: Vec::new(),
-        changes: Vec::new(),
-        references: Vec::new(),
-        actions: Vec::new(),
-    };
-    if h.u64(header::MAGIC) != layout::MAGIC {
-        // The tracer died between mapping and formatting: nothing else is there.
-        let state = State::Building;
-        return Ok(FoundSession {
-            installed,
-            owner: None,
-            state,
+    }
+    // The tracer died before it could note where its memory is. Nothing else is there then.
+    let mut unnoted = sessions.iter_mut().filter(|s| s.installed.memory.is_none());
+    for mapping in memories {
+        let session = unnoted.next().ok_or(TargetError::Damaged {
+            pid,
+            what: "it has no ledger: another version of capriole has made it, and has to take it out",
+        })?;
+        session.inode = mapping.inode;
+        session.installed.memory = Some(MemoryAt {
+            base: mapping.start,
+            size: mapping.end - mapping.start,
             inode: mapping.inode,
         });
     }
-    let state = State::from_word(h.u32(header::STATE)).ok_or(damaged("unknown state"))?;
-    // Behind what is shared come slots of the process's own, if they were mapped already.
-    let end = base.saturating_add(h.u64(header::SIZE));
-    let own = |m: &&Mapping| m.start == mapping.end && m.inode == 0 && !m.perms.execute;
-    if maps
-        .iter()
-        .find(own)
-        .is_some_and(|m| end > m.start && end <= m.end)
-    {
-        installed.size = end - base;
-    }
+    Ok(sessions)
+}
 
-    let arenas = h.u32(header::ARENAS_LEN) as usize;
-    if arenas > layout::MAX_ARENAS {
-        return Err(damaged("too many arenas"));
+fn read_session(
+    remote: &RemoteMemory,
+    maps: &[Mapping],
+    ledger: Ledger,
+) -> Result<FoundSession, TargetError> {
+    let header = ledger.header(remote)?;
+    let mut session = FoundSession {
+        installed: Installed {
+            ledger,
+            memory: None,
+            arenas: Vec::new(),
+            returns: None,
+            stubs: Vec::new(),
+            changes: Vec::new(),
+            references: Vec::new(),
+            actions: Vec::new(),
+        },
+        owner: None,
+        state: State::Building,
+        inode: 0,
+    };
+    if !header.is_begun()? {
+        // The tracer died before it could write to it: nothing else is there.
+        return Ok(session);
     }
-    // And the one that was being mapped when its tracer died, which is not counted.
-    for i in 0..(arenas + 1).min(layout::MAX_ARENAS) {
-        let at = header::ARENAS + i * 16;
-        let arena = Arena {
-            start: h.u64(at),
-            len: h.u64(at + 8),
-        };
-        let mapped = arena.len > 0 && is_arena(remote, maps, arena);
-        if mapped {
-            installed.arenas.push(arena);
-        }
-    }
-
-    installed.returns = Region::at(remote, maps, h.u64(header::RETURNS));
-    installed.stubs = stubs_in(maps, h.u64(header::STUBS_INODE));
-
-    let count = h.u32(header::JOURNAL_LEN) as usize;
-    let offset = h.u64(header::JOURNAL_OFFSET);
-    let bytes = count as u64 * journal::SIZE as u64;
-    if offset.checked_add(bytes).is_none_or(|end| end > size) {
-        return Err(damaged("the journal does not fit"));
-    }
-    let mut entries = vec![0; bytes as usize];
-    remote
-        .read(base + offset, &mut entries)
-        .map_err(fail(base + offset))?;
-    for entry in entries.chunks_exact(journal::SIZE) {
-        if entry[journal::KIND] == journal::REFERENCE {
-            let reference =
-                read_reference(entry).ok_or(damaged("a journal entry makes no sense"))?;
-            // The word that says how far it is goes with the arena, at last.
+    session.state = header.state()?;
+    let installed = &mut session.installed;
+    installed.memory = header.memory();
+    installed.arenas = header.arenas()?;
+    installed
+        .arenas
+        .retain(|arena| is_arena(remote, maps, arena));
+    installed.returns = Region::at(remote, maps, header.returns());
+    installed.stubs = stubs_in(maps, header.stubs());
+    header.journal(remote, |entry| match entry {
+        // The word that says how far it is goes with the arena, at last.
+        Entry::Reference(reference) => {
             if installed.arenas.iter().any(|a| a.contains(reference.state)) {
                 installed.references.push(reference);
             }
-            continue;
         }
-        let change = read_entry(entry).ok_or(damaged("a journal entry makes no sense"))?;
         // Sites of libraries that were unloaded meanwhile are not there any more.
-        let text = maps
-            .iter()
-            .any(|m| m.contains(change.address) && m.perms.execute);
-        if text {
-            installed.changes.push(change);
+        Entry::Change(change) => {
+            let after = maps.partition_point(|m| m.end <= change.address);
+            let text = maps.get(after);
+            if text.is_some_and(|m| m.contains(change.address) && m.perms.execute) {
+                installed.changes.push(change);
+            }
+        }
+    })?;
+    installed.actions = header.actions();
+    let (owner, started) = header.owner();
+    let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
+    session.owner = alive.then_some(owner);
+    Ok(session)
+}
+
+/// Whether probes have been written into a process, and are there.
+///
+/// # Errors
+/// As [`find`].
+pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
+    let pid = process.pid() as i32;
+    let maps = process.maps()?;
+    let remote = RemoteMemory::open(pid)?;
+    for ledger in Ledger::all(pid, &maps) {
+        let header = ledger.header(&remote)?;
+        if header.is_begun()? && header.state()? == State::Armed && header.entries() > 0 {
+            return Ok(true);
         }
     }
-    installed.actions = read_actions(|at| h.u64(at), |at| h.u32(at));
-    let (owner, started) = (h.u32(header::OWNER), h.u64(header::OWNER_START_TIME));
-    let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
-    let owner = alive.then_some(owner);
-    Ok(FoundSession {
-        installed,
-        owner,
-        state,
-        inode: mapping.inode,
-    })
+    Ok(false)
 }
 
 /// Where the stubs of a session are mapped, by the inode of their memory; adjacent
@@ -241,7 +181,7 @@ pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
 
 /// Whether an arena of ours is mapped there: never unmap anything else. One that
 /// nothing was written to yet holds zeros.
-fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena) -> bool {
+fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena) -> bool {
     let Some(end) = arena.start.checked_add(arena.len) else {
         return false;
     };
@@ -255,51 +195,10 @@ fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena) -> bool {
     if remote.read(arena.start, &mut magic).is_ok() && magic == capriole_resident::MAGIC {
         return true;
     }
-    remote
-        .read_some(arena.start, arena.len as usize)
-        .is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
-}
-
-/// A word of a journal entry.
-fn word(entry: &[u8], at: usize) -> Option<u64> {
-    let bytes = entry.get(at..at + 8)?.try_into().ok()?;
-    Some(u64::from_le_bytes(bytes))
-}
-
-fn read_reference(entry: &[u8]) -> Option<Reference> {
-    let device = word(entry, journal::AFTER)?;
-    Some(Reference {
-        counter: ReferenceCounter {
-            address: word(entry, journal::ADDRESS)?,
-            offset: word(entry, journal::BEFORE + 8)?,
-            dev: Device {
-                major: (device >> 32) as u32,
-                minor: device as u32,
-            },
-            inode: word(entry, journal::BEFORE)?,
-        },
-        state: word(entry, journal::DETOUR)?,
-    })
-}
-
-fn read_entry(entry: &[u8]) -> Option<Change> {
-    let len = entry[journal::LEN] as usize;
-    if len == 0 || len > journal::MAX_BYTES {
-        return None;
-    }
-    Some(Change {
-        address: word(entry, journal::ADDRESS)?,
-        len,
-        before: entry[journal::BEFORE..][..journal::MAX_BYTES]
-            .try_into()
-            .ok()?,
-        after: entry[journal::AFTER..][..journal::MAX_BYTES]
-            .try_into()
-            .ok()?,
-        detour: word(entry, journal::DETOUR)?,
-        phase: entry[journal::PHASE],
-        guard: matches!(entry[journal::KIND], journal::GUARD | journal::UNWINDER),
-        unwinder: entry[journal::KIND] == journal::UNWINDER,
+    (arena.start..end).step_by(STRETCH).all(|at| {
+        let len = (end - at).min(STRETCH as u64) as usize;
+        let bytes = remote.read_some(at, len);
+        bytes.is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
     })
 }
 
@@ -386,7 +285,8 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
     let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
         return Ok(());
     };
-    let names = [MEMFD_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
+    let names =
+        [MEMFD_NAME, LEDGER_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
     let leaked: Vec<u64> = entries
         .filter_map(|e| {
             let e = e.ok()?;
@@ -435,9 +335,9 @@ fn detach_living(process: &Process) -> Result<Detached, TargetError> {
         total.foreign += one.foreign;
         total.lingering |= one.lingering;
         total.standstill += one.standstill;
-        let others = detach_children(session.inode, process.pid(), &session.installed)?;
-        total.restored += others.restored;
-        total.lingering |= others.lingering;
+        if session.inode != 0 {
+            total.add_children(&detach_children(session.inode, process.pid())?);
+        }
     }
     close_leaked(process)?;
     Ok(total)
@@ -447,23 +347,26 @@ fn detach_living(process: &Process) -> Result<Detached, TargetError> {
 /// inode mapped: forked children of a target.
 pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
     Process::others()
-        .filter(|p| p.pid() != except)
-        .filter(|p| {
-            p.maps()
-                .is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
-        })
+        .filter(|p| p.pid() != except && shares(p, inode))
         .collect()
 }
 
-/// Takes the probes out of the other processes that share a session. A child may fork
-/// while its siblings are looked at: it is looked again until there is nobody new.
-fn detach_children(
-    inode: u64,
-    except: u32,
-    installed: &Installed,
-) -> Result<Detached, TargetError> {
+/// Whether a process has the session memory with this inode mapped.
+pub(crate) fn shares(process: &Process, inode: u64) -> bool {
+    let maps = process.maps();
+    maps.is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
+}
+
+/// Takes the probes out of the other processes that share a session, each by its own ledger:
+/// what one of them says must not change another. A child may fork while its siblings are
+/// looked at: it is looked again until there is nobody new.
+///
+/// # Errors
+/// The first of them that cannot be left, after all the others were.
+fn detach_children(inode: u64, except: u32) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
     let mut seen = std::collections::BTreeSet::new();
+    let mut result = Ok(());
     for _ in 0..FORK_ROUNDS {
         let mut children = sharing(inode, except);
         children.retain(|child| seen.insert((child.pid(), child.start_time())));
@@ -471,16 +374,39 @@ fn detach_children(
             break;
         }
         for child in children {
-            let one = match detach(&child, installed) {
-                Ok(one) => one,
-                Err(_) if child.is_over() => continue,
-                Err(error) => return Err(error),
-            };
-            report.restored += one.restored;
-            report.lingering |= one.lingering;
+            match detach_sharing(&child, inode) {
+                Ok(one) => report.add_children(&one),
+                Err(_) if child.is_over() => {}
+                // It has done that to itself, and nothing can be done for it.
+                Err(TargetError::Damaged { .. }) => report.damaged += 1,
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+    }
+    result.map(|()| report)
+}
+
+/// Takes the probes of the session with this inode out of one of the processes that share it.
+///
+/// # Errors
+/// As [`detach`], and as [`find`].
+pub fn detach_sharing(process: &Process, inode: u64) -> Result<Detached, TargetError> {
+    let mut report = Detached::default();
+    for session in find(process)? {
+        if session.inode == inode {
+            report.add_children(&detach(process, &session.installed)?);
         }
     }
     Ok(report)
+}
+
+impl Detached {
+    /// Adds what was done to children.
+    fn add_children(&mut self, children: &Detached) {
+        self.restored += children.restored;
+        self.lingering |= children.lingering;
+        self.damaged += children.damaged;
+    }
 }
 
 impl crate::attach::Attached {
@@ -500,19 +426,32 @@ impl crate::attach::Attached {
             Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
-        let children = detach_children(self.inode(), self.process.pid(), &self.installed)?;
-        report.restored += children.restored;
-        report.lingering |= children.lingering;
+        report.add_children(&detach_children(self.inode(), self.process.pid())?);
         Ok(report)
     }
 
     /// Whether the session is still mapped in the process: not after exec.
     pub fn is_mapped(&self) -> bool {
-        crate::detach::still_mapped(&self.process, self.installed.base).unwrap_or(false)
+        self.memory.ledger.is_in(&self.process).unwrap_or(false)
     }
 
-    /// Whether somebody else has taken the probes out (`capriole detach`).
+    /// Whether somebody else has taken the probes out (`capriole detach`). He says so in
+    /// session memory, as may anybody else; so it is not believed if the process's own ledger
+    /// is there and says otherwise.
     pub fn is_restored(&self) -> bool {
-        self.memory.memory.load_u32(header::STATE) == State::Restored as u32
+        let restored = State::Restored as u32;
+        self.memory.memory.load_u32(header::STATE) == restored
+            && (!self.is_mapped() || !recorded_as_armed(&self.process, &self.memory.ledger))
     }
+
+    /// Addresses of the memory for detours.
+    pub fn arenas(&self) -> impl Iterator<Item = u64> {
+        self.installed.arenas.iter().map(|arena| arena.start)
+    }
+}
+
+fn recorded_as_armed(process: &Process, ledger: &Ledger) -> bool {
+    let state =
+        RemoteMemory::open(process.pid() as i32).and_then(|remote| ledger.header(&remote)?.state());
+    state.is_ok_and(|state| state == State::Armed)
 }

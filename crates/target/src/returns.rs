@@ -82,7 +82,7 @@ impl Region {
         })
     }
 
-    /// Finds or makes the region of a process, and notes it in the session.
+    /// Finds or makes the region of a process, and notes it in the ledger.
     pub(crate) fn create(
         agent: &Agent,
         process: &Process,
@@ -97,7 +97,7 @@ impl Region {
         let counters = session.base + header::RETURNS_MISSED as u64;
         let at = region.base + COUNTERS;
         write(agent.pid(), remote, at, &counters.to_le_bytes())?;
-        session.memory.store(header::RETURNS, region.base);
+        session.ledger.note_returns(remote, region.base)?;
         step("region of returns ready");
         Ok(region)
     }

@@ -1,8 +1,10 @@
 //! Session memory and arenas in a target: making them and mapping them.
 
+use crate::detach::Installed;
 use crate::error::TargetError;
 use crate::gadgets::{self, Gadgets};
 use crate::inject::{FramePlace, Injector, frame_size};
+use crate::ledger::{Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
 use crate::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
 use crate::memory::RemoteMemory;
 use crate::process::{Process, Seccomp};
@@ -11,8 +13,7 @@ use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::threads::Stopped;
 use capriole_ring::Memory;
-use capriole_ring::layout::{Geometry, MAX_ARENAS, SCRATCH, SCRATCH_SIZE, header};
-use capriole_ring::memory::Identity;
+use capriole_ring::layout::Geometry;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -35,6 +36,8 @@ pub struct SessionMemory {
     pub base: u64,
     /// The memfd; keeps the memory when the target dies.
     pub file: OwnedFd,
+    /// What the target alone has, and nobody else can write to.
+    pub ledger: Ledger,
 }
 
 /// Memory for detours, readable and executable in the target, never writable.
@@ -203,8 +206,9 @@ impl Agent {
         move |errno| TargetError::Refused { pid, what, errno }
     }
 
-    /// Makes session memory in the target and maps it on both sides; in the target at
-    /// `hint`, if there is room, else (or if it is 0) where the kernel likes.
+    /// Makes a ledger and session memory in the target and maps that on both sides; in the
+    /// target at `hint`, if there is room, else (or if it is 0) where the kernel likes. The
+    /// ledger comes first, so that there never is session memory without one.
     pub fn create_memory(
         &self,
         process: &Process,
@@ -238,37 +242,46 @@ impl Agent {
             _ => unreachable!("either a stack or a loan"),
         };
         let (size, shared) = (geometry.size(), geometry.shared_size());
+        let len = Ledger::size(geometry.journal);
         let result = self.with(remote, place, |i| {
             let name = if name == 0 { i.below_frame() } else { name };
-            let mut text = MEMFD_NAME.as_bytes().to_vec();
-            text.push(0);
-            remote
-                .write(name, &text)
-                .map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address: name,
-                    source,
-                })?;
-            let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-            let fd = i
-                .call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0])?
-                .map_err(self.refused("create shared memory"))?;
-            step("memfd created");
-            let result = share(pid, fd as i32, shared).and_then(|file| {
-                let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-                let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
-                let base = i
-                    .call(libc::SYS_mmap, [hint, size as u64, prot, flags, fd, 0])?
-                    .map_err(self.refused("map shared memory"))?;
-                step("session memory mapped");
-                Ok((file, base))
-            });
+            let (fd, inode) =
+                self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+            let below = hint.saturating_sub(len);
+            let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
+            step("ledger mapped");
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-            let (file, base) = result?;
-            let memory =
-                Memory::map(&file, shared).map_err(|errno| TargetError::Share { pid, errno })?;
-            memory.format(base, &geometry, identity);
+            let ledger = Ledger {
+                pid,
+                start: start.map_err(self.refused("map memory for a journal"))?,
+                len,
+                inode,
+            };
+            ledger.begin(remote, identity)?;
+
+            let (fd, file) =
+                self.create_file(i, remote, name, MEMFD_NAME, |fd| share(pid, fd, shared))?;
+            let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+            let base = i.call(libc::SYS_mmap, [hint, size as u64, prot, flags, fd, 0])?;
+            step("session memory mapped");
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let base = base.map_err(self.refused("map shared memory"))?;
+            let fail = |errno| TargetError::Share { pid, errno };
+            let at = MemoryAt {
+                base,
+                size: size as u64,
+                inode: rustix::fs::fstat(&file).map_err(fail)?.st_ino,
+            };
+            ledger.note_memory(remote, &at)?;
+            // Another thread can have put another file in its place before it was mapped.
+            let is_ours = |m: &Mapping| (m.start, m.inode) == (at.base, at.inode);
+            if !ledger.is_in(process)? || !process.maps()?.iter().any(is_ours) {
+                return Err(fail(Errno::BADF));
+            }
+            let memory = Memory::map(&file, shared).map_err(fail)?;
+            memory.format(base, &geometry);
             step("session memory formatted");
             if size > shared {
                 // A forked child has calls of its own, at the same places of its stacks.
@@ -285,30 +298,56 @@ impl Agent {
                 geometry,
                 base,
                 file,
+                ledger,
             })
         })?;
         if let Some((start, len)) = loan {
-            let place = FramePlace::Scratch {
-                start: result.base + SCRATCH as u64,
-                len: SCRATCH_SIZE as u64,
-            };
-            let place = if self.gadgets.chain.is_some() {
-                place
-            } else {
-                FramePlace::Nowhere
-            };
-            let _ = self.with(remote, place, |i| {
+            let _ = self.with(remote, self.scratch(&result.ledger), |i| {
                 i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])
             })?;
         }
         Ok(result)
     }
 
-    fn scratch(&self, base: u64) -> FramePlace {
+    /// Creates a memfd in the target, with its name written at `at`, and has it made ready.
+    /// Returns its descriptor there, which is closed if that fails.
+    fn create_file<T>(
+        &self,
+        i: &mut Injector<'_>,
+        remote: &RemoteMemory,
+        at: u64,
+        name: &str,
+        ready: impl FnOnce(i32) -> Result<T, TargetError>,
+    ) -> Result<(u64, T), TargetError> {
+        let text = [name.as_bytes(), b"\0"].concat();
+        remote
+            .write(at, &text)
+            .map_err(|source| TargetError::Memory {
+                pid: self.pid(),
+                what: "write",
+                address: at,
+                source,
+            })?;
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let fd = i
+            .call(libc::SYS_memfd_create, [at, flags, 0, 0, 0, 0])?
+            .map_err(self.refused("create shared memory"))?;
+        step("memfd created");
+        match ready(fd as i32) {
+            Ok(made) => Ok((fd, made)),
+            Err(error) => {
+                let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+                Err(error)
+            }
+        }
+    }
+
+    fn scratch(&self, ledger: &Ledger) -> FramePlace {
+        let scratch = ledger.scratch();
         match self.gadgets.chain {
             Some(_) => FramePlace::Scratch {
-                start: base + SCRATCH as u64,
-                len: SCRATCH_SIZE as u64,
+                start: scratch.start,
+                len: scratch.end - scratch.start,
             },
             None => FramePlace::Nowhere,
         }
@@ -323,20 +362,22 @@ impl Agent {
         number: i64,
         arguments: [u64; 6],
     ) -> Result<u64, TargetError> {
-        self.with(remote, self.scratch(session.base), |i| {
+        self.with(remote, self.scratch(&session.ledger), |i| {
             i.call(number, arguments)
         })?
         .map_err(self.refused(what))
     }
 
     /// Maps an arena of `len` bytes from where, and to where, all of `near` is in
-    /// reach of a jump, and notes it in the session's header. The addresses in `avoid`
-    /// (ascending) are left free, with a page around them.
+    /// reach of a jump, and notes it in the ledger as number `index`. The addresses in
+    /// `avoid` (ascending) are left free, with a page around them.
+    #[allow(clippy::too_many_arguments)]
     pub fn create_arena(
         &self,
         process: &Process,
         remote: &RemoteMemory,
-        session: &SessionMemory,
+        ledger: &Ledger,
+        index: usize,
         near: Range<u64>,
         len: u64,
         avoid: &[u64],
@@ -348,12 +389,9 @@ impl Agent {
             near: near.start,
             size: len,
         };
-        let memory = &session.memory;
-        let count = memory.load_u32(header::ARENAS_LEN);
-        if count as usize >= MAX_ARENAS {
+        if index >= MAX_ARENAS {
             return Err(no_space());
         }
-        let slot = header::ARENAS + count as usize * 16;
         // The map may be out of date at once: other threads are running.
         for _ in 0..ATTEMPTS {
             let mut maps = process.maps()?;
@@ -373,9 +411,8 @@ impl Agent {
             for at in candidates.into_iter().take(8) {
                 // Noted before the call, counted behind it: if we die in between, the
                 // thread makes the call without us, and `recover` looks there.
-                memory.store(slot, at);
-                memory.store(slot + 8, len);
-                let result = self.with(remote, self.scratch(session.base), |i| {
+                ledger.note_arena(remote, index, &Arena { start: at, len })?;
+                let result = self.with(remote, self.scratch(ledger), |i| {
                     let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
                     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
                     let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
@@ -383,13 +420,13 @@ impl Agent {
                 })?;
                 match result {
                     Ok(start) if start == at => {
-                        memory.store_u32(header::ARENAS_LEN, count + 1);
+                        ledger.count_arenas(remote, index + 1)?;
                         step("arena mapped");
                         return Ok(Arena { start, len });
                     }
                     Ok(elsewhere) => {
                         // A kernel before 4.17 takes the address as a hint.
-                        let _ = self.with(remote, self.scratch(session.base), |i| {
+                        let _ = self.with(remote, self.scratch(ledger), |i| {
                             i.call(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0])
                         })?;
                     }
@@ -397,7 +434,7 @@ impl Agent {
                     Err(errno) => return Err(self.refused("map memory for code")(errno)),
                 }
             }
-            memory.store(slot + 8, 0);
+            ledger.note_arena(remote, index, &Arena { start: 0, len: 0 })?;
         }
         Err(no_space())
     }
@@ -407,12 +444,12 @@ impl Agent {
     pub fn signal_action(
         &self,
         remote: &RemoteMemory,
-        base: u64,
+        ledger: &Ledger,
         signal: i32,
         new: Option<[u64; 4]>,
     ) -> Result<[u64; 4], TargetError> {
         let pid = self.stopped.pid;
-        let (place, at_new) = self.scratch_and_more(base);
+        let (place, at_new) = self.scratch_and_more(ledger);
         let at_old = at_new + 32;
         let fail = |what, address| {
             move |source| TargetError::Memory {
@@ -449,9 +486,9 @@ impl Agent {
     }
 
     /// Scratch memory for a frame, and 64 bytes behind it for something else.
-    fn scratch_and_more(&self, base: u64) -> (FramePlace, u64) {
-        let more = base + (SCRATCH + SCRATCH_SIZE) as u64 - 64;
-        match self.scratch(base) {
+    fn scratch_and_more(&self, ledger: &Ledger) -> (FramePlace, u64) {
+        let more = ledger.scratch().end - 64;
+        match self.scratch(ledger) {
             FramePlace::Scratch { start, len } => {
                 let len = len - 64;
                 (FramePlace::Scratch { start, len }, more)
@@ -465,7 +502,7 @@ impl Agent {
     pub fn map_stubs(
         &self,
         remote: &RemoteMemory,
-        session: &SessionMemory,
+        ledger: &Ledger,
         stubs: &Stubs,
         batch: Option<Batch>,
     ) -> Result<Vec<Row>, TargetError> {
@@ -478,7 +515,7 @@ impl Agent {
                 source,
             }
         };
-        let (place, name) = self.scratch_and_more(session.base);
+        let (place, name) = self.scratch_and_more(ledger);
         let text = [STUBS_NAME.as_bytes(), b"\0"].concat();
         remote.write(name, &text).map_err(fail("write", name))?;
         self.with(remote, place, |i| {
@@ -491,9 +528,8 @@ impl Agent {
             };
             let fd = fd.map_err(self.refused("create memory for stubs"))?;
             step("memory for stubs created");
-            let filled = fill(pid, fd as i32, &stubs.bytes).map(|inode| {
-                session.memory.store(header::STUBS_INODE, inode);
-            });
+            let filled = fill(pid, fd as i32, &stubs.bytes)
+                .and_then(|inode| ledger.note_stubs(remote, inode));
             let rows = stubs.rows.iter();
             let wanted = rows.map(|row| [row.address, row.len, row.offset, row.address]);
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -502,14 +538,7 @@ impl Agent {
                 arguments: [(libc::PROT_READ | libc::PROT_EXEC) as u64, flags as u64, fd],
             };
             let failed = match filled {
-                Ok(()) => self.repeat(
-                    i,
-                    remote,
-                    session,
-                    &call,
-                    &wanted.collect::<Vec<_>>(),
-                    batch,
-                ),
+                Ok(()) => self.repeat(i, remote, ledger, &call, &wanted.collect::<Vec<_>>(), batch),
                 Err(error) => Err(error),
             };
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
@@ -525,7 +554,7 @@ impl Agent {
         &self,
         i: &mut Injector<'_>,
         remote: &RemoteMemory,
-        session: &SessionMemory,
+        ledger: &Ledger,
         call: &Repeated,
         rows: &[[u64; 4]],
         batch: Option<Batch>,
@@ -558,8 +587,10 @@ impl Agent {
                 source,
             })?;
         let (mut next, size) = (0, 32);
+        // Nothing if it has ended, which is noticed elsewhere.
+        let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
         while next < rows.len() {
-            session.memory.store(header::BATCH, 0);
+            ledger.forget_batch(remote)?;
             let end = address + rows.len() as u64 * size;
             i.run(
                 batch.code.clone(),
@@ -567,16 +598,16 @@ impl Agent {
                     r.rbx = address + next as u64 * size;
                     r.rbp = end;
                     r.r12 = call.number as u64;
-                    r.r13 = session.base + header::BATCH as u64;
+                    r.r13 = ledger.batch();
                     [r.r14, r.r15, r.r8] = [c, d, e];
                 },
-                || session.memory.load(header::BATCH) != 0,
+                || came_to() != 0,
             )?;
-            let came_to = session.memory.load(header::BATCH);
+            let came_to = came_to();
             if came_to == end {
                 break;
             }
-            // The memory is the program's too: trust nothing in it.
+            // The memory is the program's: trust nothing in it.
             let index = came_to.wrapping_sub(address) / size;
             if index < next as u64 || index >= rows.len() as u64 {
                 return Err(TargetError::Damaged {
@@ -590,33 +621,38 @@ impl Agent {
         Ok(failed)
     }
 
-    /// Unmaps stubs, then arenas, then session memory. No thread may be in any of them.
-    pub fn unmap(
+    /// Unmaps stubs, then arenas, session memory, and at last the ledger, which says where
+    /// all the others are. No thread may be in any of them.
+    pub(crate) fn unmap(
         &self,
         process: &Process,
         remote: &RemoteMemory,
-        base: u64,
-        size: u64,
-        stubs: &[Range<u64>],
-        arenas: &[Arena],
+        installed: &Installed,
     ) -> Result<(), TargetError> {
         // The frame must not lie in what is being unmapped.
         let place = self.stack(process)?;
         self.with(remote, place, |i| {
-            for range in stubs {
+            for range in &installed.stubs {
                 let len = range.end - range.start;
                 i.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?
                     .map_err(self.refused("unmap stubs"))?;
             }
             step("stubs unmapped");
-            for arena in arenas {
+            for arena in &installed.arenas {
                 i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
                     .map_err(self.refused("unmap code"))?;
                 step("arena unmapped");
             }
-            i.call(libc::SYS_munmap, [base, size, 0, 0, 0, 0])?
-                .map_err(self.refused("unmap shared memory"))?;
-            step("session memory unmapped");
+            if let Some(memory) = installed.memory_in(process)? {
+                let len = memory.end - memory.start;
+                i.call(libc::SYS_munmap, [memory.start, len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap shared memory"))?;
+                step("session memory unmapped");
+            }
+            let ledger = &installed.ledger;
+            i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
+                .map_err(self.refused("unmap the journal"))?;
+            step("ledger unmapped");
             Ok(())
         })
     }
@@ -649,6 +685,18 @@ fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
     rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
     let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
     step("stubs written");
+    Ok(inode)
+}
+
+/// Gives the target's memfd its size for good, and no content ever; returns its inode.
+fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
+    let fail = |errno| TargetError::Share { pid, errno };
+    let file = open_descriptor(pid, fd).map_err(fail)?;
+    rustix::fs::ftruncate(&file, size).map_err(fail)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
+    let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
+    step("ledger sized");
     Ok(inode)
 }
 
@@ -696,7 +744,8 @@ fn check_fresh(file: &OwnedFd) -> rustix::io::Result<()> {
     let unsealed = rustix::fs::fcntl_get_seals(file)?.is_empty();
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let name = path.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-    let names = [MEMFD_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
+    let names =
+        [MEMFD_NAME, LEDGER_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
     let is_named = names.iter().any(|n| name.as_os_str() == n.as_str());
     match is_file && unsealed && is_named && stat.st_size == 0 && stat.st_nlink == 0 {
         true => Ok(()),

@@ -47,6 +47,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             units::counted(report.foreign as u64, "site", "sites")
         );
     }
+    if report.damaged > 0 {
+        println!(
+            "left alone: {} that wrote over what tells how the probes are taken out",
+            units::counted(report.damaged as u64, "child", "children")
+        );
+    }
     if report.lingering {
         println!(
             "memory stays mapped, because a signal handler will return into it; \

@@ -12,6 +12,7 @@ use capriole_ring::layout::Geometry;
 use capriole_ring::{Packet, Reader};
 use capriole_target::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
 use capriole_target::guards::Guards;
+use capriole_target::ledger::is_ledger;
 use capriole_target::maps::Mapping;
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
@@ -519,11 +520,12 @@ pub fn assert_text_is_the_files(process: &Process, only_main: bool) {
     }
 }
 
-/// No session memory is mapped.
+/// Neither session memory nor a ledger is mapped.
 pub fn assert_no_session(process: &Process) {
     let maps = process.maps().expect("maps");
-    let left = maps.iter().find(|m| is_session(m)).map(describe);
-    assert_eq!(left, None, "session memory is still mapped");
+    let ours = |m: &&Mapping| is_session(m) || is_ledger(m);
+    let left = maps.iter().find(ours).map(describe);
+    assert_eq!(left, None, "memory of a session is still mapped");
 }
 
 /// Runs `capriole` with these arguments.

@@ -4,7 +4,6 @@ use capriole_plan::detour::{Counters, Frames, Runtime};
 use capriole_resident as resident;
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, Geometry};
-use capriole_ring::memory::Identity;
 use std::sync::Arc;
 
 /// Makes session memory and maps it twice, as a tracer and its target do. Tells where the
@@ -30,11 +29,7 @@ pub fn map_session(geometry: &Geometry) -> (Arc<Memory>, u64) {
 /// Empties session memory that the target has at `base`: no packet is in use, no lane is
 /// taken, nothing is counted or lost.
 pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
-    let nobody = Identity {
-        target: (0, 0),
-        owner: (0, 0),
-    };
-    memory.format(base, geometry, &nobody);
+    memory.format(base, geometry);
     for at in streams(geometry) {
         memory.store(at + layout::stream::LOST, 0);
         memory.store_u32(at + layout::stream::LOCK, 0);

@@ -3,8 +3,10 @@
 
 use super::{Point, Probe, SiteError, counters};
 use crate::counter::{self, Reference};
+use crate::detach::Action;
 use crate::error::TargetError;
 use crate::guards::Guarded;
+use crate::ledger::{FAULTS, journal};
 use crate::memory::RemoteMemory;
 use crate::patch::{Change, INT3};
 use crate::planner::CLUSTER;
@@ -19,7 +21,6 @@ use capriole_plan::detour::{
 };
 use capriole_plan::site::{JUMP, Placed, StubTo, Tactic};
 use capriole_resident as resident;
-use capriole_ring::layout::{FAULTS, header, journal};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::ops::Range;
 
@@ -175,17 +176,17 @@ impl Traps {
         memory: &SessionMemory,
         code: &Code,
     ) -> Result<(), TargetError> {
-        let old = agent.signal_action(remote, memory.base, libc::SIGTRAP, None)?;
+        let ledger = &memory.ledger;
+        let old = agent.signal_action(remote, ledger, libc::SIGTRAP, None)?;
         code.write_old_trap(agent.pid(), remote, (old[0], old[1]))?;
         let entries = code.entries();
         // The journal of the signal action, before the action.
-        let m = &memory.memory;
-        for (i, word) in old.iter().enumerate() {
-            m.store(header::TRAP_OLD + i * 8, *word);
-        }
-        m.store(header::TRAP_HANDLER, entries.trap);
-        m.store_u32(header::TRAP_INSTALLED, 1);
-        step("trap journal written");
+        let action = Action {
+            signal: libc::SIGTRAP,
+            handler: entries.trap,
+            old,
+        };
+        ledger.note_action(remote, &action)?;
         // The program's own choice of stack and mask stays; SA_RESETHAND would take
         // our handler away with the first hit. But SIGTRAP is never blocked while a
         // handler runs: a breakpoint in what the program's own handler calls would
@@ -195,7 +196,7 @@ impl Traps {
         let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
         agent.signal_action(
             remote,
-            memory.base,
+            ledger,
             libc::SIGTRAP,
             Some([entries.trap, flags, entries.restorer, mask]),
         )?;
@@ -574,11 +575,9 @@ impl Code {
         self.free = at + table.len() as u64;
         let entries = self.entries();
         write(pid, remote, entries.copies, &at.to_le_bytes())?;
-        let m = &memory.memory;
-        m.store(header::FAULT_HANDLER, entries.fault);
-        let mut installed = 0;
+        let ledger = &memory.ledger;
         for (index, signal) in FAULTS.into_iter().enumerate() {
-            let old = agent.signal_action(remote, memory.base, signal, None)?;
+            let old = agent.signal_action(remote, ledger, signal, None)?;
             // The default and being ignored stay what they are, and so does a handler
             // that is for once only.
             let once = libc::SA_RESETHAND as u64;
@@ -587,16 +586,16 @@ impl Code {
             }
             let place = entries.copies + 8 + index as u64 * 8;
             write(pid, remote, place, &old[0].to_le_bytes())?;
-            for (i, word) in old.iter().enumerate() {
-                m.store(header::FAULT_OLD + index * 32 + i * 8, *word);
-            }
-            installed |= 1 << index;
-            m.store_u32(header::FAULTS_INSTALLED, installed);
-            step("fault journal written");
+            let action = Action {
+                signal,
+                handler: entries.fault,
+                old,
+            };
+            ledger.note_action(remote, &action)?;
             // Its stack, its mask and its restarting of calls are the program's own.
             let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
             let new = [entries.fault, flags, entries.restorer, old[3]];
-            agent.signal_action(remote, memory.base, signal, Some(new))?;
+            agent.signal_action(remote, ledger, signal, Some(new))?;
             step("fault handler installed");
         }
         Ok(())

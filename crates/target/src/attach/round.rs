@@ -8,21 +8,20 @@
 
 use super::code::{Code, Made, Traps};
 use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
-use crate::counter::{Reference, ReferenceCounter};
+use crate::counter::ReferenceCounter;
 use crate::detach::{Installed, sigtrap_pending};
 use crate::error::TargetError;
 use crate::guards::Guarded;
+use crate::ledger;
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::patch::{Batch, Change, Found};
-use crate::recover;
 use crate::session::{Agent, SessionMemory};
 use crate::stacks;
 use crate::steps::step;
 use crate::threads::Stopped;
 use crate::tracer;
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::layout::{header, journal};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -284,16 +283,16 @@ impl Round {
                 policy == Occupied::StandIn && entry.stand_in && entry.state == SiteState::Waiting
             })
             .collect();
-        for index in ready.iter().chain(&stand_ins) {
-            let entry = &self.entries[*index];
-            let Ok(made) = &entry.made else { continue };
-            if entry.state == SiteState::Waiting {
-                for change in &made.changes {
-                    write_journal(memory, installed.journalled(), change);
-                    installed.changes.push(*change);
-                }
-            }
-        }
+        let written = ready.iter().chain(&stand_ins).map(|i| &self.entries[*i]);
+        let new = written.filter(|entry| entry.state == SiteState::Waiting);
+        let new = new.filter_map(|entry| entry.made.as_ref().ok());
+        let new: Vec<Change> = new.flat_map(|made| &made.changes).copied().collect();
+        // All by one write: everybody waits for it.
+        let journal: Vec<ledger::Entry> = new.iter().copied().map(ledger::Entry::Change).collect();
+        memory
+            .ledger
+            .append(remote, installed.journalled(), &journal)?;
+        installed.changes.extend(new);
         step("journal written");
         // Threads first: a copy in a detour behaves like the original whether or not
         // the jump is there yet, but the middle of a written jump is nothing.
@@ -353,7 +352,10 @@ impl Round {
             if !wanted.contains(&reference.counter.address) {
                 continue;
             }
-            write_reference(memory, installed.journalled(), reference);
+            let entry = ledger::Entry::Reference(*reference);
+            memory
+                .ledger
+                .append(remote, installed.journalled(), &[entry])?;
             installed.references.push(*reference);
             step("journal of a reference counter written");
             reference.raise(pid, remote, maps)?;
@@ -376,37 +378,6 @@ impl Round {
         }
         traps
     }
-}
-
-fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
-    let at = memory.geometry.journal_offset() + index * journal::SIZE;
-    let m = &memory.memory;
-    m.store(at + journal::ADDRESS, change.address);
-    let kind = match (change.guard, change.unwinder) {
-        (_, true) => journal::UNWINDER,
-        (true, false) => journal::GUARD,
-        (false, false) => journal::CODE,
-    };
-    m.write(at + journal::LEN, &[change.len as u8, change.phase, kind]);
-    m.write(at + journal::BEFORE, &change.before);
-    m.write(at + journal::AFTER, &change.after);
-    m.store(at + journal::DETOUR, change.detour);
-    // The count last: an entry that is counted is whole.
-    m.store_u32(header::JOURNAL_LEN, index as u32 + 1);
-}
-
-fn write_reference(memory: &SessionMemory, index: usize, reference: &Reference) {
-    let at = memory.geometry.journal_offset() + index * journal::SIZE;
-    let (m, counter) = (&memory.memory, &reference.counter);
-    m.store(at + journal::ADDRESS, counter.address);
-    m.write(at + journal::LEN, &[2, 0, journal::REFERENCE]);
-    let device = u64::from(counter.dev.major) << 32 | u64::from(counter.dev.minor);
-    m.store(at + journal::BEFORE, counter.inode);
-    m.store(at + journal::BEFORE + 8, counter.offset);
-    m.store(at + journal::AFTER, device);
-    m.store(at + journal::AFTER + 8, 0);
-    m.store(at + journal::DETOUR, reference.state);
-    m.store_u32(header::JOURNAL_LEN, index as u32 + 1);
 }
 
 impl Attached {
@@ -442,7 +413,7 @@ impl Attached {
             let agent = Agent::hire(&self.process, &remote)?;
             traps.install(&agent, &remote, &self.memory, &self.round.code)?;
             self.standstill.one += agent.dismiss();
-            self.installed.actions = recover::actions(&self.memory.memory);
+            self.installed.actions = self.memory.ledger.header(&remote)?.actions();
         }
         self.write(Occupied::StandIn)?;
         Ok(())

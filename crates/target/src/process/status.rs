@@ -59,6 +59,19 @@ impl SignalSet {
     }
 }
 
+/// What a thread may do, as far as it is told apart here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credentials {
+    /// Users: real, effective, saved, for files.
+    pub uids: [u32; 4],
+    /// Groups: real, effective, saved, for files.
+    pub gids: [u32; 4],
+    /// Permitted capabilities.
+    pub permitted: u64,
+    /// Effective capabilities.
+    pub effective: u64,
+}
+
 /// The fields of `status` that are of use here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
@@ -71,6 +84,8 @@ pub struct Status {
     pub tracer: u32,
     /// Effective user.
     pub uid: u32,
+    /// Users, groups and capabilities.
+    pub credentials: Credentials,
     /// Number of threads of the process.
     pub threads: u32,
     /// `SigBlk`: signals that this thread has blocked.
@@ -100,18 +115,25 @@ impl Status {
         let number = |key: &str| -> Option<u32> {
             field(key)?.split_ascii_whitespace().next()?.parse().ok()
         };
-        let signals = |key: &str| -> Option<SignalSet> {
-            u64::from_str_radix(field(key)?, 16).ok().map(SignalSet)
+        let bits = |key: &str| u64::from_str_radix(field(key)?, 16).ok();
+        let signals = |key: &str| bits(key).map(SignalSet);
+        let four = |key: &str| -> Option<[u32; 4]> {
+            let numbers = field(key)?.split_ascii_whitespace();
+            let numbers: Result<Vec<u32>, _> = numbers.map(str::parse).collect();
+            numbers.ok()?.try_into().ok()
+        };
+        let credentials = Credentials {
+            uids: four("Uid")?,
+            gids: four("Gid")?,
+            permitted: bits("CapPrm")?,
+            effective: bits("CapEff")?,
         };
         Some(Status {
             tgid: number("Tgid")?,
             state: State::from_letter(field("State")?.chars().next()?),
             tracer: number("TracerPid")?,
-            uid: field("Uid")?
-                .split_ascii_whitespace()
-                .nth(1)?
-                .parse()
-                .ok()?,
+            uid: credentials.uids[1],
+            credentials,
             threads: number("Threads")?,
             blocked: signals("SigBlk")?,
             ignored: signals("SigIgn")?,

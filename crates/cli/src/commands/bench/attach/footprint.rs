@@ -1,7 +1,6 @@
 //! The memory that probes take in a program.
 
 use anyhow::Context;
-use capriole_ring::layout::header;
 use capriole_target::attach::Attached;
 use capriole_target::process::Process;
 use capriole_target::session::STUBS_NAME;
@@ -10,8 +9,8 @@ use serde::Serialize;
 /// Bytes of memory, apart from the packets for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Footprint {
-    /// Session memory in front of the packets: header, streams, controls, journal,
-    /// counters.
+    /// Session memory in front of the packets (header, streams, controls, counters), and the
+    /// ledger with the journal.
     pub session_bytes: u64,
     /// Pages of stubs that there really are, however often they are mapped.
     pub stub_bytes: u64,
@@ -29,18 +28,15 @@ impl Footprint {
     /// # Errors
     /// The kernel does not tell (`/proc/PID/smaps`).
     pub fn of(process: &Process, attached: &Attached) -> anyhow::Result<Footprint> {
-        let memory = &attached.memory.memory;
         let geometry = &attached.memory.geometry;
-        let arenas = memory.load_u32(header::ARENAS_LEN) as usize;
-        let arenas: Vec<u64> = (0..arenas)
-            .map(|i| memory.load(header::ARENAS + i * 16))
-            .collect();
+        let arenas: Vec<u64> = attached.arenas().collect();
         let path = process.proc_path("smaps");
         let smaps = std::fs::read_to_string(&path);
         let smaps = smaps.with_context(|| path.display().to_string())?;
         let detours = attached.outcomes.iter().flatten();
         let mut footprint = Footprint {
-            session_bytes: geometry.counter(geometry.cpus + 1, 0) as u64,
+            session_bytes: geometry.counter(geometry.cpus + 1, 0) as u64
+                + attached.memory.ledger.len,
             stub_bytes: 0,
             stub_mappings: 0,
             code_bytes: 0,

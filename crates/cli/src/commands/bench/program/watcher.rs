@@ -2,9 +2,8 @@
 
 use super::Way;
 use anyhow::{Context, bail, ensure};
-use capriole_ring::layout::{State, header};
 use capriole_target::process::Process;
-use capriole_target::recover::is_session;
+use capriole_target::recover;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
@@ -107,19 +106,7 @@ fn ask_to_end(child: &Child) {
 /// Whether all probes are in a process: some were written, in one stop, and that is
 /// over.
 fn is_probed(process: &Process) -> anyhow::Result<bool> {
-    let maps = process.maps()?;
-    let Some(session) = maps.iter().find(|m| is_session(m)) else {
-        return Ok(false);
-    };
-    let word = |offset: usize| {
-        let mut bytes = [0; 4];
-        let at = session.start + offset as u64;
-        let read = process.read_memory(at, &mut bytes);
-        (read.is_ok_and(|n| n == 4)).then(|| u32::from_le_bytes(bytes))
-    };
-    let armed = word(header::STATE) == Some(State::Armed as u32);
-    let written = word(header::JOURNAL_LEN).is_some_and(|len| len > 0);
-    Ok(armed && written && process.status()?.tracer == 0)
+    Ok(recover::is_probed(process)? && process.status()?.tracer == 0)
 }
 
 /// Sums up what `stat` or `record` says.

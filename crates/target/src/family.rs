@@ -1,0 +1,96 @@
+//! The processes that share a session: which of them have become strangers.
+//!
+//! A forked child has its parent's probes and session memory. If it then changes its user, its
+//! groups or its capabilities, it is another party: what the two share can be written by both.
+//! It gets its own code back and is not recorded any more. (It can have kept a descriptor or a
+//! mapping of session memory that nobody finds. What it writes there is a matter for the
+//! trace alone.)
+//!
+//! Looking is cheap: a process is examined once, when its number is new, and then only the
+//! status of those that share the session.
+
+use crate::attach::Attached;
+use crate::error::TargetError;
+use crate::memory::RemoteMemory;
+use crate::process::Process;
+use crate::recover;
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The other processes that share a session.
+#[derive(Debug, Default)]
+pub struct Family {
+    /// Numbers of processes that have been examined.
+    known: BTreeSet<u32>,
+    members: Vec<Process>,
+}
+
+impl Family {
+    /// Takes out those that have other rights than the process that was attached to now.
+    /// Tells of each, once, whether its probes could be taken out.
+    pub fn part(&mut self, attached: &Attached) -> Vec<(Process, Result<(), TargetError>)> {
+        let Ok(status) = attached.process.status() else {
+            return Vec::new();
+        };
+        self.examine(attached);
+        let mut strangers = Vec::new();
+        self.members.retain(|member| {
+            let Ok(now) = member.status() else {
+                return false;
+            };
+            let is_stranger = now.credentials != status.credentials;
+            if is_stranger {
+                strangers.push(member.clone());
+            }
+            !is_stranger
+        });
+        let inode = attached.inode();
+        // One that has executed another program meanwhile shares nothing.
+        strangers.retain(|p| recover::shares(p, inode));
+        let mut parted = Vec::new();
+        for stranger in strangers {
+            match has_memory_of(attached, &stranger) {
+                // Such as a child of vfork, which will execute a program: to take the probes
+                // out of its memory would take them out of its parent's.
+                Ok(true) => self.members.push(stranger),
+                Ok(false) => {
+                    let result = recover::detach_sharing(&stranger, inode).map(|_| ());
+                    if !stranger.is_over() {
+                        parted.push((stranger, result));
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        parted
+    }
+
+    /// Looks at processes that were not there before.
+    fn examine(&mut self, attached: &Attached) {
+        let now: BTreeSet<u32> = Process::numbers().collect();
+        let target = &attached.process;
+        let inode = attached.inode();
+        for pid in now.difference(&self.known) {
+            if let Ok(process) = Process::open(*pid)
+                && *pid != target.pid()
+                && process.start_time() >= target.start_time()
+                && recover::shares(&process, inode)
+            {
+                self.members.push(process);
+            }
+        }
+        self.known = now;
+    }
+}
+
+/// Whether a process has not a copy of the memory of the one that was attached to, but that
+/// very memory: what is written into one ledger stands in the other then.
+fn has_memory_of(attached: &Attached, process: &Process) -> Result<bool, TargetError> {
+    let target = RemoteMemory::open(attached.process.pid() as i32)?;
+    let other = RemoteMemory::open(process.pid() as i32)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Such as was not there when the child was forked.
+    let mark = now.map_or(1, |now| now.as_nanos() as u64);
+    let address = attached.memory.ledger.mark(&target, mark)?;
+    Ok(other.read_u64(address).is_ok_and(|word| word == mark))
+}
