@@ -224,6 +224,8 @@ pub mod journal {
     pub const PHASE: usize = 9;
     /// u8: [`CODE`], [`GUARD`], [`UNWINDER`] or [`REFERENCE`].
     pub const KIND: usize = 10;
+    /// u8: 1 if no breakpoint of the tracer's own ever stands at the first byte.
+    pub const NO_BREAKPOINT: usize = 11;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.

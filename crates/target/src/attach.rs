@@ -17,9 +17,12 @@
 //! inside, because the planner allows one only at the end); and no jump leads
 //! there (the planner has looked at the whole object).
 
+mod beside;
 mod code;
 mod round;
 
+use self::beside::Watched;
+pub use self::beside::{Beside, Disturbance, How};
 use self::code::Code;
 use self::round::Round;
 use crate::counter::ReferenceCounter;
@@ -211,6 +214,10 @@ pub struct Attached {
     pub(crate) installed: Installed,
     /// Sites that are still to be switched to their jumps.
     round: Round,
+    /// What has to stand at the sites, as long as that does not change.
+    watched: Option<Watched>,
+    /// Where other tools came.
+    disturbances: Vec<Disturbance>,
 }
 
 /// What leads from a site to its detour now.
@@ -222,11 +229,13 @@ pub enum SiteState {
     StandIn,
     /// Nothing yet: somebody is inside, and a breakpoint may not stand in.
     Waiting,
+    /// Nothing any more: another tool came there, see [`Attached::look`].
+    TakenOut,
 }
 
 impl SiteState {
     /// The name in output: `optimised`, or for a tactic without a jump `breakpoint`;
-    /// `stand-in` and `waiting`.
+    /// `stand-in`, `waiting` and `taken-out`.
     #[must_use]
     pub fn name(self, tactic: Tactic) -> &'static str {
         match (self, tactic) {
@@ -234,6 +243,7 @@ impl SiteState {
             (SiteState::Final, _) => "optimised",
             (SiteState::StandIn, _) => "stand-in",
             (SiteState::Waiting, _) => "waiting",
+            (SiteState::TakenOut, _) => "taken-out",
         }
     }
 }
@@ -475,6 +485,8 @@ fn prepare_and_write(
         survey,
         installed,
         round: Round::new(probes, code, guarded),
+        watched: None,
+        disturbances: Vec::new(),
     };
     attached.round.guarded.part(probes);
     if !attached.write(round::Occupied::Wait)? {

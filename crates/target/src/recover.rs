@@ -299,6 +299,7 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
         phase: entry[journal::PHASE],
         guard: matches!(entry[journal::KIND], journal::GUARD | journal::UNWINDER),
         unwinder: entry[journal::KIND] == journal::UNWINDER,
+        breakpoint: entry[journal::NO_BREAKPOINT] == 0,
     })
 }
 
@@ -427,10 +428,12 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
         let one = detach(process, &session.installed)?;
         total.restored += one.restored;
         total.foreign += one.foreign;
+        total.repaired += one.repaired;
         total.lingering |= one.lingering;
         total.standstill += one.standstill;
         let others = detach_children(session.inode, process.pid(), &session.installed)?;
         total.restored += others.restored;
+        total.repaired += others.repaired;
         total.lingering |= others.lingering;
     }
     close_leaked(process)?;
@@ -471,6 +474,7 @@ fn detach_children(
                 Err(error) => return Err(error),
             };
             report.restored += one.restored;
+            report.repaired += one.repaired;
             report.lingering |= one.lingering;
         }
     }
@@ -496,6 +500,7 @@ impl crate::attach::Attached {
         };
         let children = detach_children(self.inode(), self.process.pid(), &self.installed)?;
         report.restored += children.restored;
+        report.repaired += children.repaired;
         report.lingering |= children.lingering;
         Ok(report)
     }

@@ -163,7 +163,7 @@ fn record(
     }
     probed.say_dropped();
     let mut child = program.release();
-    let ended = recorder.run(&mut probed.attached, arguments.duration);
+    let ended = recorder.run(&mut probed, arguments.duration);
     let detached = probed.detach();
     let attached = &probed.attached;
     let status = match &ended {
@@ -202,6 +202,8 @@ fn record(
             "restartable_sequences": attached.survey.rseq_offset.is_some(),
             "thread_ids": attached.survey.tid_offset.is_some(),
             "ended": ended.as_str(),
+            "taken_out": probed.taken_out(),
+            "repaired": detached.repaired,
             "sites": probed.sites_json(),
         });
         if arguments.returns == Returns::Stack {

@@ -337,7 +337,7 @@ fn watch(
     shown: &mut Shown,
     started: Instant,
 ) -> anyhow::Result<Ended> {
-    let mut watch = Watch::new(&probed.attached.process, arguments.duration)?;
+    let mut watch = Watch::new(probed, arguments.duration)?;
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
@@ -345,7 +345,9 @@ fn watch(
     };
     let mut next = period.map(|period| started + period);
     loop {
-        if let Some(ended) = watch.ended(&mut probed.attached) {
+        let ended = watch.ended(&mut probed.attached);
+        watch.notices();
+        if let Some(ended) = ended {
             return Ok(ended);
         }
         let now = Instant::now();
@@ -487,6 +489,8 @@ fn json(
         "ended": ended.as_str(),
         "restartable_sequences": probed.attached.survey.rseq_offset.is_some(),
         "standstill_ns": probed.standstill_json(detached),
+        "taken_out": probed.taken_out(),
+        "repaired": detached.repaired,
         "events": events,
         "lost": whole.lost,
         "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),

@@ -36,22 +36,22 @@ pub(super) enum Occupied {
 
 /// What has to be known of a probe while it is being written.
 #[derive(Debug)]
-struct Entry {
-    shape: Shape,
+pub(super) struct Entry {
+    pub(super) shape: Shape,
     stand_in: bool,
     counters: Vec<ReferenceCounter>,
     /// The site whose jump is a part of this one's; `Some(None)` if that is not there.
-    builds_on: Option<Option<usize>>,
-    made: Result<Made, SiteError>,
-    state: SiteState,
+    pub(super) builds_on: Option<Option<usize>>,
+    pub(super) made: Result<Made, SiteError>,
+    pub(super) state: SiteState,
 }
 
 /// The probes of an attach.
 #[derive(Debug)]
 pub(super) struct Round {
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     /// The sites that are still to be written, ascending.
-    waiting: Vec<usize>,
+    pub(super) waiting: Vec<usize>,
     code: Code,
     /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
     traps_refused: bool,
@@ -386,7 +386,13 @@ fn write_journal(memory: &SessionMemory, index: usize, change: &Change) {
         (true, false) => journal::GUARD,
         (false, false) => journal::CODE,
     };
-    m.write(at + journal::LEN, &[change.len as u8, change.phase, kind]);
+    let head = [
+        change.len as u8,
+        change.phase,
+        kind,
+        u8::from(!change.breakpoint),
+    ];
+    m.write(at + journal::LEN, &head);
     m.write(at + journal::BEFORE, &change.before);
     m.write(at + journal::AFTER, &change.after);
     m.store(at + journal::DETOUR, change.detour);
@@ -398,7 +404,7 @@ fn write_reference(memory: &SessionMemory, index: usize, reference: &Reference) 
     let at = memory.geometry.journal_offset() + index * journal::SIZE;
     let (m, counter) = (&memory.memory, &reference.counter);
     m.store(at + journal::ADDRESS, counter.address);
-    m.write(at + journal::LEN, &[2, 0, journal::REFERENCE]);
+    m.write(at + journal::LEN, &[2, 0, journal::REFERENCE, 1]);
     let device = u64::from(counter.dev.major) << 32 | u64::from(counter.dev.minor);
     m.store(at + journal::BEFORE, counter.inode);
     m.store(at + journal::BEFORE + 8, counter.offset);
@@ -423,6 +429,7 @@ impl Attached {
             &mut self.installed,
             policy,
         )?;
+        self.watched = None;
         self.standstill.all += stopped.resume();
         Ok(written)
     }
