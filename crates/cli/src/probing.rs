@@ -28,6 +28,19 @@ use std::ffi::OsString;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
+/// What the user allows or wants for getting from a site to its detour.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Means {
+    /// Use breakpoints where no jump can be put; a program that runs into one while it
+    /// blocks SIGTRAP is killed
+    #[arg(long)]
+    pub breakpoints: bool,
+    /// Change one instruction for each probe wherever that can be done, and not several:
+    /// slower, but safe if somebody puts uprobes at the same places meanwhile
+    #[arg(long)]
+    pub one_instruction: bool,
+}
+
 /// The program that is probed.
 pub enum Program {
     /// It was there.
@@ -99,12 +112,14 @@ impl Planned {
     pub fn new(
         process: &Process,
         events: &[EventSpec],
-        breakpoints: bool,
+        means: &Means,
         (purpose, returns): (Purpose, Returns),
         works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<Vec<Work>>>,
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
-        let planner = Planner::of_process(process).with_breakpoints(breakpoints);
+        let planner = Planner::of_process(process)
+            .with_breakpoints(means.breakpoints)
+            .with_one_instruction(means.one_instruction);
         let mut events = events.to_vec();
         if purpose == Purpose::Record {
             events.extend(message::events(&objects, &events));
