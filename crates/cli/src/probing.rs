@@ -18,7 +18,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
-use capriole_target::unwinders;
+use capriole_target::{translator, unwinders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -59,9 +59,17 @@ impl Program {
             Some(pid) => {
                 let process = Process::open(pid)?;
                 process.preflight()?;
+                translator::refuse(&process)?;
                 Program::Running(process)
             }
-            None => Program::Started(launch(&words[0], &words[1..])?),
+            None => {
+                let program = Program::Started(launch(&words[0], &words[1..])?);
+                if let Err(error) = translator::refuse(program.process()) {
+                    program.abandon();
+                    return Err(error.into());
+                }
+                program
+            }
         })
     }
 

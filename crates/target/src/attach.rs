@@ -36,8 +36,10 @@ use crate::process::{Process, Seccomp};
 use crate::recover;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
+use crate::states;
 use crate::survey::Survey;
 use crate::threads::Stopped;
+use crate::translator;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
@@ -316,6 +318,7 @@ pub fn attach(
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
     process.preflight()?;
+    translator::refuse(process)?;
     attach_living(process, probes, guards, geometry).map_err(|error| match process.is_over() {
         // Whatever failed then failed for that reason.
         true => TargetError::Vanished {
@@ -390,6 +393,7 @@ fn prepare_and_write(
         recover::clear_the_way(process)?;
         stopped = Stopped::all(pid)?;
     }
+    states::refuse_alignment_check(&stopped)?;
     let mut survey = Survey::of(process, &stopped, &remote);
     let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
         true => guards.join(probes),
@@ -417,6 +421,7 @@ fn prepare_and_write(
     // Nor, if they are large, where arenas have to be.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
+    agent.refuse_forbidden_clock(&remote, memory.base)?;
     let follows = probes.iter().any(Probe::follows);
     let region = match follows || !guarded.unwinders.is_empty() {
         true => Some(Region::create(&agent, process, &remote, &memory)?),

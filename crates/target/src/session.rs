@@ -183,7 +183,7 @@ impl Agent {
     }
 
     /// Makes system calls with the frame at `place`.
-    fn with<T>(
+    pub(crate) fn with<T>(
         &self,
         memory: &RemoteMemory,
         place: FramePlace,
@@ -195,7 +195,7 @@ impl Agent {
         Ok(result)
     }
 
-    fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
+    pub(crate) fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
         let pid = self.stopped.pid;
         move |errno| TargetError::Refused { pid, what, errno }
     }
@@ -446,7 +446,7 @@ impl Agent {
     }
 
     /// Scratch memory for a frame, and 64 bytes behind it for something else.
-    fn scratch_and_more(&self, base: u64) -> (FramePlace, u64) {
+    pub(crate) fn scratch_and_more(&self, base: u64) -> (FramePlace, u64) {
         let more = base + (SCRATCH + SCRATCH_SIZE) as u64 - 64;
         match self.scratch(base) {
             FramePlace::Scratch { start, len } => {
