@@ -18,7 +18,7 @@ needed="cc:gcc ld:binutils objcopy:binutils"
 wanted=""
 case $for_what in
 build) ;;
-test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev" ;;
+test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user" ;;
 demo)
 	needed="$needed sqlite3:sqlite3"
 	wanted="babeltrace2:babeltrace2"

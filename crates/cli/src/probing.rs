@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
 use capriole_ring::layout::Geometry;
-use capriole_target::attach::{Attached, attach};
+use capriole_target::attach::{Attached, Beside, How, SiteState, attach};
 use capriole_target::detach::Detached;
 use capriole_target::error::TargetError;
 use capriole_target::family::Family;
@@ -19,7 +19,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
-use capriole_target::unwinders;
+use capriole_target::{translator, unwinders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -28,6 +28,19 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
+
+/// What the user allows or wants for getting from a site to its detour.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Means {
+    /// Use breakpoints where no jump can be put; a program that runs into one while it
+    /// blocks SIGTRAP is killed
+    #[arg(long)]
+    pub breakpoints: bool,
+    /// Change one instruction for each probe wherever that can be done, and not several:
+    /// slower, but safe if somebody puts uprobes at the same places meanwhile
+    #[arg(long)]
+    pub one_instruction: bool,
+}
 
 /// The program that is probed.
 pub enum Program {
@@ -47,9 +60,17 @@ impl Program {
             Some(pid) => {
                 let process = Process::open(pid)?;
                 process.preflight()?;
+                translator::refuse(&process)?;
                 Program::Running(process)
             }
-            None => Program::Started(launch(&words[0], &words[1..])?),
+            None => {
+                let program = Program::Started(launch(&words[0], &words[1..])?);
+                if let Err(error) = translator::refuse(program.process()) {
+                    program.abandon();
+                    return Err(error.into());
+                }
+                program
+            }
         })
     }
 
@@ -100,12 +121,14 @@ impl Planned {
     pub fn new(
         process: &Process,
         events: &[EventSpec],
-        breakpoints: bool,
+        means: &Means,
         (purpose, returns): (Purpose, Returns),
         works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<Vec<Work>>>,
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
-        let planner = Planner::of_process(process).with_breakpoints(breakpoints);
+        let planner = Planner::of_process(process)
+            .with_breakpoints(means.breakpoints)
+            .with_one_instruction(means.one_instruction);
         let mut events = events.to_vec();
         if purpose == Purpose::Record {
             events.extend(message::events(&objects, &events));
@@ -277,10 +300,37 @@ impl Probed {
             if let Some(reason) = dropped {
                 site["reason"] = json!(reason);
             }
+            let all = self.attached.disturbances();
+            let disturbed = probe.and_then(|number| all.iter().find(|d| d.probe == number));
+            if let Some(disturbance) = disturbed {
+                site["reason"] = json!(disturbance.how.to_string());
+            }
             site
         };
         let both = self.selected.iter().zip(&self.dropped);
         both.zip(&self.probe_of).map(site).collect()
+    }
+
+    /// For each probe, the names of what it is for.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = vec![String::new(); self.attached.outcomes.len()];
+        for (event, number) in self.selected.iter().zip(&self.probe_of) {
+            let Some(name) = number.map(|number| &mut names[number]) else {
+                continue;
+            };
+            if name.is_empty() {
+                *name = event.name();
+            }
+        }
+        names
+    }
+
+    /// How many events have lost their probes to other tools.
+    pub fn taken_out(&self) -> usize {
+        let outcome = |number: &usize| self.attached.outcomes[*number].as_ref();
+        let is_out = |number: &usize| outcome(number).is_ok_and(|s| s.state == SiteState::TakenOut);
+        let numbers = self.probe_of.iter().flatten();
+        numbers.filter(|number| is_out(number)).count()
     }
 
     /// How long the program stood still, for `--json`.
@@ -303,6 +353,26 @@ impl Probed {
             "capriole: the program stood still for {} to attach{out}",
             units::time(self.attached.standstill.all)
         );
+        let taken_out = self.taken_out();
+        if taken_out > 0 {
+            eprintln!(
+                "capriole: {} NOT recorded to the end: another tool came to the same places",
+                units::counted(taken_out as u64, "event was", "events were")
+            );
+        }
+        if detached.repaired > 0 {
+            eprintln!(
+                "capriole: at {} another tool (a uprobe, a debugger) had come or gone since; the \
+                 program's own bytes are back, and its breakpoints were left",
+                units::counted(detached.repaired as u64, "place", "places")
+            );
+        }
+        if detached.foreign > 0 {
+            eprintln!(
+                "capriole: left alone: {} that somebody else has changed or unmapped since",
+                units::counted(detached.foreign as u64, "place", "places")
+            );
+        }
         if detached.lingering {
             eprintln!(
                 "capriole: all bytes are back, but memory stays mapped because a signal handler \
@@ -367,6 +437,8 @@ pub enum Ended {
     Executed,
     /// Somebody took the probes out with `capriole detach`.
     Detached,
+    /// Another tool came to a probe without which there may be no others.
+    Disturbed,
 }
 
 impl Ended {
@@ -378,6 +450,7 @@ impl Ended {
             Ended::Exited => "program ended",
             Ended::Executed => "program executed another",
             Ended::Detached => "detached",
+            Ended::Disturbed => "disturbed",
         }
     }
 
@@ -388,6 +461,7 @@ impl Ended {
             Ended::Exited => "; the program has ended",
             Ended::Executed => "; the program has executed another one, which has no probes",
             Ended::Detached => "; somebody else took the probes out",
+            Ended::Disturbed => "; another tool came to a probe that Capriole itself needs",
         }
     }
 }
@@ -401,6 +475,10 @@ const DETACH_TRIES: u32 = 3;
 /// as long each time, up to the longest.
 const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
+/// Between two looks at whether another tool has come to a probe.
+const LOOK: Duration = Duration::from_millis(100);
+/// Looking takes at most this part of the time.
+const LOOK_SHARE: u32 = 100;
 
 /// Looks for what ends it, and now and then at sites that were occupied.
 pub struct Watch {
@@ -413,6 +491,12 @@ pub struct Watch {
     /// Between two tries, and when the next one is.
     round: Duration,
     next_round: Instant,
+    /// When it is looked next whether another tool has come to a probe, and what has to be
+    /// told of that.
+    next_look: Instant,
+    names: Vec<String>,
+    notices: Vec<String>,
+    held: bool,
 }
 
 impl Watch {
@@ -420,7 +504,8 @@ impl Watch {
     ///
     /// # Errors
     /// The process has no number that could be one.
-    pub fn new(process: &Process, limit: Option<Duration>) -> anyhow::Result<Watch> {
+    pub fn new(probed: &Probed, limit: Option<Duration>) -> anyhow::Result<Watch> {
+        let process = &probed.attached.process;
         let pid = Pid::from_raw(process.pid() as i32).context("no process")?;
         let now = Instant::now();
         Ok(Watch {
@@ -433,6 +518,10 @@ impl Watch {
             family: Family::default(),
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
+            next_look: now + LOOK,
+            names: probed.names(),
+            notices: Vec::new(),
+            held: false,
         })
     }
 
@@ -445,6 +534,7 @@ impl Watch {
     /// For how long there is nothing to look at: at most `most`.
     pub fn pause(&self, attached: &Attached, most: Duration) -> Duration {
         let mut pause = self.left().map_or(most, |left| left.min(most));
+        pause = pause.min(self.next_look.saturating_duration_since(Instant::now()));
         if attached.has_waiting() {
             let until = self.next_round.saturating_duration_since(Instant::now());
             pause = pause.min(until);
@@ -474,6 +564,49 @@ impl Watch {
         threads.map_or(true, |tids| tids.iter().all(ended))
     }
 
+    /// Looks whether another tool has come to a probe.
+    fn look(&mut self, attached: &mut Attached) -> Option<Ended> {
+        match attached.look() {
+            Ok(Beside::TakenOut(disturbances)) => {
+                for disturbance in disturbances {
+                    let out = match disturbance.how {
+                        How::Replaced => "it is left alone",
+                        _ => "the probe was taken out",
+                    };
+                    self.notices.push(format!(
+                        "{}: {} ({:#x}); {out}, and from now on its calls are not recorded",
+                        self.names[disturbance.probe], disturbance.how, disturbance.address
+                    ));
+                }
+                None
+            }
+            Ok(Beside::Guard(how)) => {
+                self.notices.push(format!(
+                    "a probe that Capriole itself needs: {how}; all probes are taken out"
+                ));
+                Some(Ended::Disturbed)
+            }
+            // A debugger that runs the program puts our bytes back when it goes or passes by.
+            Err(error @ TargetError::AlreadyTraced { .. }) if !self.held => {
+                self.held = true;
+                self.notices.push(format!(
+                    "a breakpoint stands at a probe, whose calls may be missing: {error}"
+                ));
+                None
+            }
+            // It is tried again soon; a program that is just ending needs nothing more.
+            Err(_) => None,
+        }
+    }
+
+    /// Says what has happened beside what was asked for, and returns it.
+    pub fn notices(&mut self) -> Vec<String> {
+        for notice in &self.notices {
+            eprintln!("capriole: {notice}");
+        }
+        std::mem::take(&mut self.notices)
+    }
+
     /// What has ended it by now.
     pub fn ended(&mut self, attached: &mut Attached) -> Option<Ended> {
         if signals::requests() > 0 {
@@ -494,6 +627,14 @@ impl Watch {
             // there goes on working.
             let _ = attached.optimise();
             self.next_round = Instant::now() + self.round;
+        }
+        if Instant::now() >= self.next_look {
+            let began = Instant::now();
+            let ended = self.look(attached);
+            self.next_look = Instant::now() + LOOK.max(began.elapsed() * LOOK_SHARE);
+            if ended.is_some() {
+                return ended;
+            }
         }
         if self.second.elapsed() < SECOND {
             return None;

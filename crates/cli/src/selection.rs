@@ -18,6 +18,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
+use capriole_target::translator;
 use capriole_trace::{EventInfo, FieldInfo, RefusalInfo, Role, TextFormat};
 use iced_x86::ConditionCode;
 use serde_json::{Value, json};
@@ -855,6 +856,7 @@ pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects
         (Some(pid), None) => {
             let process = Process::open(pid)?;
             process.preflight()?;
+            translator::refuse(&process)?;
             Ok((
                 Objects::of_process(&process)?,
                 Planner::of_process(&process),

@@ -825,6 +825,8 @@ fn record_and_report() {
       "restartable_sequences": "bool",
       "thread_ids": "bool",
       "ended": "text",
+      "taken_out": "number",
+      "repaired": "number",
       "sites": [
         {
           "event": "text",
@@ -987,6 +989,7 @@ fn detach() {
               "pid": "number",
               "restored": "number",
               "changed_by_others": "number",
+              "repaired": "number",
               "still_mapped": "bool",
               "standstill_ns": "number"
             }
@@ -1050,6 +1053,7 @@ fn help() {
           --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default: 64M]
           --return <HOW>         How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --breakpoints          Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
+          --one-instruction      Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
           --json                 Print what was recorded where as JSON, when it is over
       -h, --help                 Print help
     ");
@@ -1071,6 +1075,7 @@ fn help() {
           --keys <N>         Keys there is room for in each event's table [default: 1024]
           --return <HOW>     How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --breakpoints      Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
+          --one-instruction  Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
           --json             Print JSON
       -h, --help             Print help
     ");

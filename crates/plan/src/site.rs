@@ -244,6 +244,50 @@ pub fn choose_placed(input: &SiteInput<'_>, placer: &mut Placer) -> Result<Shape
     climb(input, Some(placer))
 }
 
+/// Chooses a tactic that changes nothing but whole instructions that stay where they are, the
+/// site's and for [evict](Tactic::Evicted) neighbours: every start of an instruction stays one.
+/// Another tool that puts a breakpoint at the site, and runs the original instruction elsewhere
+/// (a uprobe), then goes on behind it as if there was no probe.
+///
+/// The placer as in [`choose_placed`].
+///
+/// # Errors
+///
+/// [`Refused`], with a reason for each such tactic.
+pub fn choose_one_instruction(
+    input: &SiteInput<'_>,
+    placer: &mut Placer,
+) -> Result<Shape, Refused> {
+    let ladder = match Ladder::new(input) {
+        Ok(ladder) => ladder,
+        Err(refusal) => {
+            let refusals = Tactic::ALL.map(|tactic| (tactic, refusal)).to_vec();
+            return Err(Refused { refusals });
+        }
+    };
+    let mut refusals = Vec::new();
+    for tactic in Tactic::ALL {
+        let tried = match tactic {
+            Tactic::Reserved => ladder.reserved().and_then(|cover| match cover.covered.end {
+                end if end > ladder.first.next_ip() => Err(Refusal::NopsTooShort {
+                    bytes: ladder.first.len() as u64,
+                }),
+                _ => Ok(cover),
+            }),
+            Tactic::OneInstruction => ladder.one_instruction(),
+            Tactic::Punned => ladder.punned(placer),
+            Tactic::PunnedByte => ladder.punned_byte(placer),
+            Tactic::Evicted => ladder.evicted(placer),
+            Tactic::Region | Tactic::Trapped | Tactic::Int3 => continue,
+        };
+        match tried {
+            Ok(cover) => return Ok(shape(&ladder, tactic, cover, refusals)),
+            Err(refusal) => refusals.push((tactic, refusal)),
+        }
+    }
+    Err(Refused { refusals })
+}
+
 /// Has a jump at `from`, before the site, lead away from there: a [region](Tactic::Region)
 /// up to the site's instruction and as far behind as needed. So several sites are reached
 /// by one jump.

@@ -17,9 +17,12 @@
 //! inside, because the planner allows one only at the end); and no jump leads
 //! there (the planner has looked at the whole object).
 
+mod beside;
 mod code;
 mod round;
 
+use self::beside::Watched;
+pub use self::beside::{Beside, Disturbance, How};
 use self::code::Code;
 use self::round::Round;
 use crate::counter::ReferenceCounter;
@@ -34,9 +37,11 @@ use crate::process::{Process, Seccomp};
 use crate::recover;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
+use crate::states;
 use crate::survey::Survey;
 use crate::threads::{self, Stopped};
 use crate::tracer;
+use crate::translator;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
@@ -212,6 +217,10 @@ pub struct Attached {
     pub(crate) installed: Installed,
     /// Sites that are still to be switched to their jumps.
     round: Round,
+    /// What has to stand at the sites, as long as that does not change.
+    watched: Option<Watched>,
+    /// Where other tools came.
+    disturbances: Vec<Disturbance>,
 }
 
 /// What leads from a site to its detour now.
@@ -223,11 +232,13 @@ pub enum SiteState {
     StandIn,
     /// Nothing yet: somebody is inside, and a breakpoint may not stand in.
     Waiting,
+    /// Nothing any more: another tool came there, see [`Attached::look`].
+    TakenOut,
 }
 
 impl SiteState {
     /// The name in output: `optimised`, or for a tactic without a jump `breakpoint`;
-    /// `stand-in` and `waiting`.
+    /// `stand-in`, `waiting` and `taken-out`.
     #[must_use]
     pub fn name(self, tactic: Tactic) -> &'static str {
         match (self, tactic) {
@@ -235,6 +246,7 @@ impl SiteState {
             (SiteState::Final, _) => "optimised",
             (SiteState::StandIn, _) => "stand-in",
             (SiteState::Waiting, _) => "waiting",
+            (SiteState::TakenOut, _) => "taken-out",
         }
     }
 }
@@ -313,6 +325,7 @@ pub fn attach(
     geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
     process.preflight()?;
+    translator::refuse(process)?;
     tracer::check_filters(process)?;
     let attached = tracer::apart(|| attach_living(process, probes, guards, geometry));
     attached.map_err(|error| match process.is_over() {
@@ -395,6 +408,7 @@ fn prepare_and_write(
         recover::clear_the_way(process)?;
         stopped = Stopped::all(pid)?;
     }
+    states::refuse_alignment_check(&stopped)?;
     let mut survey = Survey::of(process, &stopped, &remote);
     let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
         true => guards.join(probes),
@@ -422,6 +436,7 @@ fn prepare_and_write(
     // Nor, if they are large, where arenas have to be.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
+    agent.refuse_forbidden_clock(&remote, &memory.ledger)?;
     let follows = probes.iter().any(Probe::follows);
     let region = match follows || !guarded.unwinders.is_empty() {
         true => Some(Region::create(&agent, process, &remote, &memory)?),
@@ -500,6 +515,8 @@ fn prepare_and_write(
         survey,
         installed,
         round: Round::new(probes, code, guarded),
+        watched: None,
+        disturbances: Vec::new(),
     };
     attached.round.guarded.part(probes);
     if !attached.write(round::Occupied::Wait)? {

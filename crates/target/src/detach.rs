@@ -125,6 +125,10 @@ pub struct Detached {
     pub restored: usize,
     /// Sites that somebody else has changed or unmapped meanwhile; left alone.
     pub foreign: usize,
+    /// Sites where a uprobe or another breakpoint had come or gone meanwhile, so that only a
+    /// part of the probe was left, which was put back. A breakpoint that still stands there
+    /// was left.
+    pub repaired: usize,
     /// Memory stays mapped because a saved address points into it; all bytes are
     /// back nevertheless. Another `capriole detach` removes it later.
     pub lingering: bool,
@@ -299,6 +303,10 @@ fn restore_bytes(
             match batch.inspect(change) {
                 Found::Before => {}
                 Found::Foreign => report.foreign += 1,
+                Found::Disturbed => {
+                    let repaired = batch.take_back(change) && !change.guard;
+                    report.repaired += usize::from(repaired);
+                }
                 Found::After | Found::Between => {
                     batch.revert(change)?;
                     report.restored += usize::from(!change.guard);
@@ -363,8 +371,10 @@ fn restore_returns(
     }
     let mut batch = Batch::new(pid, remote);
     for change in installed.changes.iter().filter(|change| change.unwinder) {
-        if matches!(batch.inspect(change), Found::After | Found::Between) {
-            batch.revert(change)?;
+        match batch.inspect(change) {
+            Found::After | Found::Between => batch.revert(change)?,
+            Found::Disturbed => drop(batch.take_back(change)),
+            Found::Before | Found::Foreign => {}
         }
     }
     batch.write()?;

@@ -38,6 +38,24 @@ pub enum TargetError {
         /// Its name.
         name: String,
     },
+    /// A thread has its memory accesses checked for alignment.
+    #[error(
+        "thread {tid} of process {pid} has the processor check the alignment of its memory accesses (EFLAGS.AC), which what a probe does would not pass; have the program clear that flag"
+    )]
+    AlignmentCheck {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+    },
+    /// The program may not read the time stamp counter.
+    #[error(
+        "process {pid} has forbidden itself to read the time stamp counter (prctl PR_SET_TSC), and each event is recorded with its time: a probe would end it; have the program not do that"
+    )]
+    ForbiddenClock {
+        /// The process.
+        pid: i32,
+    },
     /// The place where unwinders ask is occupied.
     #[error(
         "process {pid}: a thread stays in the first instructions of _Unwind_Find_FDE, where exceptions ask the way; try again, or leave out --return=stack"

@@ -63,13 +63,14 @@ const LEGACY_AND_HEADER: usize = 576;
 /// for. None of them sleeps in a way that the kernel goes on with by `restart_syscall`: such
 /// a call notes how in the thread's `restart_block`, over what a sleep of the program's own,
 /// interrupted by our stop, has noted there. The program would then wake from *our* sleep.
-pub const PERMITTED: [i64; 6] = [
+pub const PERMITTED: [i64; 7] = [
     libc::SYS_mmap,         // session memory, code, open calls
     libc::SYS_munmap,       // the same at the end
     libc::SYS_madvise,      // of open calls
     libc::SYS_memfd_create, // session memory, stubs
     libc::SYS_close,        // their descriptors
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
+    libc::SYS_prctl,        // PR_GET_TSC
 ];
 /// With what a batch of calls waits to be fetched: it returns EINTR when it is interrupted.
 pub const PATIENCE: i64 = libc::SYS_rt_sigtimedwait;

@@ -110,6 +110,8 @@ pub mod journal {
     pub const PHASE: usize = 9;
     /// u8: [`CODE`], [`GUARD`], [`UNWINDER`] or [`REFERENCE`].
     pub const KIND: usize = 10;
+    /// u8: 1 if no breakpoint of the tracer's own ever stands at the first byte.
+    pub const NO_BREAKPOINT: usize = 11;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.
@@ -558,7 +560,9 @@ impl Entry {
                     (false, false) => journal::CODE,
                 };
                 put(journal::ADDRESS, &change.address.to_le_bytes());
-                put(journal::LEN, &[change.len as u8, change.phase, kind]);
+                let no_breakpoint = u8::from(!change.breakpoint);
+                let head = [change.len as u8, change.phase, kind, no_breakpoint];
+                put(journal::LEN, &head);
                 put(journal::BEFORE, &change.before);
                 put(journal::AFTER, &change.after);
                 put(journal::DETOUR, &change.detour.to_le_bytes());
@@ -567,7 +571,7 @@ impl Entry {
                 let counter = &reference.counter;
                 let device = u64::from(counter.dev.major) << 32 | u64::from(counter.dev.minor);
                 put(journal::ADDRESS, &counter.address.to_le_bytes());
-                put(journal::LEN, &[2, 0, journal::REFERENCE]);
+                put(journal::LEN, &[2, 0, journal::REFERENCE, 1]);
                 put(journal::BEFORE, &counter.inode.to_le_bytes());
                 put(journal::BEFORE + 8, &counter.offset.to_le_bytes());
                 put(journal::AFTER, &device.to_le_bytes());
@@ -613,6 +617,7 @@ impl Entry {
                 phase: *entry.get(journal::PHASE)?,
                 guard: kind != journal::CODE,
                 unwinder: kind == journal::UNWINDER,
+                breakpoint: *entry.get(journal::NO_BREAKPOINT)? == 0,
             })),
             _ => None,
         }
@@ -635,6 +640,7 @@ mod tests {
                 phase: 3,
                 guard,
                 unwinder,
+                breakpoint: !guard,
             })
         };
         let reference = Entry::Reference(Reference {

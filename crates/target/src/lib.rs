@@ -1,7 +1,7 @@
 //! Processes: what they are, how their code is changed while they run, and how it
 //! is put back.
 //!
-//! - [`process`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
+//! - [`process`], [`translator`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
 //!   [`resolve`]: looking, without touching
 //! - [`threads`], [`tracer`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
@@ -38,12 +38,14 @@ pub mod resolve;
 pub mod returns;
 pub mod session;
 pub mod stacks;
+mod states;
 pub mod steps;
 pub mod stubs;
 pub mod survey;
 pub mod symbols;
 pub mod threads;
 pub mod tracer;
+pub mod translator;
 pub mod unwinders;
 
 pub use error::TargetError;

@@ -54,6 +54,9 @@ pub struct Change {
     /// It answers [unwinders](crate::unwinders): taken back when no return address is
     /// replaced any more. Then it is a guard's, too.
     pub unwinder: bool,
+    /// A breakpoint of Capriole's own may stand at the first byte: for good, in place of
+    /// the jump, or while a change across pages is written. Any other is somebody else's.
+    pub breakpoint: bool,
 }
 
 /// What stands at a site.
@@ -66,6 +69,11 @@ pub enum Found {
     /// A change that was cut short: a breakpoint, and behind it either tail or, with
     /// a page boundary in it, a piece of each.
     Between,
+    /// Bytes of the program or a breakpoint that another tool has written over a part of
+    /// the probe. The kernel does so when a uprobe comes or goes: both are one byte, the
+    /// breakpoint and the file's, and what it keeps as the original instruction is the
+    /// file's as well.
+    Disturbed,
     /// Something else: the library is gone, or somebody else changes code too.
     Foreign,
 }
@@ -83,11 +91,27 @@ impl Change {
             Found::Before
         } else if now == after {
             Found::After
-        } else if now[0] == INT3 && self.is_of_both(now) {
+        } else if self.breakpoint && now[0] == INT3 && self.is_of_both(now) {
             Found::Between
+        } else if (0..self.len).all(|i| [before[i], after[i], INT3].contains(&now[i])) {
+            Found::Disturbed
         } else {
             Found::Foreign
         }
+    }
+
+    /// The bytes of the probe among `now`, where it is [disturbed](Found::Disturbed): what
+    /// has to be the program's again, in runs.
+    fn ours(&self, now: &[u8]) -> Vec<Range<usize>> {
+        let is_ours = |i: &usize| now[*i] == self.after[*i] && now[*i] != self.before[*i];
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for i in (0..self.len).filter(is_ours) {
+            match runs.last_mut() {
+                Some(run) if run.end == i => run.end += 1,
+                _ => runs.push(i..i + 1),
+            }
+        }
+        runs
     }
 
     /// Whether the bytes behind the first are the program's or the probe's, those of
@@ -153,7 +177,29 @@ struct Page {
     /// Nothing where the page cannot be read.
     bytes: Vec<u8>,
     /// What has to be written.
-    dirty: Option<Range<usize>>,
+    dirty: Vec<Range<usize>>,
+    /// Somebody else writes to this page, too: what is between is not written.
+    shared: bool,
+}
+
+impl Page {
+    fn mark(&mut self, at: usize) {
+        match self.dirty.last_mut() {
+            Some(run) if run.end == at => run.end += 1,
+            _ => self.dirty.push(at..at + 1),
+        }
+    }
+
+    /// What has to be written, at once where that is possible.
+    fn take_dirty(&mut self) -> Vec<Range<usize>> {
+        let runs = std::mem::take(&mut self.dirty);
+        let start = runs.iter().map(|run| run.start).min();
+        let end = runs.iter().map(|run| run.end).max();
+        match (start, end) {
+            (Some(start), Some(end)) if !self.shared => vec![start..end],
+            _ => runs,
+        }
+    }
 }
 
 impl<'a> Batch<'a> {
@@ -173,25 +219,28 @@ impl<'a> Batch<'a> {
             if memory.read(number * PAGE_SIZE, &mut bytes).is_err() {
                 bytes.clear();
             }
-            Page { bytes, dirty: None }
+            Page {
+                bytes,
+                dirty: Vec::new(),
+                shared: false,
+            }
         })
     }
 
     /// What stands at a site now.
     pub fn inspect(&mut self, change: &Change) -> Found {
+        let now = self.now(change);
+        now.map_or(Found::Foreign, |now| change.judge(&now[..change.len]))
+    }
+
+    fn now(&mut self, change: &Change) -> Option<[u8; MAX_BYTES]> {
         let mut now = [0; MAX_BYTES];
         for (offset, byte) in now[..change.len].iter_mut().enumerate() {
             let address = change.address + offset as u64;
-            match self
-                .page(address / PAGE_SIZE)
-                .bytes
-                .get((address % PAGE_SIZE) as usize)
-            {
-                Some(b) => *byte = *b,
-                None => return Found::Foreign,
-            }
+            let page = self.page(address / PAGE_SIZE);
+            *byte = *page.bytes.get((address % PAGE_SIZE) as usize)?;
         }
-        change.judge(&now[..change.len])
+        Some(now)
     }
 
     /// Whether these bytes stand there now.
@@ -220,6 +269,33 @@ impl<'a> Batch<'a> {
         self.replace(change, &change.before[..change.len])
     }
 
+    /// Puts the program's own bytes back where a [disturbed](Found::Disturbed) site has the
+    /// probe's, or with [`write`](Self::write), and leaves what the other tool has written:
+    /// its breakpoint goes when it takes that away. Tells whether there were any.
+    ///
+    /// ```text
+    /// before          55 48 89 e5 41      push %rbp; mov %rsp,%rbp; push %r15
+    /// jump            e9 xx xx xx xx
+    /// a uprobe comes  cc xx xx xx xx      it runs the file's push, then what is behind: xx
+    /// taken back      cc 48 89 e5 41      it runs the file's push, then the mov
+    /// it goes         55 48 89 e5 41
+    /// ```
+    pub fn take_back(&mut self, change: &Change) -> bool {
+        let Some(now) = self.now(change) else {
+            return false;
+        };
+        let runs = change.ours(&now[..change.len]);
+        for run in &runs {
+            for offset in run.clone() {
+                self.set(change.address + offset as u64, change.before[offset]);
+            }
+        }
+        for offset in 0..change.len as u64 {
+            self.page((change.address + offset) / PAGE_SIZE).shared = true;
+        }
+        !runs.is_empty()
+    }
+
     fn replace(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
         if change.crosses_pages() {
             change.write_across(self.pid, self.memory, bytes)?;
@@ -238,11 +314,19 @@ impl<'a> Batch<'a> {
             };
             *place = *byte;
             if !across {
-                let dirty = page.dirty.get_or_insert(at..at + 1);
-                *dirty = dirty.start.min(at)..dirty.end.max(at + 1);
+                page.mark(at);
             }
         }
         Ok(())
+    }
+
+    fn set(&mut self, address: u64, byte: u8) {
+        let at = (address % PAGE_SIZE) as usize;
+        let page = self.page(address / PAGE_SIZE);
+        if let Some(place) = page.bytes.get_mut(at) {
+            *place = byte;
+            page.mark(at);
+        }
     }
 
     /// Writes all that was put in or back.
@@ -253,18 +337,17 @@ impl<'a> Batch<'a> {
         let pid = self.pid;
         let mut result = Ok(());
         for (number, page) in &mut self.pages {
-            let Some(dirty) = page.dirty.take() else {
-                continue;
-            };
-            let address = number * PAGE_SIZE + dirty.start as u64;
-            let written = self.memory.write(address, &page.bytes[dirty]);
-            result = result.and(written.map_err(|source| TargetError::Memory {
-                pid,
-                what: "write",
-                address,
-                source,
-            }));
-            step("bytes of a page");
+            for dirty in page.take_dirty() {
+                let address = number * PAGE_SIZE + dirty.start as u64;
+                let written = self.memory.write(address, &page.bytes[dirty]);
+                result = result.and(written.map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address,
+                    source,
+                }));
+                step("bytes of a page");
+            }
         }
         result
     }
@@ -285,11 +368,74 @@ mod tests {
             phase: 0,
             guard: false,
             unwinder: false,
+            breakpoint: false,
         };
         assert!(!change(0x1000, 5).crosses_pages());
         assert!(!change(0x1ffb, 5).crosses_pages());
         assert!(change(0x1ffc, 5).crosses_pages());
         assert!(change(0x1fff, 5).crosses_pages());
         assert!(!change(0x1fff, 1).crosses_pages());
+    }
+    /// A site of a `push` and a `mov`, and what two tools make of it.
+    #[test]
+    fn breakpoints_of_others() {
+        let bytes = |bytes: [u8; 5]| {
+            let mut all = [0; MAX_BYTES];
+            all[..5].copy_from_slice(&bytes);
+            all
+        };
+        let mut change = Change {
+            address: 0x1000,
+            len: 5,
+            before: bytes([0x55, 0x48, 0x89, 0xe5, 0x41]),
+            after: bytes([0xe9, 0x10, 0x89, 0x30, 0xff]),
+            detour: 0,
+            phase: 0,
+            guard: false,
+            unwinder: false,
+            breakpoint: false,
+        };
+        let cases: [([u8; 5], Found, &[Range<usize>]); 8] = [
+            ([0x55, 0x48, 0x89, 0xe5, 0x41], Found::Before, &[]),
+            ([0xe9, 0x10, 0x89, 0x30, 0xff], Found::After, &[0..2, 3..5]),
+            // A uprobe has come, and has gone.
+            (
+                [0xcc, 0x10, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[1..2, 3..5],
+            ),
+            (
+                [0x55, 0x10, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[1..2, 3..5],
+            ),
+            // One on the `mov`, which the jump covers.
+            (
+                [0xe9, 0xcc, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[0..1, 3..5],
+            ),
+            (
+                [0xe9, 0x48, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[0..1, 3..5],
+            ),
+            // Taken back while the tool is still there.
+            ([0xcc, 0x48, 0x89, 0xe5, 0x41], Found::Disturbed, &[]),
+            // Another tool's jump or call is nobody's business but its own.
+            (
+                [0xe8, 0x10, 0x89, 0x30, 0xff],
+                Found::Foreign,
+                &[1..2, 3..5],
+            ),
+        ];
+        for (now, found, ours) in cases {
+            assert_eq!(change.judge(&now), found, "{now:02x?}");
+            assert_eq!(change.ours(&now), ours, "{now:02x?}");
+        }
+        // Where one of our own may stand, it is taken for that.
+        change.breakpoint = true;
+        let now = [0xcc, 0x10, 0x89, 0x30, 0xff];
+        assert_eq!(change.judge(&now), Found::Between);
     }
 }

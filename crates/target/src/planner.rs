@@ -1,6 +1,7 @@
 //! From resolved sites to plans: what the pure planner has to be given, gathered
 //! from the object and the process.
 
+mod narrow;
 mod together;
 
 use self::together::wants_placing;
@@ -25,6 +26,8 @@ use std::sync::Arc;
 pub struct Planner {
     breakpoints: Result<(), Refusal>,
     shadow_stack: bool,
+    /// Rather change one instruction than several.
+    one_instruction: bool,
     /// Where stubs may be; nothing for a file, which is looked at as if alone.
     space: Option<Space>,
 }
@@ -186,6 +189,7 @@ impl Planner {
         Planner {
             breakpoints: breakpoints_allowed(process).map_err(Refusal::TrapUnusable),
             shadow_stack: has_shadow_stack(process),
+            one_instruction: false,
             space: Some(space_of(process)),
         }
     }
@@ -195,6 +199,7 @@ impl Planner {
         Planner {
             breakpoints: Ok(()),
             shadow_stack: false,
+            one_instruction: false,
             space: None,
         }
     }
@@ -205,6 +210,14 @@ impl Planner {
         if !allowed {
             self.breakpoints = Err(Refusal::BreakpointsOff);
         }
+        self
+    }
+
+    /// Rather changes one instruction than several, where a jump within one does as well:
+    /// see [`capriole_plan::site::choose_one_instruction`].
+    #[must_use]
+    pub fn with_one_instruction(mut self, wanted: bool) -> Planner {
+        self.one_instruction = wanted;
         self
     }
 

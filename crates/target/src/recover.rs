@@ -333,6 +333,7 @@ fn detach_living(process: &Process) -> Result<Detached, TargetError> {
         let one = detach(process, &session.installed)?;
         total.restored += one.restored;
         total.foreign += one.foreign;
+        total.repaired += one.repaired;
         total.lingering |= one.lingering;
         total.standstill += one.standstill;
         if session.inode != 0 {
@@ -404,6 +405,7 @@ impl Detached {
     /// Adds what was done to children.
     fn add_children(&mut self, children: &Detached) {
         self.restored += children.restored;
+        self.repaired += children.repaired;
         self.lingering |= children.lingering;
         self.damaged += children.damaged;
     }

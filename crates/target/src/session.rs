@@ -189,7 +189,7 @@ impl Agent {
     }
 
     /// Makes system calls with the frame at `place`.
-    fn with<T>(
+    pub(crate) fn with<T>(
         &self,
         memory: &RemoteMemory,
         place: FramePlace,
@@ -201,7 +201,7 @@ impl Agent {
         Ok(result)
     }
 
-    fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
+    pub(crate) fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
         let pid = self.stopped.pid;
         move |errno| TargetError::Refused { pid, what, errno }
     }
@@ -486,7 +486,7 @@ impl Agent {
     }
 
     /// Scratch memory for a frame, and 64 bytes behind it for something else.
-    fn scratch_and_more(&self, ledger: &Ledger) -> (FramePlace, u64) {
+    pub(crate) fn scratch_and_more(&self, ledger: &Ledger) -> (FramePlace, u64) {
         let more = ledger.scratch().end - 64;
         match self.scratch(ledger) {
             FramePlace::Scratch { start, len } => {

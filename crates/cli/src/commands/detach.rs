@@ -28,6 +28,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 "pid": arguments.pid,
                 "restored": report.restored,
                 "changed_by_others": report.foreign,
+                "repaired": report.repaired,
                 "still_mapped": report.lingering,
                 "standstill_ns": report.standstill.as_nanos() as u64,
             })
@@ -41,6 +42,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         process.name(),
         units::time(report.standstill)
     );
+    if report.repaired > 0 {
+        println!(
+            "at {} another tool (a uprobe, a debugger) had come or gone since; the program's own \
+             bytes are back, and its breakpoints were left",
+            units::counted(report.repaired as u64, "place", "places")
+        );
+    }
     if report.foreign > 0 {
         println!(
             "left alone: {} that somebody else has changed or unmapped since",

@@ -141,6 +141,15 @@ fn session(pid: u32) -> anyhow::Result<(Process, FoundSession)> {
     Ok((process, session))
 }
 
+/// Writes a text into the recording of a process.
+///
+/// # Errors
+/// It is not being recorded, or the text cannot be written.
+pub fn write_to(process: &Process, text: &str) -> anyhow::Result<()> {
+    let (process, session) = session(process.pid())?;
+    write(&process, &session, text)
+}
+
 fn write(process: &Process, session: &FoundSession, text: &str) -> anyhow::Result<()> {
     let (pid, name) = (process.pid(), process.name());
     if session.owner.is_none() {

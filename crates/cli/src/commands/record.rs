@@ -6,7 +6,7 @@ mod recorder;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::Purpose;
-use crate::probing::{Ended, Planned, Probed, Program, wait_for};
+use crate::probing::{Ended, Means, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
@@ -66,10 +66,8 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Use breakpoints where no jump can be put; a program that runs into one while it
-    /// blocks SIGTRAP is killed
-    #[arg(long)]
-    breakpoints: bool,
+    #[command(flatten)]
+    means: Means,
     /// Print what was recorded where as JSON, when it is over
     #[arg(long)]
     json: bool,
@@ -123,9 +121,8 @@ fn prepare(
     process: &Process,
     clock: Clock,
 ) -> anyhow::Result<(Probed, Recorder)> {
-    let breakpoints = arguments.breakpoints;
     let purpose = (Purpose::Record, arguments.returns);
-    let planned = Planned::new(process, events, breakpoints, purpose, |selected| {
+    let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
         Ok(Selected::record_all(selected))
     })?;
     // The trace directory first: no attach for nothing if it cannot be made.
@@ -163,7 +160,7 @@ fn record(
     }
     probed.say_dropped();
     let mut child = program.release();
-    let ended = recorder.run(&mut probed.attached, arguments.duration);
+    let ended = recorder.run(&mut probed, arguments.duration);
     let detached = probed.detach();
     let attached = &probed.attached;
     let status = match &ended {
@@ -202,6 +199,8 @@ fn record(
             "restartable_sequences": attached.survey.rseq_offset.is_some(),
             "thread_ids": attached.survey.tid_offset.is_some(),
             "ended": ended.as_str(),
+            "taken_out": probed.taken_out(),
+            "repaired": detached.repaired,
             "sites": probed.sites_json(),
         });
         if arguments.returns == Returns::Stack {

@@ -15,7 +15,7 @@ mod text;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::{Fields, Purpose};
-use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
+use crate::probing::{Ended, Means, Planned, Probed, Program, Watch, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, InFile, Selected};
 use crate::units::{self, parse_duration};
@@ -80,10 +80,8 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Use breakpoints where no jump can be put; a program that runs into one while it
-    /// blocks SIGTRAP is killed
-    #[arg(long)]
-    breakpoints: bool,
+    #[command(flatten)]
+    means: Means,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -201,12 +199,11 @@ fn attach(
         false => None,
     };
     let process = program.process();
-    let breakpoints = arguments.breakpoints;
     let purpose = (Purpose::Count, arguments.returns);
     let mut tables = Tables::default();
     let mut kept = Vec::new();
     let mut fetches = false;
-    let planned = Planned::new(process, &events, breakpoints, purpose, |selected| {
+    let planned = Planned::new(process, &events, &arguments.means, purpose, |selected| {
         for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
             if *hits == Hits::Entries {
                 kept.push(None);
@@ -337,7 +334,7 @@ fn watch(
     shown: &mut Shown,
     started: Instant,
 ) -> anyhow::Result<Ended> {
-    let mut watch = Watch::new(&probed.attached.process, arguments.duration)?;
+    let mut watch = Watch::new(probed, arguments.duration)?;
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
@@ -345,7 +342,9 @@ fn watch(
     };
     let mut next = period.map(|period| started + period);
     loop {
-        if let Some(ended) = watch.ended(&mut probed.attached) {
+        let ended = watch.ended(&mut probed.attached);
+        watch.notices();
+        if let Some(ended) = ended {
             return Ok(ended);
         }
         let now = Instant::now();
@@ -487,6 +486,8 @@ fn json(
         "ended": ended.as_str(),
         "restartable_sequences": probed.attached.survey.rseq_offset.is_some(),
         "standstill_ns": probed.standstill_json(detached),
+        "taken_out": probed.taken_out(),
+        "repaired": detached.repaired,
         "events": events,
         "lost": whole.lost,
         "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),

@@ -225,7 +225,9 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         phase,
         guard: false,
         unwinder: false,
+        breakpoint: false,
     };
+    change.breakpoint = after == [INT3] || change.crosses_pages();
     change.before[..after.len()].copy_from_slice(&before[..after.len()]);
     change.after[..after.len()].copy_from_slice(after);
     change
@@ -443,7 +445,11 @@ impl Code {
             let head = vec![INT3; resident::size()];
             let mut compiler = Compiler::new(runtime, arena.start, head);
             for &index in &cluster.probes {
-                made[index] = Some(make(&probes[index], arena.start, &mut compiler, region));
+                let mut one = make(&probes[index], arena.start, &mut compiler, region);
+                for change in one.iter_mut().flat_map(|made| &mut made.changes) {
+                    change.breakpoint |= probes[index].stand_in;
+                }
+                made[index] = Some(one);
             }
             let bytes = compiler.into_image();
             assert!(

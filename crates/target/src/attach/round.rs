@@ -36,22 +36,22 @@ pub(super) enum Occupied {
 
 /// What has to be known of a probe while it is being written.
 #[derive(Debug)]
-struct Entry {
-    shape: Shape,
+pub(super) struct Entry {
+    pub(super) shape: Shape,
     stand_in: bool,
     counters: Vec<ReferenceCounter>,
     /// The site whose jump is a part of this one's; `Some(None)` if that is not there.
-    builds_on: Option<Option<usize>>,
-    made: Result<Made, SiteError>,
-    state: SiteState,
+    pub(super) builds_on: Option<Option<usize>>,
+    pub(super) made: Result<Made, SiteError>,
+    pub(super) state: SiteState,
 }
 
 /// The probes of an attach.
 #[derive(Debug)]
 pub(super) struct Round {
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     /// The sites that are still to be written, ascending.
-    waiting: Vec<usize>,
+    pub(super) waiting: Vec<usize>,
     code: Code,
     /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
     traps_refused: bool,
@@ -395,6 +395,7 @@ impl Attached {
             &mut self.installed,
             policy,
         )?;
+        self.watched = None;
         self.standstill.all += stopped.resume();
         Ok(written)
     }

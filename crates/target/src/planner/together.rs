@@ -73,7 +73,10 @@ impl Planner {
         let mut wanted: Vec<u64> = sites.iter().map(|site| site.address).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let placer = self.placer_of(first, sites);
+        let mut placer = self.placer_of(first, sites);
+        if self.one_instruction {
+            self.narrow(sites, &functions, &mut plans, &mut placer, &wanted);
+        }
         self.place_rest(sites, &functions, &mut plans, placer, &wanted);
         plans
     }
@@ -306,7 +309,7 @@ fn within(addresses: &[u64], extent: Extent) -> &[u64] {
 }
 
 /// What the jump covers that leads away from a site, for those sites that it starts before.
-fn shared_jumps(plans: &[Planned]) -> HashMap<u64, Extent> {
+pub(super) fn shared_jumps(plans: &[Planned]) -> HashMap<u64, Extent> {
     let shapes = plans.iter().flatten().map(|plan| &plan.shape);
     let led = shapes.filter(|shape| shape.site != shape.covered.start);
     led.map(|shape| (shape.site, shape.covered)).collect()
@@ -314,7 +317,7 @@ fn shared_jumps(plans: &[Planned]) -> HashMap<u64, Extent> {
 
 /// Whether a plan changes, or moves, an instruction at one of `wanted` other than its own, from
 /// which its jump does not lead away as well.
-fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, Extent>) -> bool {
+pub(super) fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, Extent>) -> bool {
     plan.as_ref().is_ok_and(|plan| {
         let covered = plan.shape.covered;
         // What is at its start has the same jump.
@@ -337,7 +340,7 @@ pub(super) fn wants_placing(plan: &Planned) -> bool {
 }
 
 /// The bytes of the instruction at a site.
-fn own_bytes(site: &Site, plan: &Planned) -> Range<u64> {
+pub(super) fn own_bytes(site: &Site, plan: &Planned) -> Range<u64> {
     let own = |plan: &'_ Plan| {
         let mut displaced = plan.shape.displaced.iter();
         displaced.find(|i| i.ip() == plan.shape.site).copied()

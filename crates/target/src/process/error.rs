@@ -61,6 +61,20 @@ pub enum ProcessError {
         /// `e_machine` of the program.
         machine: u16,
     },
+    /// A binary translator runs the program.
+    #[error(
+        "process {pid} ({name}) is run by {translator}, which translates the program's code and does not run it where it stands, so no probe can be put there; {instead}"
+    )]
+    Translated {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// The translator's name.
+        translator: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
     /// The kernel does not let this user trace the process.
     #[error("process {pid} ({name}): not permitted to trace it; {advice}")]
     NotPermitted {

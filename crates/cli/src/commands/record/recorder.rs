@@ -1,7 +1,8 @@
 //! From session memory to the trace directory, while the program runs.
 
 use super::mappings;
-use crate::probing::{Ended, Watch};
+use crate::commands::mark;
+use crate::probing::{Ended, Probed, Watch};
 use capriole_ring::{Packet, Reader, writer};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
@@ -47,6 +48,8 @@ pub struct Recorder {
     /// Code that the program has, by address; nothing unless events have call stacks.
     mapped: Option<HashSet<(u64, u64)>>,
     failed_packets: bool,
+    /// What the description of the trace has to say at the end.
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +104,7 @@ impl Recorder {
             started: Instant::now(),
             ended: None,
             failed_packets: false,
+            warnings: Vec::new(),
         };
         recorder.look_at_mappings()?;
         Ok(recorder)
@@ -164,12 +168,8 @@ impl Recorder {
     }
 
     /// Records until something ends it.
-    pub fn run(
-        &mut self,
-        attached: &mut Attached,
-        limit: Option<Duration>,
-    ) -> anyhow::Result<Ended> {
-        let memory = &attached.memory;
+    pub fn run(&mut self, probed: &mut Probed, limit: Option<Duration>) -> anyhow::Result<Ended> {
+        let memory = &probed.attached.memory;
         self.reader = Some(Reader::new(
             memory.memory.clone(),
             memory.geometry,
@@ -177,28 +177,29 @@ impl Recorder {
         ));
         writer::open(&memory.memory, self.texts);
         self.started = Instant::now();
-        let result = self.record(attached, limit);
+        let result = self.record(probed, limit);
         self.ended = Some(Instant::now());
         self.failed_packets = result.is_err();
         if self.failed_packets {
             // What others write would go nowhere.
-            writer::close(&attached.memory.memory, WRITERS);
+            writer::close(&probed.attached.memory.memory, WRITERS);
         }
         result
     }
 
-    fn record(
-        &mut self,
-        attached: &mut Attached,
-        limit: Option<Duration>,
-    ) -> anyhow::Result<Ended> {
-        let mut watch = Watch::new(&self.process, limit)?;
+    fn record(&mut self, probed: &mut Probed, limit: Option<Duration>) -> anyhow::Result<Ended> {
+        let mut watch = Watch::new(probed, limit)?;
+        let attached = &mut probed.attached;
         let mut second = self.started;
         let mut tick = self.started;
         self.look_at_threads(Which::All);
         loop {
             self.collect(false)?;
-            if let Some(ended) = watch.ended(attached) {
+            let ended = watch.ended(attached);
+            for notice in watch.notices() {
+                self.note(notice);
+            }
+            if let Some(ended) = ended {
                 return Ok(ended);
             }
             if tick.elapsed() >= TICK {
@@ -221,6 +222,14 @@ impl Recorder {
                 reader.wait(watch.pause(attached, TICK));
             }
         }
+    }
+
+    /// Has the trace tell what happened, now among the events, and at the end in its
+    /// description.
+    fn note(&mut self, notice: String) {
+        // A full buffer is no place for it, but the description is.
+        let _ = mark::write_to(&self.process, &format!("capriole: {notice}"));
+        self.warnings.push(notice);
     }
 
     /// Writes what is still in session memory, and the end of the trace. Nobody
@@ -254,7 +263,7 @@ impl Recorder {
         };
         let mut stops = vec![stop("attach", attached.standstill.all)];
         stops.extend(detached.map(|d| stop("detach", d.standstill)));
-        let mut warnings = Vec::new();
+        let mut warnings = std::mem::take(&mut self.warnings);
         if attached.survey.tid_offset.is_none() {
             warnings.push("thread ids are unknown: every event has thread 0".to_owned());
         }

@@ -1,0 +1,125 @@
+//! Programs that run others by translating their code: Valgrind, QEMU's user mode, Pin,
+//! DynamoRIO.
+//!
+//! The code that is in such a process's files is not what runs there, but what is translated.
+//! A jump that is written over it is translated, too, and leads to code that the translator
+//! knows nothing of, in a process whose signals, threads and memory it has under its own
+//! control; or it is never noticed, if that code was translated before. So they are refused,
+//! before they are touched.
+//!
+//! A name alone proves nothing, as anybody may call his program so; what is looked for stands
+//! in the program itself, or is code that is mapped.
+
+use crate::maps::Mapping;
+use crate::process::{Process, ProcessError};
+use memchr::memmem;
+use std::path::Path;
+
+/// What is told, and what can be done instead.
+struct Translator {
+    name: &'static str,
+    instead: &'static str,
+}
+
+const VALGRIND: Translator = Translator {
+    name: "Valgrind",
+    instead: "run the program without valgrind, or count its calls with callgrind",
+};
+const QEMU: Translator = Translator {
+    name: "QEMU (user mode)",
+    instead: "run the program on a processor of its own kind, or use QEMU's plugins (-plugin)",
+};
+const PIN: Translator = Translator {
+    name: "Pin",
+    instead: "run the program without it, or use a Pin tool",
+};
+const DYNAMORIO: Translator = Translator {
+    name: "DynamoRIO",
+    instead: "run the program without it, or use a DynamoRIO client",
+};
+
+/// Refuses a process whose code a translator runs, or that is about to become one.
+///
+/// # Errors
+/// [`ProcessError::Translated`]; also what keeps the process from being looked at.
+pub fn refuse(process: &Process) -> Result<(), ProcessError> {
+    match find(process)? {
+        None => Ok(()),
+        Some(Translator { name, instead }) => Err(ProcessError::Translated {
+            pid: process.pid(),
+            name: process.name().to_owned(),
+            translator: name,
+            instead,
+        }),
+    }
+}
+
+fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
+    let exe = process.exe()?;
+    let name = file_name(&exe);
+    let contains = |text: &str| {
+        let file = std::fs::read(process.proc_path("exe")).unwrap_or_default();
+        memmem::find(&file, text.as_bytes()).is_some()
+    };
+    // Its tools are programs of their own, and find the launcher by this variable.
+    let of_valgrind = name.ends_with("-amd64-linux") || name.starts_with("valgrind");
+    if of_valgrind && contains("VALGRIND_LAUNCHER") {
+        return Ok(Some(VALGRIND));
+    }
+    // By this one it finds the libraries of the other processor: there is none in
+    // `qemu-system-x86_64`, which is a program like any other.
+    if name.starts_with("qemu-") && contains("QEMU_LD_PREFIX") {
+        return Ok(Some(QEMU));
+    }
+    if name == "drrun" {
+        return Ok(Some(DYNAMORIO));
+    }
+    let beside = |file: &str| {
+        exe.parent()
+            .is_some_and(|d| process.in_root(&d.join(file)).exists())
+    };
+    if matches!(name, "pin" | "sde" | "sde64")
+        && (beside("intel64/bin/pinbin") || beside("intel64/pinbin"))
+    {
+        return Ok(Some(PIN));
+    }
+    if is_script_of_valgrind(process) {
+        return Ok(Some(VALGRIND));
+    }
+    // What is mapped as data is read by somebody, and runs nothing.
+    let maps = process.maps()?;
+    let mut code = maps.iter().filter(|m| m.perms.execute && m.is_file());
+    Ok(code.find_map(|mapping: &Mapping| {
+        match file_name(Path::new(&mapping.path)) {
+            "pinbin" => Some(PIN),
+            "libdynamorio.so" => Some(DYNAMORIO),
+            name if name.starts_with("vgpreload_") && name.ends_with("-amd64-linux.so") => {
+                // Of Valgrind's own process only: its children that are not traced are none.
+                let tool = maps.iter().filter(|m| m.perms.execute);
+                let mut tool = tool.map(|m| file_name(Path::new(&m.path)));
+                tool.any(|name| name.ends_with("-amd64-linux"))
+                    .then_some(VALGRIND)
+            }
+            _ => None,
+        }
+    }))
+}
+
+/// Debian's `valgrind` is a script, which executes the `valgrind.bin` beside it.
+fn is_script_of_valgrind(process: &Process) -> bool {
+    let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
+    // The shell, maybe an option, the script.
+    let words = command_line.split(|byte| *byte == 0).skip(1).take(2);
+    let mut words = words.filter_map(|word| std::str::from_utf8(word).ok().map(Path::new));
+    let script = words.find(|word| word.is_absolute() && file_name(word) == "valgrind");
+    script.is_some_and(|script| {
+        let read = |path: &Path| std::fs::read(process.in_root(path)).unwrap_or_default();
+        let launcher = read(&script.with_file_name("valgrind.bin"));
+        read(script).starts_with(b"#!") && memmem::find(&launcher, b"VALGRIND_LAUNCHER").is_some()
+    })
+}
+
+fn file_name(path: &Path) -> &str {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.unwrap_or_default()
+}
