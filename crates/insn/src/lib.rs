@@ -8,6 +8,7 @@
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
 //! * [`live_at`]: which registers and whether the flags still matter at a site;
+//! * [`red_zone`]: which code keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
 //!   same elsewhere;
 //! * [`landing_pads`](landing_pads()): where a C++ or Rust exception continues.
@@ -24,6 +25,7 @@ pub mod flow;
 pub mod jump_table;
 pub mod landing_pads;
 pub mod liveness;
+pub mod red_zone;
 pub mod relocate;
 mod sweep;
 pub mod targets;

@@ -9,6 +9,7 @@ mod bias;
 mod call_frames;
 mod code;
 pub(crate) mod elf;
+mod entered;
 mod error;
 mod loaded;
 pub(crate) mod notes;

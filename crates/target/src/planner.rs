@@ -65,6 +65,8 @@ const GO_RUNTIME: [&str; 6] = [
     "sync/atomic.",
     "go:",
 ];
+/// Bytes of `endbr64`.
+const ENDBR: u64 = 4;
 /// Objects within this share an arena of detours, bytes.
 pub(crate) const CLUSTER: u64 = 1 << 30;
 /// Room for a detour, bytes: more than nearly all need.
@@ -364,10 +366,13 @@ impl Planner {
         let targets = object
             .targets_at(site.address)
             .ok_or_else(|| outside(site))?;
-        let split_part = site.object.symbols().is_ok_and(|symbols| {
-            let function = symbols.function_at(site.link_address);
-            function.is_none_or(|f| symbols.is_split_off(f))
-        });
+        // Behind an `endbr64` the function is entered as well.
+        let near_start = site.address.wrapping_sub(site.extent.start) <= ENDBR;
+        let split_part = near_start && object.is_entered_in_use(site.extent.start)
+            || site.object.symbols().is_ok_and(|symbols| {
+                let function = symbols.function_at(site.link_address);
+                function.is_none_or(|f| symbols.is_split_off(f))
+            });
         let others = others.iter().filter(|other| **other != site.address);
         let others = others.map(|other| Extent::new(*other, other + 1));
         let kept: Vec<Extent> = object.forbidden().iter().copied().chain(others).collect();

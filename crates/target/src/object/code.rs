@@ -5,6 +5,7 @@ use std::sync::Arc;
 use capriole_insn::decode::is_padding;
 use capriole_insn::{Code, Extent, Targets};
 
+use super::entered::Entered;
 use super::{ObjectError, ObjectFile, ObjectKind, Text, pointers};
 
 /// The code of an object in one process, in run-time addresses.
@@ -16,6 +17,7 @@ pub struct ObjectCode {
     targets: Vec<Targets>,
     landing_pads: Vec<u64>,
     forbidden: Vec<Extent>,
+    entered: Entered,
 }
 
 impl ObjectCode {
@@ -35,6 +37,7 @@ impl ObjectCode {
             targets: Vec::new(),
             landing_pads: pads.map(|pad| pad.wrapping_add(bias)).collect(),
             forbidden: forbidden.map(run_time).collect(),
+            entered: Entered::default(),
         };
         code.functions.sort_unstable();
         let texts = file.text()?;
@@ -71,6 +74,11 @@ impl ObjectCode {
     #[must_use]
     pub fn targets_at(&self, address: u64) -> Option<&Targets> {
         self.piece(address).map(|(_, targets)| targets)
+    }
+
+    /// What leads into each piece of code.
+    pub(super) fn all_targets(&self) -> impl Iterator<Item = &Targets> {
+        self.targets.iter()
     }
 
     /// Run-time addresses of all static markers.
@@ -141,6 +149,47 @@ impl ObjectCode {
             }
         }
         end
+    }
+
+    /// Whether something may be kept below the stack pointer where control comes to `start`, the
+    /// first byte of a function, or to the instruction behind it: because other code falls
+    /// through to it, or jumps to it and is not seen to keep nothing there.
+    #[must_use]
+    pub fn is_entered_in_use(&self, start: u64) -> bool {
+        self.entered.in_use(self, start)
+    }
+
+    /// Something is known to begin at a run-time address: the call frame information has an
+    /// entry for it.
+    pub(super) fn has_frame(&self, start: u64) -> bool {
+        let link = start.wrapping_sub(self.bias);
+        let frames = self.file.frames().unwrap_or_default();
+        let found = frames.binary_search_by_key(&link, |frame| frame.extent.start);
+        found.is_ok()
+    }
+
+    /// From the start of the function, or else section, before a run-time address up to there.
+    /// Empty if a section begins there.
+    pub(super) fn before(&self, address: u64) -> Extent {
+        let link = address.wrapping_sub(self.bias);
+        let section = self.file.headers.text_range(link);
+        let section = section.map_or(link, |(start, ..)| start.wrapping_add(self.bias));
+        let index = self.functions.partition_point(|f| f.start < address);
+        let function = index
+            .checked_sub(1)
+            .map(|index| self.functions[index].start);
+        let start = function.map_or(section, |function| function.max(section));
+        Extent::new(start.min(address), address)
+    }
+
+    /// From the start of the function, or else section, at or before a run-time address up to
+    /// the next one.
+    pub(super) fn around(&self, address: u64) -> Extent {
+        let start = self.before(address.saturating_add(1)).start;
+        let link = address.wrapping_sub(self.bias);
+        let bound = self.file.symbols().ok().and_then(|s| s.next_boundary(link));
+        let end = bound.map_or(address + 1, |bound| bound.wrapping_add(self.bias));
+        Extent::new(start, end)
     }
 
     fn piece(&self, address: u64) -> Option<(usize, &Targets)> {
