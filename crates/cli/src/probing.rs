@@ -91,6 +91,19 @@ pub struct Planned {
     guards: Guards,
 }
 
+/// What is done only if the user asks for it.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Allowed {
+    /// Use breakpoints where no jump can be put; a program that runs into one while it
+    /// blocks SIGTRAP is killed
+    #[arg(long)]
+    pub breakpoints: bool,
+    /// Probe the given addresses also where nothing shows that an instruction begins there; a
+    /// program runs wrong if none does
+    #[arg(long)]
+    pub trust_address: bool,
+}
+
 impl Planned {
     /// Finds and plans what `events` name; `works` tells what the probe of each has to do.
     ///
@@ -99,12 +112,14 @@ impl Planned {
     pub fn new(
         process: &Process,
         events: &[EventSpec],
-        breakpoints: bool,
+        allowed: Allowed,
         (purpose, returns): (Purpose, Returns),
         works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<Vec<Work>>>,
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
-        let planner = Planner::of_process(process).with_breakpoints(breakpoints);
+        let planner = Planner::of_process(process)
+            .with_breakpoints(allowed.breakpoints)
+            .with_trusted_addresses(allowed.trust_address);
         let mut events = events.to_vec();
         if purpose == Purpose::Record {
             events.extend(message::events(&objects, &events));

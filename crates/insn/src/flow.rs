@@ -75,8 +75,8 @@ impl FunctionFlow {
     ///
     /// Instructions are found twice. First by decoding from the start, one
     /// after the other; that goes wrong where data stands between the code.
-    /// Then by following control flow from the start, the landing pads and the
-    /// entries of jump tables: what is [reached](Self::is_reached) so is code.
+    /// Then by following control flow and calls from the start, the landing pads
+    /// and the entries of jump tables: what is [reached](Self::is_reached) so is code.
     ///
     /// # Errors
     ///
@@ -161,7 +161,8 @@ impl FunctionFlow {
             while index < self.records.len() && !self.reached[index] {
                 self.reached[index] = true;
                 let record = self.records[index];
-                if record.kind.jumps_to_target() && self.extent.contains(record.target) {
+                let leads = record.kind.jumps_to_target() || record.kind == Kind::Call;
+                if leads && self.extent.contains(record.target) {
                     work.push(record.target);
                 }
                 if !record.kind.falls_through() {

@@ -7,6 +7,7 @@
 //! * [`Exits`]: where control leaves a function;
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
+//! * [`Shown`]: where instructions are shown to begin;
 //! * [`live_at`]: which registers and whether the flags still matter at a site;
 //! * [`red_zone`]: which code keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
@@ -27,6 +28,7 @@ pub mod landing_pads;
 pub mod liveness;
 pub mod red_zone;
 pub mod relocate;
+mod shown;
 mod sweep;
 pub mod targets;
 
@@ -37,4 +39,5 @@ pub use jump_table::{IndirectJump, Resolution};
 pub use landing_pads::{LandingPadError, landing_pads};
 pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
+pub use shown::Shown;
 pub use targets::Targets;

@@ -14,6 +14,7 @@ mod error;
 mod loaded;
 pub(crate) mod notes;
 mod pointers;
+mod roots;
 mod rseq;
 pub(crate) mod source;
 mod table;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 pub struct Planner {
     breakpoints: Result<(), Refusal>,
     shadow_stack: bool,
+    trusted: bool,
     /// Where stubs may be; nothing for a file, which is looked at as if alone.
     space: Option<Space>,
 }
@@ -188,6 +189,7 @@ impl Planner {
         Planner {
             breakpoints: breakpoints_allowed(process).map_err(Refusal::TrapUnusable),
             shadow_stack: has_shadow_stack(process),
+            trusted: false,
             space: Some(space_of(process)),
         }
     }
@@ -197,6 +199,7 @@ impl Planner {
         Planner {
             breakpoints: Ok(()),
             shadow_stack: false,
+            trusted: false,
             space: None,
         }
     }
@@ -208,6 +211,36 @@ impl Planner {
             self.breakpoints = Err(Refusal::BreakpointsOff);
         }
         self
+    }
+
+    /// Takes an instruction for what stands at an address that was given, also where nothing
+    /// shows that one begins there, or does not.
+    #[must_use]
+    pub fn with_trusted_addresses(mut self, trusted: bool) -> Planner {
+        self.trusted = trusted;
+        self
+    }
+
+    /// Refuses an address outside of all known functions at which nothing shows an instruction
+    /// to begin.
+    fn check_address(&self, site: &Site, object: &ObjectCode) -> Result<(), Refusal> {
+        let symbols = site.object.symbols().ok();
+        if symbols.is_some_and(|symbols| symbols.function_at(site.link_address).is_some()) {
+            return Ok(()); // its flow tells
+        }
+        if site.marker.is_some() || site.scope.is_some() {
+            return Ok(());
+        }
+        let site_at = site.address;
+        match object.shown(site_at) {
+            Ok(()) => Ok(()),
+            Err(Some(instruction)) => Err(Refusal::NotABoundary {
+                site: site_at,
+                instruction,
+            }),
+            Err(None) if self.trusted || begins_line(site) => Ok(()),
+            Err(None) => Err(Refusal::NotShown { site: site_at }),
+        }
     }
 
     /// Whether breakpoints may be used in the object of a site, or why not.
@@ -231,6 +264,43 @@ impl Planner {
             ))),
             false => self.breakpoints,
         }
+    }
+
+    /// The control flow of the function around some sites. Each that is shown to be code, or
+    /// trusted, is reached.
+    fn analyse(&self, sites: &[&Site]) -> Result<FunctionFlow, Refused> {
+        let site = sites.first().ok_or_else(damaged)?;
+        let object = site.object.code().map_err(|_| damaged())?;
+        let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
+        let read = |address, size| object.read(address, size);
+        let hints = Hints {
+            landing_pads: object.landing_pads_in(site.extent),
+            read: &read,
+        };
+        let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
+        let flow = flow.map_err(|_| outside(site))?;
+        // The other part of a function, which was split off, may jump to what nothing else does.
+        let jumps = object.targets_at(site.address).into_iter();
+        let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
+        let mut entries: Vec<u64> = jumps
+            .map(|jump| jump.0)
+            .filter(|target| flow.is_boundary(*target) && !flow.is_reached(*target))
+            .collect();
+        let addresses = sites.iter().map(|site| site.address);
+        entries.extend(addresses.filter(|&at| {
+            let may_be_data =
+                flow.is_boundary(at) && !flow.is_reached(at) && !flow.is_straight_from_start(at);
+            may_be_data && (self.trusted || object.shown(at).is_ok())
+        }));
+        if entries.is_empty() {
+            return Ok(flow);
+        }
+        entries.extend(hints.landing_pads);
+        let hints = Hints {
+            landing_pads: &entries,
+            ..hints
+        };
+        FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
     }
 
     /// Whether the program runs with a shadow stack (CET).
@@ -277,7 +347,7 @@ impl Planner {
     /// # Errors
     /// The reasons, one for each tactic.
     pub fn plan(&self, site: &Site) -> Planned {
-        let flow = analyse(site)?;
+        let flow = self.analyse(&[site])?;
         let mut placer = self.placer(site);
         give_back_instruction(&mut placer, site);
         self.plan_in(site, &flow, Some(&mut placer), &[])
@@ -289,7 +359,7 @@ impl Planner {
     /// # Errors
     /// The code of the function is not known: the reason, for each tactic.
     pub fn plan_each(&self, function: &Site, from: u64) -> Result<Vec<Planned>, Refused> {
-        let flow = analyse(function)?;
+        let flow = self.analyse(&[function])?;
         let placer = self.placer(function);
         let plan = |site: Site| {
             let plan = self.plan_in(&site, &flow, None, &[]);
@@ -363,6 +433,7 @@ impl Planner {
     ) -> Planned {
         let object = site.object.code().map_err(|_| damaged())?;
         let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
+        self.check_address(site, object).map_err(refused)?;
         let targets = object
             .targets_at(site.address)
             .ok_or_else(|| outside(site))?;
@@ -409,6 +480,13 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
     })
 }
 
+/// Whether a line table says that a statement begins at the site.
+fn begins_line(site: &Site) -> bool {
+    let at = site.link_address;
+    let debug = site.object.file().debug().ok();
+    debug.is_some_and(|debug| !debug.statements(at, at + 1).is_empty())
+}
+
 fn damaged() -> Refused {
     refused(Refusal::TargetsUnknown("a table of the file is damaged"))
 }
@@ -434,33 +512,4 @@ fn give_back_instruction(placer: &mut Placer, site: &Site) {
     if let Ok(code) = site.object.code() {
         placer.give_back(instruction_bytes(code, site.address));
     }
-}
-
-/// The control flow of the function around a site.
-fn analyse(site: &Site) -> Result<FunctionFlow, Refused> {
-    let object = site.object.code().map_err(|_| damaged())?;
-    let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
-    let read = |address, size| object.read(address, size);
-    let hints = Hints {
-        landing_pads: object.landing_pads_in(site.extent),
-        read: &read,
-    };
-    let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
-    let flow = flow.map_err(|_| outside(site))?;
-    // The other part of a function, which was split off, may jump to what nothing else does.
-    let jumps = object.targets_at(site.address).into_iter();
-    let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
-    let mut entries: Vec<u64> = jumps
-        .map(|jump| jump.0)
-        .filter(|target| flow.is_boundary(*target) && !flow.is_reached(*target))
-        .collect();
-    if entries.is_empty() {
-        return Ok(flow);
-    }
-    entries.extend(hints.landing_pads);
-    let hints = Hints {
-        landing_pads: &entries,
-        ..hints
-    };
-    FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
 }

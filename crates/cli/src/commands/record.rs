@@ -6,7 +6,7 @@ mod recorder;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::Purpose;
-use crate::probing::{Ended, Planned, Probed, Program, wait_for};
+use crate::probing::{Allowed, Ended, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
@@ -66,10 +66,8 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Use breakpoints where no jump can be put; a program that runs into one while it
-    /// blocks SIGTRAP is killed
-    #[arg(long)]
-    breakpoints: bool,
+    #[command(flatten)]
+    allowed: Allowed,
     /// Print what was recorded where as JSON, when it is over
     #[arg(long)]
     json: bool,
@@ -123,9 +121,9 @@ fn prepare(
     process: &Process,
     clock: Clock,
 ) -> anyhow::Result<(Probed, Recorder)> {
-    let breakpoints = arguments.breakpoints;
+    let allowed = arguments.allowed;
     let purpose = (Purpose::Record, arguments.returns);
-    let planned = Planned::new(process, events, breakpoints, purpose, |selected| {
+    let planned = Planned::new(process, events, allowed, purpose, |selected| {
         Ok(Selected::record_all(selected))
     })?;
     // The trace directory first: no attach for nothing if it cannot be made.

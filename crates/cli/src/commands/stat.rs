@@ -15,7 +15,7 @@ mod text;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::{Fields, Purpose};
-use crate::probing::{Ended, Planned, Probed, Program, Watch, wait_for};
+use crate::probing::{Allowed, Ended, Planned, Probed, Program, Watch, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, InFile, Selected};
 use crate::units::{self, parse_duration};
@@ -80,10 +80,8 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Use breakpoints where no jump can be put; a program that runs into one while it
-    /// blocks SIGTRAP is killed
-    #[arg(long)]
-    breakpoints: bool,
+    #[command(flatten)]
+    allowed: Allowed,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -201,12 +199,12 @@ fn attach(
         false => None,
     };
     let process = program.process();
-    let breakpoints = arguments.breakpoints;
+    let allowed = arguments.allowed;
     let purpose = (Purpose::Count, arguments.returns);
     let mut tables = Tables::default();
     let mut kept = Vec::new();
     let mut fetches = false;
-    let planned = Planned::new(process, &events, breakpoints, purpose, |selected| {
+    let planned = Planned::new(process, &events, allowed, purpose, |selected| {
         for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
             if *hits == Hits::Entries {
                 kept.push(None);

@@ -1,11 +1,12 @@
 //! Everything that has to be known of an object's code to plan probes in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use capriole_insn::decode::is_padding;
-use capriole_insn::{Code, Extent, Targets};
+use capriole_insn::{Code, Extent, Shown, Targets};
 
 use super::entered::Entered;
+use super::roots;
 use super::{ObjectError, ObjectFile, ObjectKind, Text, pointers};
 
 /// The code of an object in one process, in run-time addresses.
@@ -18,6 +19,7 @@ pub struct ObjectCode {
     landing_pads: Vec<u64>,
     forbidden: Vec<Extent>,
     entered: Entered,
+    shown: OnceLock<Vec<Shown>>,
 }
 
 impl ObjectCode {
@@ -38,6 +40,7 @@ impl ObjectCode {
             landing_pads: pads.map(|pad| pad.wrapping_add(bias)).collect(),
             forbidden: forbidden.map(run_time).collect(),
             entered: Entered::default(),
+            shown: OnceLock::new(),
         };
         code.functions.sort_unstable();
         let texts = file.text()?;
@@ -157,6 +160,33 @@ impl ObjectCode {
     #[must_use]
     pub fn is_entered_in_use(&self, start: u64) -> bool {
         self.entered.in_use(self, start)
+    }
+
+    /// Whether it is shown that an instruction begins at a run-time address: by what the file
+    /// says, or by calls and jumps of code that is known. `Some` is the instruction in the
+    /// middle of which it is shown to lie.
+    ///
+    /// # Errors
+    ///
+    /// Nothing shows it.
+    pub fn shown(&self, address: u64) -> Result<(), Option<Extent>> {
+        let shown = self.shown.get_or_init(|| {
+            let roots: Vec<u64> = roots::roots(&self.file)
+                .into_iter()
+                .map(|root| root.wrapping_add(self.bias))
+                .collect();
+            self.pieces()
+                .map(|code| Shown::from(&code, roots.iter().copied()))
+                .collect()
+        });
+        let pieces = self.pieces().zip(shown);
+        for (code, shown) in pieces.filter(|(code, _)| code.extent().contains(address)) {
+            return match shown.contains(address) {
+                true => Ok(()),
+                false => Err(shown.around(&code, address)),
+            };
+        }
+        Err(None)
     }
 
     /// Something is known to begin at a run-time address: the call frame information has an
