@@ -4,6 +4,7 @@
 //!
 //! * [`FunctionFlow`]: where the instructions of one function begin, where its
 //!   jumps go, and what could not be understood;
+//! * [`conventions`]: bytes at entries that tool chains rely on;
 //! * [`Exits`]: where control leaves a function;
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
@@ -19,6 +20,7 @@
 //! understood is reported as unknown and never guessed.
 #![forbid(unsafe_code)]
 
+pub mod conventions;
 pub mod decode;
 mod depth;
 pub mod exits;

@@ -446,7 +446,8 @@ impl Planner {
             });
         let others = others.iter().filter(|other| **other != site.address);
         let others = others.map(|other| Extent::new(*other, other + 1));
-        let kept: Vec<Extent> = object.forbidden().iter().copied().chain(others).collect();
+        let near = object.forbidden_near(site.extent);
+        let kept: Vec<Extent> = near.iter().copied().chain(others).collect();
         let input = SiteInput {
             code: &code,
             flow,
@@ -464,7 +465,7 @@ impl Planner {
             go: object.is_go(),
             split_part,
         };
-        then(&input, object.forbidden().len())
+        then(&input, near.len())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use capriole_insn::conventions::Convention;
 use capriole_insn::decode::is_padding;
 use capriole_insn::{Code, Extent, Shown, Targets};
 
@@ -18,6 +19,7 @@ pub struct ObjectCode {
     targets: Vec<Targets>,
     landing_pads: Vec<u64>,
     forbidden: Vec<Extent>,
+    data: Vec<Extent>,
     entered: Entered,
     shown: OnceLock<Vec<Shown>>,
 }
@@ -39,11 +41,13 @@ impl ObjectCode {
             targets: Vec::new(),
             landing_pads: pads.map(|pad| pad.wrapping_add(bias)).collect(),
             forbidden: forbidden.map(run_time).collect(),
+            data: symbols.data().iter().map(|e| run_time(*e)).collect(),
             entered: Entered::default(),
             shown: OnceLock::new(),
         };
         code.functions.sort_unstable();
         let texts = file.text()?;
+        code.keep_conventions(texts);
         code.targets = texts.iter().map(|text| code.scan(text)).collect();
         code.insert_symbols()?;
         code.insert_landing_pads();
@@ -110,11 +114,23 @@ impl ObjectCode {
         &tail[..tail.partition_point(|&pad| pad < extent.end)]
     }
 
-    /// Where nothing may be changed: restartable sequences and the signatures
-    /// of their abort handlers.
+    /// Where nothing may be changed, ascending: restartable sequences and the signatures
+    /// of their abort handlers, data, and what tool chains keep at entries.
     #[must_use]
     pub fn forbidden(&self) -> &[Extent] {
         &self.forbidden
+    }
+
+    /// Of [`forbidden`](Self::forbidden) what is near an extent: nearer than a probe in it
+    /// could change anything.
+    #[must_use]
+    pub fn forbidden_near(&self, extent: Extent) -> &[Extent] {
+        /// More than a short jump reaches, with instructions.
+        const NEAR: u64 = 512;
+        let (from, to) = (extent.start.saturating_sub(NEAR), extent.end + NEAR);
+        let start = self.forbidden.partition_point(|range| range.end <= from);
+        let tail = &self.forbidden[start..];
+        &tail[..tail.partition_point(|range| range.start < to)]
     }
 
     /// The code is Go's.
@@ -141,6 +157,10 @@ impl ObjectCode {
             .ok()
             .and_then(|symbols| symbols.next_boundary(link_end.checked_sub(1)?))
             .map_or(extent.end, |bound| bound.wrapping_add(self.bias));
+        // Padding that is kept for something is none.
+        let index = self.forbidden.partition_point(|f| f.end <= extent.end);
+        let kept = self.forbidden.get(index).map_or(limit, |kept| kept.start);
+        let limit = limit.min(kept).max(extent.end);
         let Some(code) = self.code_at(extent.start) else {
             return extent.end;
         };
@@ -209,13 +229,17 @@ impl ObjectCode {
             .checked_sub(1)
             .map(|index| self.functions[index].start);
         let start = function.map_or(section, |function| function.max(section));
-        Extent::new(start.min(address), address)
+        // What a tool chain keeps before the entry is never run.
+        let index = self.data.partition_point(|data| data.end < address);
+        let data = self.data.get(index).filter(|data| data.end == address);
+        let end = data.map_or(address, |data| data.start);
+        Extent::new(start.min(end), end)
     }
 
     /// From the start of the function, or else section, at or before a run-time address up to
     /// the next one.
     pub(super) fn around(&self, address: u64) -> Extent {
-        let start = self.before(address.saturating_add(1)).start;
+        let start = self.before(address.saturating_add(1)).start.min(address);
         let link = address.wrapping_sub(self.bias);
         let bound = self.file.symbols().ok().and_then(|s| s.next_boundary(link));
         let end = bound.map_or(address + 1, |bound| bound.wrapping_add(self.bias));
@@ -227,8 +251,48 @@ impl ObjectCode {
         pieces.find(|(_, targets)| targets.text().contains(address))
     }
 
-    fn code<'a>(&self, text: &'a Text) -> Code<'a> {
-        Code::new(&text.bytes, text.address.wrapping_add(self.bias))
+    fn code<'a>(&'a self, text: &'a Text) -> Code<'a> {
+        Code::new(&text.bytes, text.address.wrapping_add(self.bias)).with_data(&self.data)
+    }
+
+    /// Finds what is not to be changed and no code: what tool chains keep at the entries of
+    /// functions, and objects in the text.
+    fn keep_conventions(&mut self, texts: &[Text]) {
+        let mut kept = self.data.clone();
+        let mut data = Vec::new();
+        for text in texts {
+            let code = Code::new(&text.bytes, text.address.wrapping_add(self.bias));
+            let inside = |function: &&Extent| code.extent().contains(function.start);
+            for function in self.functions.iter().filter(inside) {
+                for convention in Convention::at(code, function.start) {
+                    kept.push(convention.kept(function.start));
+                    data.push(convention.data(function.start));
+                }
+            }
+        }
+        let patchable = roots::patchable(&self.file);
+        for nops in patchable
+            .into_iter()
+            .map(|nops| nops.wrapping_add(self.bias))
+        {
+            // Those before the entry; the others are in the function.
+            let next = self.functions.partition_point(|f| f.start < nops);
+            let next = self.functions.get(next).map_or(nops, |f| f.start);
+            if next - nops <= MOST_NOPS && self.text_is_nops(texts, Extent::new(nops, next)) {
+                kept.push(Extent::new(nops, next));
+            }
+        }
+        self.data
+            .extend(data.into_iter().filter(|data| !data.is_empty()));
+        join(&mut self.data);
+        self.forbidden.extend(kept);
+        join(&mut self.forbidden);
+    }
+
+    fn text_is_nops(&self, texts: &[Text], extent: Extent) -> bool {
+        let codes = texts.iter().map(|text| self.code(text));
+        let bytes = codes.into_iter().find_map(|code| code.get(extent));
+        bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0x90))
     }
 
     /// What the code itself says, found on all processors.
@@ -355,6 +419,21 @@ impl ObjectCode {
             targets.insert(address);
         }
     }
+}
+
+/// Before the entry of a function for patching, bytes: no more are made in practice.
+const MOST_NOPS: u64 = 1 << 12;
+
+/// Sorts extents and makes one of those that overlap.
+fn join(extents: &mut Vec<Extent>) {
+    extents.sort_unstable();
+    extents.dedup_by(|later, earlier| {
+        let overlaps = later.overlaps(earlier);
+        if overlaps {
+            earlier.end = earlier.end.max(later.end);
+        }
+        overlaps
+    });
 }
 
 /// A damaged file may claim a function of any size.

@@ -50,10 +50,23 @@ pub(super) fn roots(file: &ObjectFile) -> Vec<u64> {
 
 /// Addresses of functions that the loader runs.
 fn arrays(file: &ObjectFile) -> Vec<u64> {
-    let sections: Vec<_> = ARRAYS
+    words_of(file, &ARRAYS)
+}
+
+/// The addresses of code in sections.
+fn words_of(file: &ObjectFile, names: &[&str]) -> Vec<u64> {
+    let sections: Vec<_> = names
         .iter()
-        .filter_map(|name| file.headers.section(name))
+        .flat_map(|name| {
+            file.headers
+                .sections
+                .iter()
+                .filter(move |s| s.name == *name)
+        })
         .collect();
+    if sections.is_empty() {
+        return Vec::new();
+    }
     let relocated = pointers::relative_relocations(&file.source, &file.headers);
     let relocated = relocated.unwrap_or_default().into_iter();
     let mut found: Vec<u64> = relocated
@@ -72,6 +85,11 @@ fn arrays(file: &ObjectFile) -> Vec<u64> {
     }
     found.retain(|address| file.is_text(*address));
     found
+}
+
+/// Where nops for patching begin that belong to functions (`-fpatchable-function-entry`).
+pub(super) fn patchable(file: &ObjectFile) -> Vec<u64> {
+    words_of(file, &["__patchable_function_entries"])
 }
 
 /// Every instruction of a section that holds nothing else.
