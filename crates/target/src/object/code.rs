@@ -199,14 +199,13 @@ impl ObjectCode {
                 .map(|code| Shown::from(&code, roots.iter().copied()))
                 .collect()
         });
-        let pieces = self.pieces().zip(shown);
-        for (code, shown) in pieces.filter(|(code, _)| code.extent().contains(address)) {
-            return match shown.contains(address) {
-                true => Ok(()),
-                false => Err(shown.around(&code, address)),
-            };
+        let mut pieces = self.pieces().zip(shown);
+        let piece = pieces.find(|(code, _)| code.extent().contains(address));
+        match piece {
+            Some((_, shown)) if shown.contains(address) => Ok(()),
+            Some((code, shown)) => Err(shown.around(&code, address)),
+            None => Err(None),
         }
-        Err(None)
     }
 
     /// Something is known to begin at a run-time address: the call frame information has an
