@@ -40,6 +40,10 @@ pub struct Means {
     /// slower, but safe if somebody puts uprobes at the same places meanwhile
     #[arg(long)]
     pub one_instruction: bool,
+    /// Probe the given addresses also where nothing shows that an instruction begins there; a
+    /// program runs wrong if none does
+    #[arg(long)]
+    pub trust_address: bool,
 }
 
 /// The program that is probed.
@@ -128,6 +132,7 @@ impl Planned {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process)
             .with_breakpoints(means.breakpoints)
+            .with_trusted_addresses(means.trust_address)
             .with_one_instruction(means.one_instruction);
         let mut events = events.to_vec();
         if purpose == Purpose::Record {

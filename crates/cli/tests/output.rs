@@ -1054,6 +1054,7 @@ fn help() {
           --return <HOW>         How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --breakpoints          Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
           --one-instruction      Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
+          --trust-address        Probe the given addresses also where nothing shows that an instruction begins there; a program runs wrong if none does
           --json                 Print what was recorded where as JSON, when it is over
       -h, --help                 Print help
     ");
@@ -1076,6 +1077,7 @@ fn help() {
           --return <HOW>     How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --breakpoints      Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
           --one-instruction  Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
+          --trust-address    Probe the given addresses also where nothing shows that an instruction begins there; a program runs wrong if none does
           --json             Print JSON
       -h, --help             Print help
     ");
@@ -1126,10 +1128,11 @@ fn help() {
       [PATH]   A file instead of a process; not needed if the event has the path of one
 
     Options:
-      -p, --pid <PID>     The running process
-          --return <HOW>  How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --json          Print JSON
-      -h, --help          Print help
+      -p, --pid <PID>      The running process
+          --return <HOW>   How it is seen that a function returns [default: exits] [possible values: exits, stack]
+          --trust-address  Take it that an instruction begins at the given address, where nothing shows it
+          --json           Print JSON
+      -h, --help           Print help
     ");
     insta::assert_snapshot!(help(&["mark", "--help"]), @r"
     Write a text into recordings that are running, and into the kernel's trace

@@ -59,13 +59,34 @@ pub struct Code<'a> {
     pub bytes: &'a [u8],
     /// The run-time address of `bytes[0]`.
     pub address: u64,
+    /// What of it is known to be no instructions, ascending.
+    pub data: &'a [Extent],
 }
 
 impl<'a> Code<'a> {
     /// `bytes` as they run at `address`.
     #[must_use]
     pub const fn new(bytes: &'a [u8], address: u64) -> Self {
-        Self { bytes, address }
+        Self {
+            bytes,
+            address,
+            data: &[],
+        }
+    }
+
+    /// The same, with `data` (ascending) known to be no instructions.
+    #[must_use]
+    pub const fn with_data(mut self, data: &'a [Extent]) -> Self {
+        self.data = data;
+        self
+    }
+
+    /// The first piece of data that lies in `extent`, in part or wholly.
+    #[must_use]
+    pub fn data_in(&self, extent: Extent) -> Option<Extent> {
+        let index = self.data.partition_point(|data| data.end <= extent.start);
+        let data = self.data.get(index).copied();
+        data.filter(|data| data.overlaps(&extent))
     }
 
     /// The addresses of all bytes.
@@ -93,7 +114,7 @@ impl<'a> Code<'a> {
     }
 
     /// The instruction that begins at `address` and ends at or before `end`,
-    /// or `None` if the bytes there are none.
+    /// or `None` if the bytes there are none, or some of them are known to be data.
     #[must_use]
     pub fn instruction_at(&self, address: u64, end: u64) -> Option<Instruction> {
         let end = end
@@ -101,7 +122,9 @@ impl<'a> Code<'a> {
             .min(address.saturating_add(MAX_INSTRUCTION as u64));
         let bytes = self.get(Extent::new(address, end))?;
         let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
-        (!instruction.is_invalid()).then_some(instruction)
+        let extent = Extent::new(address, instruction.next_ip());
+        let is_code = !instruction.is_invalid() && self.data_in(extent).is_none();
+        is_code.then_some(instruction)
     }
 }
 

@@ -75,8 +75,8 @@ impl FunctionFlow {
     ///
     /// Instructions are found twice. First by decoding from the start, one
     /// after the other; that goes wrong where data stands between the code.
-    /// Then by following control flow from the start, the landing pads and the
-    /// entries of jump tables: what is [reached](Self::is_reached) so is code.
+    /// Then by following control flow and calls from the start, the landing pads
+    /// and the entries of jump tables: what is [reached](Self::is_reached) so is code.
     ///
     /// # Errors
     ///
@@ -161,10 +161,14 @@ impl FunctionFlow {
             while index < self.records.len() && !self.reached[index] {
                 self.reached[index] = true;
                 let record = self.records[index];
-                if record.kind.jumps_to_target() && self.extent.contains(record.target) {
+                let leads = record.kind.jumps_to_target() || record.kind == Kind::Call;
+                if leads && self.extent.contains(record.target) {
                     work.push(record.target);
                 }
-                if !record.kind.falls_through() {
+                let next = self.records.get(index + 1);
+                // Known data may stand between the two.
+                let goes_on = next.is_some_and(|next| next.address == record.end());
+                if !record.kind.falls_through() || !goes_on {
                     break;
                 }
                 index += 1;
@@ -315,10 +319,12 @@ impl FunctionFlow {
     /// jump, so that there is an instruction for sure.
     #[must_use]
     pub fn is_straight_from_start(&self, address: u64) -> bool {
-        self.records
+        let before = self.records.partition_point(|r| r.address < address);
+        let joined = |pair: &[Record]| pair[0].end() == pair[1].address;
+        self.records[..before]
             .iter()
-            .take_while(|r| r.address < address)
             .all(|r| r.kind.falls_through())
             && self.is_boundary(address)
+            && self.records[..=before].windows(2).all(joined)
     }
 }

@@ -4,10 +4,13 @@
 //!
 //! * [`FunctionFlow`]: where the instructions of one function begin, where its
 //!   jumps go, and what could not be understood;
+//! * [`conventions`]: bytes at entries that tool chains rely on;
 //! * [`Exits`]: where control leaves a function;
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
+//! * [`Shown`]: where instructions are shown to begin;
 //! * [`live_at`]: which registers and whether the flags still matter at a site;
+//! * [`red_zone`]: which code keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
 //!   same elsewhere;
 //! * [`landing_pads`](landing_pads()): where a C++ or Rust exception continues.
@@ -17,6 +20,7 @@
 //! understood is reported as unknown and never guessed.
 #![forbid(unsafe_code)]
 
+pub mod conventions;
 pub mod decode;
 mod depth;
 pub mod exits;
@@ -24,7 +28,9 @@ pub mod flow;
 pub mod jump_table;
 pub mod landing_pads;
 pub mod liveness;
+pub mod red_zone;
 pub mod relocate;
+mod shown;
 mod sweep;
 pub mod targets;
 
@@ -35,4 +41,5 @@ pub use jump_table::{IndirectJump, Resolution};
 pub use landing_pads::{LandingPadError, landing_pads};
 pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
+pub use shown::Shown;
 pub use targets::Targets;

@@ -62,8 +62,8 @@ impl Record {
     }
 }
 
-/// Decodes `extent` from its start, one instruction after the other, and calls
-/// `each` for all of them. An instruction may end behind the extent if
+/// Decodes `extent` from its start, one instruction after the other but for
+/// known data, and calls `each` for all of them. An instruction may end behind the extent if
 /// `straddle` says so, never behind the code.
 ///
 /// Returns the address of the first byte that begins no instruction.
@@ -84,10 +84,20 @@ pub(crate) fn sweep(
     let bytes = code.get(Extent::new(extent.start, end))?;
     let mut decoder = Decoder::with_ip(64, bytes, extent.start, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
+    let mut data = code.data_in(extent);
     while decoder.can_decode() && decoder.ip() < extent.end {
         let address = decoder.ip();
+        if let Some(known) = data.filter(|known| known.start <= address) {
+            let behind = known.end.clamp(address, end);
+            decoder
+                .set_position((behind - extent.start) as usize)
+                .ok()?;
+            decoder.set_ip(behind);
+            data = code.data_in(Extent::new(behind, extent.end));
+            continue;
+        }
         decoder.decode_out(&mut instruction);
-        if instruction.is_invalid() {
+        if instruction.is_invalid() || data.is_some_and(|known| known.start < decoder.ip()) {
             return Some(address);
         }
         each(record(&instruction));

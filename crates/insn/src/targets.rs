@@ -39,6 +39,11 @@ pub struct Targets {
     suspects: Vec<u64>,
     /// Direct jumps that lead out of their function: target and source.
     crossing: Vec<(u64, u64)>,
+    /// Where jumps lead of which it is not known for sure where they stand: by tables of
+    /// other functions, and from code that may be none.
+    strays: Vec<u64>,
+    /// Functions, and the space behind them, with indirect jumps whose targets are not known.
+    indirect: Vec<Extent>,
     /// Static markers, ascending.
     markers: Vec<u64>,
     pointers_known: bool,
@@ -58,6 +63,8 @@ impl Targets {
             pointers: vec![0; words],
             suspects: Vec::new(),
             crossing: Vec::new(),
+            strays: Vec::new(),
+            indirect: Vec::new(),
             markers: Vec::new(),
             pointers_known: false,
             incomplete: None,
@@ -153,6 +160,8 @@ impl Targets {
             at = next;
         }
         self.crossing.sort_unstable();
+        self.strays.sort_unstable();
+        self.strays.dedup();
     }
 
     /// One function (`known`) or the space behind it.
@@ -179,14 +188,18 @@ impl Targets {
             }
         }
         if !sure {
-            self.scan_every_byte(code, run);
+            self.scan_every_byte(code, run, functions);
         }
         for record in records.iter() {
             match record.kind {
                 Kind::Jump | Kind::Conditional => {
                     self.insert(record.target);
-                    if sure && self.text.contains(record.target) && !run.contains(record.target) {
+                    let leads_out =
+                        self.text.contains(record.target) && !run.contains(record.target);
+                    if leads_out && sure {
                         self.crossing.push((record.target, record.address));
+                    } else if leads_out {
+                        self.strays.push(record.target);
                     }
                 }
                 Kind::Constant => self.insert_pointer(record.target),
@@ -201,15 +214,20 @@ impl Targets {
             landing_pads: &[],
             read,
         };
-        let mut unknown = false;
+        let (mut unknown, mut open) = (false, false);
         for jump in jump_table::resolve(code, run, records, &hints) {
             match jump.resolution {
                 Resolution::Table { targets, .. } => {
                     targets.iter().for_each(|&target| self.insert(target));
+                    let out = |target: &u64| self.text.contains(*target) && !run.contains(*target);
+                    self.strays.extend(targets.into_iter().filter(out));
                 }
-                Resolution::Pointer => {}
+                Resolution::Pointer => open = true,
                 Resolution::Unknown => unknown = true,
             }
+        }
+        if unknown || open {
+            self.indirect.push(run);
         }
         if !unknown {
             return;
@@ -232,8 +250,9 @@ impl Targets {
         self.suspects.dedup();
     }
 
-    /// `jmp rel32`, `call rel32` and `jcc rel32` at every byte.
-    fn scan_every_byte(&mut self, code: &Code<'_>, run: Extent) {
+    /// `jmp rel32`, `call rel32` and `jcc rel32` at every byte; short jumps, which any other
+    /// byte looks like, as far as they lead to the starts of functions.
+    fn scan_every_byte(&mut self, code: &Code<'_>, run: Extent, functions: &[Extent]) {
         let end = run.end.saturating_add(6).min(code.extent().end);
         let Some(bytes) = code.get(Extent::new(run.start, end)) else {
             return;
@@ -251,14 +270,31 @@ impl Targets {
                     .wrapping_add(length)
                     .wrapping_add_signed(i64::from(displacement))
             };
-            match window[0] {
-                0xe8 | 0xe9 => self.insert(branch(&window[1..5], 5)),
-                0x0f if window[1] & 0xf0 == 0x80 => {
-                    if let Some(displacement) = bytes.get(offset + 2..offset + 6) {
-                        self.insert(branch(displacement, 6));
-                    }
+            let jump = match window[0] {
+                0xe8 => {
+                    self.insert(branch(&window[1..5], 5));
+                    continue;
                 }
-                _ => {}
+                0xe9 => branch(&window[1..5], 5),
+                0x0f if window[1] & 0xf0 == 0x80 => {
+                    let Some(displacement) = bytes.get(offset + 2..offset + 6) else {
+                        continue;
+                    };
+                    branch(displacement, 6)
+                }
+                0x70..=0x7f | 0xe0..=0xe3 | 0xeb => {
+                    let target = (address + 2).wrapping_add_signed(i64::from(window[1] as i8));
+                    let start = |function: &Extent| function.start;
+                    if functions.binary_search_by_key(&target, start).is_ok() {
+                        self.strays.push(target);
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            self.insert(jump);
+            if self.text.contains(jump) {
+                self.strays.push(jump);
             }
         }
     }
@@ -366,6 +402,9 @@ impl Targets {
         self.suspects.dedup();
         self.crossing.extend_from_slice(&other.crossing);
         self.crossing.sort_unstable();
+        self.strays.extend_from_slice(&other.strays);
+        self.strays.sort_unstable();
+        self.indirect.extend_from_slice(&other.indirect);
         self.pointers_known |= other.pointers_known;
         self.incomplete = self.incomplete.or(other.incomplete);
     }
@@ -422,6 +461,23 @@ impl Targets {
         let start = self.crossing.partition_point(|jump| jump.0 < range.start);
         let tail = &self.crossing[start..];
         &tail[..tail.partition_point(|jump| jump.0 < range.end)]
+    }
+
+    /// The first address in `range` to which a jump may lead that
+    /// [`crossing_into`](Self::crossing_into) does not tell of: by a jump table of another function, or from
+    /// code between functions, which may be none.
+    #[must_use]
+    pub fn stray_into(&self, range: Extent) -> Option<u64> {
+        let index = self.strays.partition_point(|&at| at < range.start);
+        let found = self.strays.get(index).copied();
+        found.filter(|&at| range.contains(at))
+    }
+
+    /// The functions, and the space behind others, that hold indirect jumps of which it is not
+    /// known where they lead.
+    #[must_use]
+    pub fn indirect_jumpers(&self) -> &[Extent] {
+        &self.indirect
     }
 
     /// The first address in `range` that some instruction makes, or that is stored in

@@ -302,12 +302,17 @@ impl Placer {
                 0x1_0001..=0x100_0000 => 0x1_3137,
                 _ => 0x35_3137,
             };
-            for range in &self.space.free[at..] {
-                if range.start > last || found.len() >= limit {
-                    break;
+            // Where programs map at addresses of their own choice only if nothing else is left.
+            for popular in [false, true] {
+                for range in &self.space.free[at..] {
+                    if range.start > last || found.len() >= limit {
+                        break;
+                    }
+                    let stretch = range.start.max(first)..range.end.min(last + 1);
+                    for part in parts(stretch, popular) {
+                        self.in_stretch(from, mask, part, step, limit, &mut found);
+                    }
                 }
-                let stretch = range.start.max(first)..range.end.min(last + 1);
-                self.in_stretch(from, mask, stretch, step, limit, &mut found);
             }
         }
         found.truncate(limit);
@@ -350,6 +355,30 @@ impl Placer {
             };
         }
     }
+}
+
+/// The parts of a stretch where programs like to map at fixed addresses, or the other parts:
+/// below 4 GiB, the 16 MiB from each multiple of 256 MiB, and the GiB that `MAP_32BIT` is for.
+fn parts(stretch: Range<u64>, popular: bool) -> Vec<Range<u64>> {
+    const ROUND: u64 = 1 << 28;
+    const FROM_ROUND: u64 = 1 << 24;
+    const MAP_32BIT: Range<u64> = 0x4000_0000..0x8000_0000;
+    let end_of_part = |at: u64| match at {
+        at if at >= LOW => (false, u64::MAX),
+        at if MAP_32BIT.contains(&at) => (true, MAP_32BIT.end),
+        at if at % ROUND < FROM_ROUND => (true, at / ROUND * ROUND + FROM_ROUND),
+        at => (false, (at / ROUND + 1) * ROUND),
+    };
+    let mut parts = Vec::new();
+    let mut at = stretch.start;
+    while at < stretch.end {
+        let (is_popular, end) = end_of_part(at);
+        if is_popular == popular {
+            parts.push(at..end.min(stretch.end));
+        }
+        at = end;
+    }
+    parts
 }
 
 /// The pieces of a slot in each page.
@@ -426,6 +455,35 @@ mod tests {
             placer.reserve(found);
         }
         assert_eq!(placer.pages(), 1);
+    }
+
+    #[test]
+    fn where_programs_map_comes_last() {
+        let placer = Placer::new(Space::new(vec![0x1000_0000..0x9000_0000], 100));
+        // 0x20..... to 0x2f.....: 256 MiB, of which the first 16 are from a round address.
+        let from = 0x40_1005;
+        let all = placer.candidates(from, mask([None, None, None, None]), 40);
+        let popular =
+            |at: u64| at % (1 << 28) < 1 << 24 || (0x4000_0000..0x8000_0000).contains(&at);
+        assert!(!all.is_empty() && all.iter().all(|slot| !popular(slot.address)));
+        // If the bytes leave no choice, there as well.
+        for only in [0x20, 0x48] {
+            let found = placer.candidates(from, mask([Some(1), Some(2), Some(3), Some(only)]), 9);
+            assert_eq!(found.len(), 1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_the_whole(start in 0..2 * LOW, length in 1..2 * LOW) {
+            let stretch = start..start + length;
+            let mut both = parts(stretch.clone(), false);
+            both.extend(parts(stretch.clone(), true));
+            both.sort_unstable_by_key(|part| part.start);
+            prop_assert_eq!(both[0].start, stretch.start);
+            prop_assert_eq!(both[both.len() - 1].end, stretch.end);
+            prop_assert!(both.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
     }
 
     #[test]

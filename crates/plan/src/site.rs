@@ -128,10 +128,10 @@ pub struct SiteInput<'a> {
     pub int3: Result<(), Refusal>,
     /// Whether it is a Go program.
     pub go: bool,
-    /// Whether the function is one that others do not *call* but jump or fall
-    /// into with their own frame in place: a part that the compiler split off
-    /// (`name.cold`, `name.part.N` is not meant), or an entry inside another
-    /// function.
+    /// Whether the function is one that others may not *call* but jump or fall
+    /// into with their own frame or red zone in place: a part that the compiler
+    /// split off (`name.cold`, `name.part.N` is not meant), or a symbol inside
+    /// another function.
     pub split_part: bool,
 }
 
@@ -162,7 +162,9 @@ pub struct Shape {
     /// the caller's frame is gone, and the callee is free to overwrite all
     /// below the stack pointer, so the caller cannot have left anything there.
     /// It does not hold if the function itself jumps back to its start, or
-    /// might, nor where the cold part of a function is entered by a jump.
+    /// might, nor where the cold part of a function is entered by a jump, nor at
+    /// a symbol that other code runs on into or jumps to, unless that is shown to
+    /// keep nothing there ([`SiteInput::split_part`]).
     pub at_entry: bool,
     /// The registers and flags that the detour must keep.
     pub live: Live,

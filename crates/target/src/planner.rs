@@ -28,6 +28,7 @@ pub struct Planner {
     shadow_stack: bool,
     /// Rather change one instruction than several.
     one_instruction: bool,
+    trusted: bool,
     /// Where stubs may be; nothing for a file, which is looked at as if alone.
     space: Option<Space>,
 }
@@ -68,6 +69,8 @@ const GO_RUNTIME: [&str; 6] = [
     "sync/atomic.",
     "go:",
 ];
+/// Bytes of `endbr64`.
+const ENDBR: u64 = 4;
 /// Objects within this share an arena of detours, bytes.
 pub(crate) const CLUSTER: u64 = 1 << 30;
 /// Room for a detour, bytes: more than nearly all need.
@@ -190,6 +193,7 @@ impl Planner {
             breakpoints: breakpoints_allowed(process).map_err(Refusal::TrapUnusable),
             shadow_stack: has_shadow_stack(process),
             one_instruction: false,
+            trusted: false,
             space: Some(space_of(process)),
         }
     }
@@ -200,6 +204,7 @@ impl Planner {
             breakpoints: Ok(()),
             shadow_stack: false,
             one_instruction: false,
+            trusted: false,
             space: None,
         }
     }
@@ -219,6 +224,36 @@ impl Planner {
     pub fn with_one_instruction(mut self, wanted: bool) -> Planner {
         self.one_instruction = wanted;
         self
+    }
+
+    /// Takes an instruction for what stands at an address that was given, also where nothing
+    /// shows that one begins there, or does not.
+    #[must_use]
+    pub fn with_trusted_addresses(mut self, trusted: bool) -> Planner {
+        self.trusted = trusted;
+        self
+    }
+
+    /// Refuses an address outside of all known functions at which nothing shows an instruction
+    /// to begin.
+    fn check_address(&self, site: &Site, object: &ObjectCode) -> Result<(), Refusal> {
+        let symbols = site.object.symbols().ok();
+        if symbols.is_some_and(|symbols| symbols.function_at(site.link_address).is_some()) {
+            return Ok(()); // its flow tells
+        }
+        if site.marker.is_some() || site.scope.is_some() {
+            return Ok(());
+        }
+        let site_at = site.address;
+        match object.shown(site_at) {
+            Ok(()) => Ok(()),
+            Err(Some(instruction)) => Err(Refusal::NotABoundary {
+                site: site_at,
+                instruction,
+            }),
+            Err(None) if self.trusted || begins_line(site) => Ok(()),
+            Err(None) => Err(Refusal::NotShown { site: site_at }),
+        }
     }
 
     /// Whether breakpoints may be used in the object of a site, or why not.
@@ -242,6 +277,43 @@ impl Planner {
             ))),
             false => self.breakpoints,
         }
+    }
+
+    /// The control flow of the function around some sites. Each that is shown to be code, or
+    /// trusted, is reached.
+    fn analyse(&self, sites: &[&Site]) -> Result<FunctionFlow, Refused> {
+        let site = sites.first().ok_or_else(damaged)?;
+        let object = site.object.code().map_err(|_| damaged())?;
+        let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
+        let read = |address, size| object.read(address, size);
+        let hints = Hints {
+            landing_pads: object.landing_pads_in(site.extent),
+            read: &read,
+        };
+        let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
+        let flow = flow.map_err(|_| outside(site))?;
+        // The other part of a function, which was split off, may jump to what nothing else does.
+        let jumps = object.targets_at(site.address).into_iter();
+        let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
+        let mut entries: Vec<u64> = jumps
+            .map(|jump| jump.0)
+            .filter(|target| flow.is_boundary(*target) && !flow.is_reached(*target))
+            .collect();
+        let addresses = sites.iter().map(|site| site.address);
+        entries.extend(addresses.filter(|&at| {
+            let may_be_data =
+                flow.is_boundary(at) && !flow.is_reached(at) && !flow.is_straight_from_start(at);
+            may_be_data && (self.trusted || object.shown(at).is_ok())
+        }));
+        if entries.is_empty() {
+            return Ok(flow);
+        }
+        entries.extend(hints.landing_pads);
+        let hints = Hints {
+            landing_pads: &entries,
+            ..hints
+        };
+        FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
     }
 
     /// Whether the program runs with a shadow stack (CET).
@@ -288,7 +360,7 @@ impl Planner {
     /// # Errors
     /// The reasons, one for each tactic.
     pub fn plan(&self, site: &Site) -> Planned {
-        let flow = analyse(site)?;
+        let flow = self.analyse(&[site])?;
         let mut placer = self.placer(site);
         give_back_instruction(&mut placer, site);
         self.plan_in(site, &flow, Some(&mut placer), &[])
@@ -300,7 +372,7 @@ impl Planner {
     /// # Errors
     /// The code of the function is not known: the reason, for each tactic.
     pub fn plan_each(&self, function: &Site, from: u64) -> Result<Vec<Planned>, Refused> {
-        let flow = analyse(function)?;
+        let flow = self.analyse(&[function])?;
         let placer = self.placer(function);
         let plan = |site: Site| {
             let plan = self.plan_in(&site, &flow, None, &[]);
@@ -374,16 +446,21 @@ impl Planner {
     ) -> Planned {
         let object = site.object.code().map_err(|_| damaged())?;
         let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
+        self.check_address(site, object).map_err(refused)?;
         let targets = object
             .targets_at(site.address)
             .ok_or_else(|| outside(site))?;
-        let split_part = site.object.symbols().is_ok_and(|symbols| {
-            let function = symbols.function_at(site.link_address);
-            function.is_none_or(|f| symbols.is_split_off(f))
-        });
+        // Behind an `endbr64` the function is entered as well.
+        let near_start = site.address.wrapping_sub(site.extent.start) <= ENDBR;
+        let split_part = near_start && object.is_entered_in_use(site.extent.start)
+            || site.object.symbols().is_ok_and(|symbols| {
+                let function = symbols.function_at(site.link_address);
+                function.is_none_or(|f| symbols.is_split_off(f))
+            });
         let others = others.iter().filter(|other| **other != site.address);
         let others = others.map(|other| Extent::new(*other, other + 1));
-        let kept: Vec<Extent> = object.forbidden().iter().copied().chain(others).collect();
+        let near = object.forbidden_near(site.extent);
+        let kept: Vec<Extent> = near.iter().copied().chain(others).collect();
         let input = SiteInput {
             code: &code,
             flow,
@@ -401,7 +478,7 @@ impl Planner {
             go: object.is_go(),
             split_part,
         };
-        then(&input, object.forbidden().len())
+        then(&input, near.len())
     }
 }
 
@@ -415,6 +492,13 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
         shape,
         breakpoint: input.int3.is_ok(),
     })
+}
+
+/// Whether a line table says that a statement begins at the site.
+fn begins_line(site: &Site) -> bool {
+    let at = site.link_address;
+    let debug = site.object.file().debug().ok();
+    debug.is_some_and(|debug| !debug.statements(at, at + 1).is_empty())
 }
 
 fn damaged() -> Refused {
@@ -442,33 +526,4 @@ fn give_back_instruction(placer: &mut Placer, site: &Site) {
     if let Ok(code) = site.object.code() {
         placer.give_back(instruction_bytes(code, site.address));
     }
-}
-
-/// The control flow of the function around a site.
-fn analyse(site: &Site) -> Result<FunctionFlow, Refused> {
-    let object = site.object.code().map_err(|_| damaged())?;
-    let code = object.code_at(site.address).ok_or_else(|| outside(site))?;
-    let read = |address, size| object.read(address, size);
-    let hints = Hints {
-        landing_pads: object.landing_pads_in(site.extent),
-        read: &read,
-    };
-    let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
-    let flow = flow.map_err(|_| outside(site))?;
-    // The other part of a function, which was split off, may jump to what nothing else does.
-    let jumps = object.targets_at(site.address).into_iter();
-    let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
-    let mut entries: Vec<u64> = jumps
-        .map(|jump| jump.0)
-        .filter(|target| flow.is_boundary(*target) && !flow.is_reached(*target))
-        .collect();
-    if entries.is_empty() {
-        return Ok(flow);
-    }
-    entries.extend(hints.landing_pads);
-    let hints = Hints {
-        landing_pads: &entries,
-        ..hints
-    };
-    FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
 }

@@ -11,7 +11,7 @@ mod marked;
 use std::sync::Arc;
 
 use capriole_event::{At, EventSpec, Place};
-use capriole_insn::{Code, Extent};
+use capriole_insn::Extent;
 
 pub use error::{Candidate, Namesake, ResolveError};
 pub use exits::{Leaving, NoExits};
@@ -83,16 +83,20 @@ impl Site {
     ///
     /// The file cannot be read any more.
     pub fn instruction(&self) -> Result<Option<u64>, ObjectError> {
-        let start = self.object.link(self.extent.start);
-        let holds = |at: u64| move |t: &&crate::object::Text| t.address <= at && at < t.end();
-        let Some(text) = self.object.file().text()?.iter().find(holds(start)) else {
+        let mut at = self.extent.start;
+        let Some(code) = self.object.code()?.code_at(at) else {
             return Ok(None);
         };
-        let code = Code::new(&text.bytes, text.address);
-        let mut at = start;
-        while let Some(instruction) = code.instruction_at(at, text.end()) {
-            if self.link_address < instruction.next_ip() {
-                return Ok(Some(self.object.run_time(at)));
+        while at <= self.address {
+            if let Some(data) = code.data_in(Extent::new(at, at + 1)) {
+                at = data.end;
+                continue;
+            }
+            let Some(instruction) = code.instruction_at(at, code.extent().end) else {
+                return Ok(None);
+            };
+            if self.address < instruction.next_ip() {
+                return Ok(Some(at));
             }
             at = instruction.next_ip();
         }

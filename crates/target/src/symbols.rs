@@ -70,6 +70,8 @@ pub struct SymbolTable {
     /// For each function the nearest earlier one that reaches beyond its
     /// start, or itself if none does.
     enclosing: Vec<u32>,
+    /// Data in the text, ascending.
+    data: Vec<Extent>,
     /// Starts of everything and ends of text, ascending: where padding ends.
     bounds: Vec<u64>,
     /// Indices of symbols by linkage name.
@@ -88,6 +90,7 @@ impl SymbolTable {
         let tables = Table::all(source, headers, facts)?;
         let mut raw = read::function_symbols(headers, &tables)?;
         sort_and_join(&mut raw);
+        drop_type_ids(&mut raw);
         Ok(bounds::build(raw, headers, frames))
     }
 
@@ -160,6 +163,12 @@ impl SymbolTable {
         &self.raw.labels
     }
 
+    /// Link addresses of data in the text, by their symbols; ascending, apart from each other.
+    #[must_use]
+    pub fn data(&self) -> &[Extent] {
+        &self.data
+    }
+
     /// The part of a function that is rarely used, which the compiler put at a
     /// place of its own (`name.cold`): it is jumped into, not called.
     #[must_use]
@@ -195,6 +204,32 @@ impl RawSymbols {
         let bytes = self.strings.get(start..start + symbol.name_len as usize);
         std::str::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
     }
+}
+
+/// `__cfi_NAME` right before `NAME` is no function: it is what `-fsanitize=kcfi` puts there for
+/// callers to read.
+fn drop_type_ids(raw: &mut RawSymbols) {
+    const PREFIX: &str = "__cfi_";
+    /// Between the two may be nops that are made for patching.
+    const BETWEEN: u64 = 64;
+    let symbols = std::mem::take(&mut raw.symbols);
+    let is_type_id = |index: usize| {
+        let symbol = &symbols[index];
+        let name = raw.text(symbol).strip_prefix(PREFIX)?;
+        let near = symbols[index + 1..]
+            .iter()
+            .take_while(|other| other.address <= symbol.address + symbol.size.max(16) + BETWEEN);
+        let own = near.into_iter().find(|other| raw.text(other) == name)?;
+        let size = match symbol.size {
+            0 => own.address - symbol.address,
+            size => size.min(own.address - symbol.address),
+        };
+        Some((symbol.address, size))
+    };
+    let found: Vec<Option<(u64, u64)>> = (0..symbols.len()).map(is_type_id).collect();
+    raw.data.extend(found.iter().flatten());
+    let kept = symbols.iter().zip(&found).filter(|(_, id)| id.is_none());
+    raw.symbols = kept.map(|(symbol, _)| *symbol).collect();
 }
 
 /// Sorts symbols by address and preference, and drops those that occur in

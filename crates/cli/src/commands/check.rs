@@ -35,6 +35,9 @@ pub struct Arguments {
     /// How it is seen that a function returns
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
+    /// Take it that an instruction begins at the given address, where nothing shows it
+    #[arg(long)]
+    trust_address: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,6 +56,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         bail!(Usage("give a file, or a process with -p PID"));
     }
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
+    let planner = planner.with_trusted_addresses(arguments.trust_address);
     let selected = selection::select(
         &objects,
         &planner,

@@ -1,5 +1,6 @@
 //! The tactics one by one: what each covers at a site, or why it cannot.
 
+use capriole_insn::conventions::Convention;
 use capriole_insn::decode::{is_nop, is_padding};
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, Live, Resolution, live_among};
@@ -43,7 +44,10 @@ pub(super) struct Ladder<'a> {
 impl<'a> Ladder<'a> {
     /// Checks that the site is an instruction that may be patched at all.
     pub(super) fn new(input: &'a SiteInput<'a>) -> Result<Self, Refusal> {
-        let wanted = Self::instruction(input, input.site)?;
+        // Whoever enters here jumps over bytes that must not change.
+        let start = input.flow.extent().start;
+        let behind = (input.site == start).then(|| Convention::behind(*input.code, start));
+        let wanted = Self::instruction(input, behind.flatten().unwrap_or(input.site))?;
         let first = if wanted.mnemonic() == Mnemonic::Endbr64 {
             Self::instruction(input, wanted.next_ip())?
         } else {

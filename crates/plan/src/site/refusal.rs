@@ -39,6 +39,11 @@ pub enum Refusal {
         /// The site.
         site: u64,
     },
+    /// No function is known there, and nothing shows that an instruction begins at the site.
+    NotShown {
+        /// The site.
+        site: u64,
+    },
     /// The site is in code that must not change, for instance a restartable
     /// sequence or Capriole's own.
     Forbidden {
@@ -194,6 +199,7 @@ impl Refusal {
             Self::Undecodable { .. } => "undecodable",
             Self::OverlappingCode { .. } => "overlapping-code",
             Self::NotReached { .. } => "not-reached",
+            Self::NotShown { .. } => "not-shown",
             Self::Forbidden { .. } => "forbidden",
             Self::NoReservedBytes => "no-reserved-bytes",
             Self::NopsTooShort { .. } => "nops-too-short",
@@ -247,7 +253,11 @@ impl fmt::Display for Refusal {
             ),
             Self::NotReached { site } => write!(
                 f,
-                "nothing is known to lead to {site:#x}, so it may be data"
+                "nothing is known to lead to {site:#x}, so it may be data; if you know that an instruction begins there, give --trust-address"
+            ),
+            Self::NotShown { site } => write!(
+                f,
+                "no function is known at {site:#x}, and no call, jump, line or table of the file shows that an instruction begins there; if you know that one does, give --trust-address"
             ),
             Self::Forbidden { range } => {
                 write!(f, "the code at {range} must not be changed")

@@ -155,7 +155,7 @@ impl<'a> Debug<'a> {
     }
 
     /// Source lines of the statements that begin in a function's code, by address.
-    pub(super) fn statements(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn statements(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let program = self
             .line_unit(start)
             .and_then(|unit| unit.unit.line_program.clone());

@@ -1,10 +1,13 @@
 //! Everything that has to be known of an object's code to plan probes in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use capriole_insn::conventions::Convention;
 use capriole_insn::decode::is_padding;
-use capriole_insn::{Code, Extent, Targets};
+use capriole_insn::{Code, Extent, Shown, Targets};
 
+use super::entered::Entered;
+use super::roots;
 use super::{ObjectError, ObjectFile, ObjectKind, Text, pointers};
 
 /// The code of an object in one process, in run-time addresses.
@@ -16,6 +19,9 @@ pub struct ObjectCode {
     targets: Vec<Targets>,
     landing_pads: Vec<u64>,
     forbidden: Vec<Extent>,
+    data: Vec<Extent>,
+    entered: Entered,
+    shown: OnceLock<Vec<Shown>>,
 }
 
 impl ObjectCode {
@@ -35,9 +41,13 @@ impl ObjectCode {
             targets: Vec::new(),
             landing_pads: pads.map(|pad| pad.wrapping_add(bias)).collect(),
             forbidden: forbidden.map(run_time).collect(),
+            data: symbols.data().iter().map(|e| run_time(*e)).collect(),
+            entered: Entered::default(),
+            shown: OnceLock::new(),
         };
         code.functions.sort_unstable();
         let texts = file.text()?;
+        code.keep_conventions(texts);
         code.targets = texts.iter().map(|text| code.scan(text)).collect();
         code.insert_symbols()?;
         code.insert_landing_pads();
@@ -73,6 +83,11 @@ impl ObjectCode {
         self.piece(address).map(|(_, targets)| targets)
     }
 
+    /// What leads into each piece of code.
+    pub(super) fn all_targets(&self) -> impl Iterator<Item = &Targets> {
+        self.targets.iter()
+    }
+
     /// Run-time addresses of all static markers.
     pub fn markers(&self) -> impl Iterator<Item = u64> + '_ {
         let markers = self.targets.iter().flat_map(|targets| targets.markers());
@@ -99,11 +114,23 @@ impl ObjectCode {
         &tail[..tail.partition_point(|&pad| pad < extent.end)]
     }
 
-    /// Where nothing may be changed: restartable sequences and the signatures
-    /// of their abort handlers.
+    /// Where nothing may be changed, ascending: restartable sequences and the signatures
+    /// of their abort handlers, data, and what tool chains keep at entries.
     #[must_use]
     pub fn forbidden(&self) -> &[Extent] {
         &self.forbidden
+    }
+
+    /// Of [`forbidden`](Self::forbidden) what is near an extent: nearer than a probe in it
+    /// could change anything.
+    #[must_use]
+    pub fn forbidden_near(&self, extent: Extent) -> &[Extent] {
+        /// More than a short jump reaches, with instructions.
+        const NEAR: u64 = 512;
+        let (from, to) = (extent.start.saturating_sub(NEAR), extent.end + NEAR);
+        let start = self.forbidden.partition_point(|range| range.end <= from);
+        let tail = &self.forbidden[start..];
+        &tail[..tail.partition_point(|range| range.start < to)]
     }
 
     /// The code is Go's.
@@ -130,6 +157,10 @@ impl ObjectCode {
             .ok()
             .and_then(|symbols| symbols.next_boundary(link_end.checked_sub(1)?))
             .map_or(extent.end, |bound| bound.wrapping_add(self.bias));
+        // Padding that is kept for something is none.
+        let index = self.forbidden.partition_point(|f| f.end <= extent.end);
+        let kept = self.forbidden.get(index).map_or(limit, |kept| kept.start);
+        let limit = limit.min(kept).max(extent.end);
         let Some(code) = self.code_at(extent.start) else {
             return extent.end;
         };
@@ -143,13 +174,124 @@ impl ObjectCode {
         end
     }
 
+    /// Whether something may be kept below the stack pointer where control comes to `start`, the
+    /// first byte of a function, or to the instruction behind it: because other code falls
+    /// through to it, or jumps to it and is not seen to keep nothing there.
+    #[must_use]
+    pub fn is_entered_in_use(&self, start: u64) -> bool {
+        self.entered.in_use(self, start)
+    }
+
+    /// Whether it is shown that an instruction begins at a run-time address: by what the file
+    /// says, or by calls and jumps of code that is known. `Some` is the instruction in the
+    /// middle of which it is shown to lie.
+    ///
+    /// # Errors
+    ///
+    /// Nothing shows it.
+    pub fn shown(&self, address: u64) -> Result<(), Option<Extent>> {
+        let shown = self.shown.get_or_init(|| {
+            let roots: Vec<u64> = roots::roots(&self.file)
+                .into_iter()
+                .map(|root| root.wrapping_add(self.bias))
+                .collect();
+            self.pieces()
+                .map(|code| Shown::from(&code, roots.iter().copied()))
+                .collect()
+        });
+        let mut pieces = self.pieces().zip(shown);
+        let piece = pieces.find(|(code, _)| code.extent().contains(address));
+        match piece {
+            Some((_, shown)) if shown.contains(address) => Ok(()),
+            Some((code, shown)) => Err(shown.around(&code, address)),
+            None => Err(None),
+        }
+    }
+
+    /// Something is known to begin at a run-time address: the call frame information has an
+    /// entry for it.
+    pub(super) fn has_frame(&self, start: u64) -> bool {
+        let link = start.wrapping_sub(self.bias);
+        let frames = self.file.frames().unwrap_or_default();
+        let found = frames.binary_search_by_key(&link, |frame| frame.extent.start);
+        found.is_ok()
+    }
+
+    /// From the start of the function, or else section, before a run-time address up to there.
+    /// Empty if a section begins there.
+    pub(super) fn before(&self, address: u64) -> Extent {
+        let link = address.wrapping_sub(self.bias);
+        let section = self.file.headers.text_range(link);
+        let section = section.map_or(link, |(start, ..)| start.wrapping_add(self.bias));
+        let index = self.functions.partition_point(|f| f.start < address);
+        let function = index
+            .checked_sub(1)
+            .map(|index| self.functions[index].start);
+        let start = function.map_or(section, |function| function.max(section));
+        // What a tool chain keeps before the entry is never run.
+        let index = self.data.partition_point(|data| data.end < address);
+        let data = self.data.get(index).filter(|data| data.end == address);
+        let end = data.map_or(address, |data| data.start);
+        Extent::new(start.min(end), end)
+    }
+
+    /// From the start of the function, or else section, at or before a run-time address up to
+    /// the next one.
+    pub(super) fn around(&self, address: u64) -> Extent {
+        let start = self.before(address.saturating_add(1)).start.min(address);
+        let link = address.wrapping_sub(self.bias);
+        let bound = self.file.symbols().ok().and_then(|s| s.next_boundary(link));
+        let end = bound.map_or(address + 1, |bound| bound.wrapping_add(self.bias));
+        Extent::new(start, end)
+    }
+
     fn piece(&self, address: u64) -> Option<(usize, &Targets)> {
         let mut pieces = self.targets.iter().enumerate();
         pieces.find(|(_, targets)| targets.text().contains(address))
     }
 
-    fn code<'a>(&self, text: &'a Text) -> Code<'a> {
-        Code::new(&text.bytes, text.address.wrapping_add(self.bias))
+    fn code<'a>(&'a self, text: &'a Text) -> Code<'a> {
+        Code::new(&text.bytes, text.address.wrapping_add(self.bias)).with_data(&self.data)
+    }
+
+    /// Finds what is not to be changed and no code: what tool chains keep at the entries of
+    /// functions, and objects in the text.
+    fn keep_conventions(&mut self, texts: &[Text]) {
+        let mut kept = self.data.clone();
+        let mut data = Vec::new();
+        for text in texts {
+            let code = Code::new(&text.bytes, text.address.wrapping_add(self.bias));
+            let inside = |function: &&Extent| code.extent().contains(function.start);
+            for function in self.functions.iter().filter(inside) {
+                for convention in Convention::at(code, function.start) {
+                    kept.push(convention.kept(function.start));
+                    data.push(convention.data(function.start));
+                }
+            }
+        }
+        let patchable = roots::patchable(&self.file);
+        for nops in patchable
+            .into_iter()
+            .map(|nops| nops.wrapping_add(self.bias))
+        {
+            // Those before the entry; the others are in the function.
+            let next = self.functions.partition_point(|f| f.start < nops);
+            let next = self.functions.get(next).map_or(nops, |f| f.start);
+            if next - nops <= MOST_NOPS && self.text_is_nops(texts, Extent::new(nops, next)) {
+                kept.push(Extent::new(nops, next));
+            }
+        }
+        self.data
+            .extend(data.into_iter().filter(|data| !data.is_empty()));
+        join(&mut self.data);
+        self.forbidden.extend(kept);
+        join(&mut self.forbidden);
+    }
+
+    fn text_is_nops(&self, texts: &[Text], extent: Extent) -> bool {
+        let codes = texts.iter().map(|text| self.code(text));
+        let bytes = codes.into_iter().find_map(|code| code.get(extent));
+        bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0x90))
     }
 
     /// What the code itself says, found on all processors.
@@ -276,6 +418,21 @@ impl ObjectCode {
             targets.insert(address);
         }
     }
+}
+
+/// Before the entry of a function for patching, bytes: no more are made in practice.
+const MOST_NOPS: u64 = 1 << 12;
+
+/// Sorts extents and makes one of those that overlap.
+fn join(extents: &mut Vec<Extent>) {
+    extents.sort_unstable();
+    extents.dedup_by(|later, earlier| {
+        let overlaps = later.overlaps(earlier);
+        if overlaps {
+            earlier.end = earlier.end.max(later.end);
+        }
+        overlaps
+    });
 }
 
 /// A damaged file may claim a function of any size.

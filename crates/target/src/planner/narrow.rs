@@ -4,7 +4,7 @@
 //! the same places later (see [`crate::attach::Attached::look`]).
 
 use super::together::{covers_any, own_bytes, shared_jumps, wants_placing};
-use super::{Planned, Planner, analyse, plan_of};
+use super::{Planned, Planner, plan_of};
 use crate::resolve::Site;
 use capriole_plan::place::Placer;
 use capriole_plan::site::{Tactic, choose_one_instruction};
@@ -58,7 +58,11 @@ impl Planner {
         for function in functions {
             let left = function.iter().filter(|index| candidates[**index]);
             let left: Vec<usize> = left.copied().collect();
-            let Some(Ok(flow)) = left.first().map(|index| analyse(sites[*index])) else {
+            if left.is_empty() {
+                continue;
+            }
+            let own: Vec<&Site> = function.iter().map(|index| sites[*index]).collect();
+            let Ok(flow) = self.analyse(&own) else {
                 continue;
             };
             for index in left {

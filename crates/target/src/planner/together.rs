@@ -6,7 +6,7 @@
 //! all others. At last, those that only a breakpoint would reach and that stand right before
 //! others make the jumps of these a part of their own.
 
-use super::{Plan, Planned, Planner, analyse, give_back_instruction, plan_of, refused};
+use super::{Plan, Planned, Planner, give_back_instruction, plan_of, refused};
 use crate::resolve::Site;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_plan::place::Placer;
@@ -40,7 +40,7 @@ impl Planner {
                     break;
                 }
                 for function in &functions[from..functions.len().min(from + PORTION)] {
-                    let flow = analyse(sites[function[0]]);
+                    let flow = self.analyse(&chosen(sites, function));
                     let flow = flow.as_ref().map_err(Clone::clone);
                     let each = function.iter().map(|&index| {
                         let planned = |flow| self.plan_in(sites[index], flow, None, &[]);
@@ -112,7 +112,7 @@ impl Planner {
         }
         let mut placed: HashMap<u64, usize> = HashMap::new();
         for function in rest {
-            let Ok(flow) = analyse(sites[function[0]]) else {
+            let Ok(flow) = self.analyse(&chosen(sites, function)) else {
                 continue;
             };
             for &index in function {
@@ -170,7 +170,7 @@ impl Planner {
         for function in functions {
             let left = |index: &&usize| wants_placing(&plans[**index]);
             let left: Vec<usize> = function.iter().filter(left).copied().collect();
-            let Some(Ok(flow)) = left.first().map(|first| analyse(sites[*first])) else {
+            let Ok(flow) = self.analyse(&chosen(sites, &left)) else {
                 continue;
             };
             let starts = left.iter().map(|i| own_bytes(sites[*i], &plans[*i]).start);
@@ -299,6 +299,10 @@ impl Planner {
             }
         }
     }
+}
+
+fn chosen<'a>(sites: &[&'a Site], indices: &[usize]) -> Vec<&'a Site> {
+    indices.iter().map(|&index| sites[index]).collect()
 }
 
 /// Those of some ascending addresses that lie in `extent`.

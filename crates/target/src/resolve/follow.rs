@@ -42,8 +42,11 @@ pub enum NotFollowed {
     /// It is written in Go.
     #[error("Go moves its stacks and looks at the return addresses on them")]
     Go,
-    /// Its first instruction is the target of one of its own jumps.
-    #[error("it jumps back to its first instruction, where the return address is then no more")]
+    /// Its first instruction is the target of jumps that are no tail calls for sure, or code
+    /// before it runs on into it.
+    #[error(
+        "its first instruction is reached by a jump, or by code that runs on into it, where the return address may be elsewhere"
+    )]
     Loop,
 }
 

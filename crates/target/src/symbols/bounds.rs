@@ -44,9 +44,12 @@ pub(super) fn build(raw: RawSymbols, headers: &Headers, frames: &[Frame]) -> Sym
 
     let mut bounds = starts;
     bounds.extend(text_ends(headers));
+    bounds.extend(raw.data.iter().map(|data| data.0));
     bounds.sort_unstable();
     bounds.dedup();
+    let data = data(&raw, &functions, &bounds);
     SymbolTable {
+        data,
         enclosing: enclosing(&functions),
         functions,
         bounds,
@@ -99,6 +102,34 @@ fn nameless(named: &[Function], headers: &Headers, frames: &[Frame]) -> Vec<Func
                 first_name: 0,
                 names: 0,
             });
+        }
+    }
+    found
+}
+
+/// Data in the text. What has no size goes on to the next symbol. Where a function begins no
+/// data is, whatever a symbol says.
+fn data(raw: &RawSymbols, functions: &[Function], bounds: &[u64]) -> Vec<Extent> {
+    let mut labels = raw.labels.clone();
+    labels.sort_unstable();
+    let behind = |sorted: &[u64], at: u64| {
+        let next = sorted.partition_point(|address| *address <= at);
+        sorted.get(next).copied().unwrap_or(at + 1)
+    };
+    let mut found: Vec<Extent> = Vec::new();
+    let mut symbols = raw.data.clone();
+    symbols.sort_unstable();
+    for (start, size) in symbols {
+        let end = match size {
+            0 => behind(bounds, start).min(behind(&labels, start).max(start + 1)),
+            size => start.saturating_add(size),
+        };
+        let next = functions.partition_point(|f| f.extent.start < start);
+        let function = functions.get(next).map_or(u64::MAX, |f| f.extent.start);
+        let start = found.last().map_or(start, |last| start.max(last.end));
+        let extent = Extent::new(start, end.min(function));
+        if !extent.is_empty() {
+            found.push(extent);
         }
     }
     found

@@ -59,6 +59,8 @@ pub(crate) struct RawSymbols {
     pub symbols: Vec<RawSymbol>,
     /// Addresses in the text of symbols that are no functions.
     pub labels: Vec<u64>,
+    /// Data in the text: address and size, which may be 0.
+    pub data: Vec<(u64, u64)>,
 }
 
 /// A symbol table's raw bytes.
@@ -171,10 +173,13 @@ pub(crate) fn function_symbols(
         u32::try_from(raw.strings.len() + table.strings.len()).map_err(|_| DAMAGED)?;
         raw.strings.extend_from_slice(&table.strings);
         for (index, symbol) in table.symbols()?.iter().enumerate() {
+            let address = symbol.st_value.get(LE);
             let Some((kind, binding)) = classify(symbol) else {
+                if is_data(symbol) && text.holds_function(address) {
+                    raw.data.push((address, symbol.st_size.get(LE)));
+                }
                 continue;
             };
-            let address = symbol.st_value.get(LE);
             if !text.holds_function(address) {
                 continue;
             }
@@ -198,6 +203,12 @@ pub(crate) fn function_symbols(
         }
     }
     Ok(raw)
+}
+
+fn is_data(symbol: &Sym64<LE>) -> bool {
+    let section = symbol.st_shndx.get(LE);
+    let nowhere = [elf::SHN_UNDEF, elf::SHN_ABS, elf::SHN_COMMON];
+    symbol.st_type() == elf::STT_OBJECT && !nowhere.contains(&section)
 }
 
 fn classify(symbol: &Sym64<LE>) -> Option<(SymbolKind, Binding)> {

@@ -1,0 +1,200 @@
+//! Bytes at the entries of functions that belong to tool chains, which read them there.
+//!
+//! They stand before the entry, where other code has padding, or behind a jump over them. None
+//! of them is ever executed, and none may change: a caller compares them with what it expects
+//! and ends the program, or a tool looks for them.
+
+use crate::decode::{Code, Extent};
+
+/// A kind of such bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Convention {
+    /// What makes them.
+    pub name: &'static str,
+    /// Where the pattern begins, bytes from the entry.
+    from: i64,
+    /// What stands there; `None` is any byte.
+    pattern: &'static [Option<u8>],
+    /// Must not change: from and to, bytes from the entry.
+    kept: (i64, i64),
+    /// No instructions: from and to, bytes from the entry.
+    data: (i64, i64),
+    /// Where control goes on that is entered, bytes from the entry.
+    goes_on: u64,
+}
+
+const ANY: Option<u8> = None;
+const fn is(byte: u8) -> Option<u8> {
+    Some(byte)
+}
+
+/// All of them. What depends on symbols and sections is found by whoever has these:
+/// `__cfi_NAME` (`-fsanitize=kcfi`), objects in the text, and the nops before an entry that
+/// `__patchable_function_entries` names (`-fpatchable-function-entry=N,M`), which the program
+/// itself may write to.
+pub const CONVENTIONS: &[Convention] = &[
+    // nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it is another. The
+    // nops before it align the entry.
+    Convention {
+        name: "-fsanitize=kcfi",
+        from: -6,
+        pattern: &[is(0x90), is(0xb8), ANY, ANY, ANY, ANY],
+        kept: (-5, 0),
+        data: (-5, 0),
+        goes_on: 0,
+    },
+    // Clang from 17 on: 0xc105cafe and a hash, read at -8 and -4.
+    Convention {
+        name: "-fsanitize=function",
+        from: -8,
+        pattern: &[is(0xfe), is(0xca), is(0x05), is(0xc1), ANY, ANY, ANY, ANY],
+        kept: (-8, 0),
+        data: (-8, 0),
+        goes_on: 0,
+    },
+    // Clang before 17: jmp .+8, "v2", and where the type's description is.
+    Convention {
+        name: "-fsanitize=function (v2)",
+        from: 0,
+        pattern: &[is(0xeb), is(0x06), is(b'v'), is(b'2')],
+        kept: (0, 8),
+        data: (2, 8),
+        goes_on: 8,
+    },
+    // The same of older ones: jmp .+8, "FT", and where the type's description is.
+    Convention {
+        name: "-fsanitize=function (FT)",
+        from: 0,
+        pattern: &[is(0xeb), is(0x06), is(b'F'), is(b'T')],
+        kept: (0, 8),
+        data: (2, 8),
+        goes_on: 8,
+    },
+    // lea 0(%rsp), %rsp of 8 bytes, which others replace by a jump to the 32 bytes before it
+    // (`ms_hook_prologue` of GCC, for Wine).
+    Convention {
+        name: "ms_hook_prologue",
+        from: -1,
+        pattern: &[
+            is(0xcc),
+            is(0x48),
+            is(0x8d),
+            is(0xa4),
+            is(0x24),
+            is(0),
+            is(0),
+            is(0),
+            is(0),
+        ],
+        kept: (-32, 0),
+        data: (0, 0),
+        goes_on: 0,
+    },
+];
+
+impl Convention {
+    /// Those at an entry.
+    pub fn at(code: Code<'_>, entry: u64) -> impl Iterator<Item = &'static Convention> {
+        CONVENTIONS.iter().filter(move |convention| {
+            let start = entry.wrapping_add_signed(convention.from);
+            let end = start.wrapping_add(convention.pattern.len() as u64);
+            let fits = |bytes: &[u8]| {
+                let pairs = bytes.iter().zip(convention.pattern);
+                pairs
+                    .into_iter()
+                    .all(|(byte, wanted)| wanted.is_none_or(|wanted| wanted == *byte))
+            };
+            code.get(Extent::new(start, end)).is_some_and(fits)
+        })
+    }
+
+    /// What must not change, at an entry.
+    #[must_use]
+    pub fn kept(&self, entry: u64) -> Extent {
+        around(entry, self.kept)
+    }
+
+    /// What is no instruction, at an entry.
+    #[must_use]
+    pub fn data(&self, entry: u64) -> Extent {
+        around(entry, self.data)
+    }
+
+    /// Where control goes on that is entered at `entry`, over the bytes there.
+    #[must_use]
+    pub fn behind(code: Code<'_>, entry: u64) -> Option<u64> {
+        let over = Self::at(code, entry).find(|convention| convention.goes_on != 0)?;
+        Some(entry + over.goes_on)
+    }
+}
+
+fn around(entry: u64, (from, to): (i64, i64)) -> Extent {
+    Extent::new(
+        entry.saturating_add_signed(from),
+        entry.saturating_add_signed(to),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entry is at 0x1010, behind 16 bytes.
+    fn found(before: &[u8], entry: &[u8]) -> Vec<&'static Convention> {
+        let mut bytes = vec![0xc3; 16 - before.len()];
+        bytes.extend(before);
+        bytes.extend(entry);
+        Convention::at(Code::new(&bytes, 0x1000), 0x1010).collect()
+    }
+
+    fn one(before: &[u8], entry: &[u8]) -> &'static Convention {
+        let found = found(before, entry);
+        assert_eq!(found.len(), 1, "{found:?}");
+        found[0]
+    }
+
+    #[test]
+    fn hash_of_kcfi() {
+        // nop; mov $0x12345678,%eax; | mov %edi,%eax; ret
+        let kcfi = one(&[0x90, 0xb8, 0x78, 0x56, 0x34, 0x12], &[0x89, 0xf8, 0xc3]);
+        assert_eq!(kcfi.kept(0x1010), Extent::new(0x100b, 0x1010));
+        assert_eq!(kcfi.data(0x1010), Extent::new(0x100b, 0x1010));
+    }
+
+    #[test]
+    fn words_before_the_entry() {
+        // 0xc105cafe; hash; | mov %edi,%eax; ret
+        let before = [0xfe, 0xca, 0x05, 0xc1, 1, 2, 3, 4];
+        let words = one(&before, &[0x89, 0xf8, 0xc3]);
+        assert_eq!(words.kept(0x1010), Extent::new(0x1008, 0x1010));
+    }
+
+    #[test]
+    fn jump_over_the_signature() {
+        for mark in [b"v2", b"FT"] {
+            let entry = [0xeb, 0x06, mark[0], mark[1], 1, 2, 3, 4, 0xc3];
+            let jump = one(&[], &entry);
+            assert_eq!(jump.kept(0x1010), Extent::new(0x1010, 0x1018));
+            assert_eq!(jump.data(0x1010), Extent::new(0x1012, 0x1018));
+            let code = Code::new(&entry, 0x1010);
+            assert_eq!(Convention::behind(code, 0x1010), Some(0x1018));
+        }
+    }
+
+    #[test]
+    fn room_for_hooks() {
+        let hook = one(&[0xcc; 16], &[0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0, 0x55]);
+        assert_eq!(hook.kept(0x1010), Extent::new(0xff0, 0x1010));
+        assert!(hook.data(0x1010).is_empty());
+    }
+
+    #[test]
+    fn other_entries_have_none() {
+        assert!(found(&[0x90; 16], &[0x55, 0xc3]).is_empty());
+        // A short jump over code.
+        assert!(found(&[], &[0xeb, 0x06, 0x89, 0xf8, 0x90, 0x90]).is_empty());
+        // mov $1,%eax; ret; nop before the entry
+        assert!(found(&[0xb8, 1, 0, 0, 0, 0xc3, 0x90], &[0x55]).is_empty());
+        assert_eq!(Convention::behind(Code::new(&[0x55], 0x1000), 0x1000), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Whether the red zone is in use where a function is entered.
+//!
+//! A call and a tail call of compiled code leave nothing below the stack pointer. But in code
+//! written in assembly a symbol may stand within a function, whose values are still there when
+//! control falls through to the symbol or jumps there. Only what is shown not to be so counts
+//! as an entry:
+//!
+//! * no code before it runs on into it, unless behind a call, which leaves nothing;
+//! * the code of every jump to it uses no memory below the stack pointer, nor does what leads
+//!   into that code, and so on;
+//! * if its author does not call it a function, by call frame information that begins there,
+//!   the same of each indirect jump whose targets are not known.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use capriole_insn::Extent;
+use capriole_insn::red_zone::{runs_into_end, uses_red_zone};
+
+use super::code::ObjectCode;
+
+/// Pieces of code that are looked at for one entry. Beyond that it counts as in use.
+const MOST: usize = 64;
+
+/// What was found out, by run-time address.
+#[derive(Debug, Default)]
+pub(super) struct Entered {
+    /// Pieces of code, by their starts: whether they use the red zone.
+    uses: Mutex<HashMap<u64, bool>>,
+    /// Whether some indirect jump, that may lead anywhere, can be taken with it in use.
+    indirectly: OnceLock<bool>,
+}
+
+impl Entered {
+    pub(super) fn in_use(&self, code: &ObjectCode, start: u64) -> bool {
+        // Behind an `endbr64` there may be a second entry, for jumps.
+        const ENDBR: u64 = 4;
+        self.may_come_in_use(code, Extent::new(start, start + ENDBR + 1))
+            || !code.has_frame(start) && self.indirect(code)
+    }
+
+    fn indirect(&self, code: &ObjectCode) -> bool {
+        *self.indirectly.get_or_init(|| {
+            let jumpers = code.all_targets().flat_map(|t| t.indirect_jumpers());
+            jumpers
+                .map(|jumper| code.around(jumper.start))
+                .any(|piece| self.uses(code, piece) || self.may_come_in_use(code, piece))
+        })
+    }
+
+    /// Whether control may come into `range` from elsewhere with the red zone in use.
+    fn may_come_in_use(&self, code: &ObjectCode, range: Extent) -> bool {
+        let mut seen = HashSet::new();
+        let mut pending = vec![range];
+        while let Some(range) = pending.pop() {
+            let Some(from) = sources(code, range) else {
+                return true;
+            };
+            for piece in from {
+                if seen.insert(piece.start) {
+                    if seen.len() > MOST || self.uses(code, piece) {
+                        return true;
+                    }
+                    pending.push(piece);
+                }
+            }
+        }
+        false
+    }
+
+    fn uses(&self, code: &ObjectCode, piece: Extent) -> bool {
+        let known = || self.uses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(uses) = known().get(&piece.start) {
+            return *uses;
+        }
+        let text = code.code_at(piece.start);
+        let uses = text.is_none_or(|text| uses_red_zone(&text, piece));
+        known().insert(piece.start, uses);
+        uses
+    }
+}
+
+/// The pieces of code from which control comes into `range`, but not by calls. `None` if they
+/// are not known.
+fn sources(code: &ObjectCode, range: Extent) -> Option<Vec<Extent>> {
+    let targets = code.targets_at(range.start)?;
+    if targets.stray_into(range).is_some() {
+        return None;
+    }
+    let jumps = targets.crossing_into(range).iter();
+    let mut from: Vec<Extent> = jumps.map(|jump| code.around(jump.1)).collect();
+    let before = code.before(range.start);
+    let is_target = |padding| targets.any_in(padding).is_some();
+    if runs_into_end(&code.code_at(range.start)?, before, is_target) {
+        from.push(before);
+    }
+    Some(from)
+}
