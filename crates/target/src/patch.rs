@@ -196,7 +196,7 @@ impl Page {
         let start = runs.iter().map(|run| run.start).min();
         let end = runs.iter().map(|run| run.end).max();
         match (start, end) {
-            (Some(start), Some(end)) if !self.shared => vec![start..end],
+            (Some(start), Some(end)) if !self.shared => std::iter::once(start..end).collect(),
             _ => runs,
         }
     }
