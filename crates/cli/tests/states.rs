@@ -73,32 +73,38 @@ fn no_probe_needs_more_stack_than_is_said() {
     let trace = directory.path().join("t");
     let trace = text(&trace);
     let record: &[&str] = &["record", "--buffer-size", "1M", "-o", trace];
-    let kinds: [(&str, &[&str], &[&str], i64); 10] = [
+    let kinds: [(&str, &[&str], &[&str], i64); 11] = [
         ("nothing", &[], &[], 0),
         ("count", &["stat"], &["-e", ":painted"], 0),
-        ("latency", &["stat"], &["-e", "latency(:painted)"], 0),
+        ("latency", &["stat"], &["-e", "latency(:painted)"], 720),
         (
             "histogram",
             &["stat"],
             &["-e", ":painted hist($arg1) by key=$arg2"],
-            0,
+            720,
         ),
-        ("record", record, &["-e", ":painted $arg1 $arg2"], 0),
-        ("return", record, &["-e", "r :painted n=$retval"], 0),
-        ("graph", record, &["--graph", ":painted"], 0),
+        ("record", record, &["-e", ":painted $arg1 $arg2"], 320),
+        ("return", record, &["-e", "r :painted n=$retval"], 448),
+        ("graph", record, &["--graph", ":painted"], 448),
         (
             "followed",
             record,
             &["--return=stack", "--graph", ":painted"],
-            0,
+            448,
         ),
         (
             "memory",
             record,
             &["-e", ":painted text=+0($arg2):string"],
-            0,
+            720,
         ),
-        ("stack", record, &["-e", ":painted stack"], 0),
+        ("stack", record, &["-e", ":painted stack"], 720),
+        (
+            "stack at the exit",
+            record,
+            &["-e", "r :painted stack"],
+            720,
+        ),
     ];
     let kinds = kinds.iter().flat_map(|kind| [(kind, 0), (kind, 1)]);
     for ((kind, how, what, said), rseq) in kinds {
@@ -123,8 +129,7 @@ fn no_probe_needs_more_stack_than_is_said() {
             let _ = std::fs::remove_dir_all(trace);
         }
         running.finish();
-        if depth > *said {
-            println!("more")
-        }
+        assert!(depth <= *said, "{kind}: {depth} bytes, not at most {said}");
+        assert_eq!(depth > 0, *said > 0, "{kind}: it is measured");
     }
 }

@@ -8,7 +8,7 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
-use programs::{Compiler, build};
+use programs::{Compiler, build, copied};
 use std::path::Path;
 use std::process::Command;
 use target::{Running, capriole, looks, told};
@@ -116,7 +116,7 @@ fn a_name_alone_is_no_reason() {
         "vgpreload_core-amd64-linux.so",
     ] {
         let copy = valgrind.join(name);
-        std::fs::copy(&program, &copy).expect("a copy");
+        copied(&program, &copy);
         records(&copy);
     }
 }

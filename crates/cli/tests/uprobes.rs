@@ -15,7 +15,7 @@ use capriole_target::attach::{Beside, How, SiteState};
 use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use capriole_target::resolve::resolve;
-use programs::{Compiler, build};
+use programs::{Compiler, build, copied};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,7 +36,7 @@ const EVENTS: [&str; 4] = [":single", ":several", ":nop", ":nops"];
 fn program(directory: &tempfile::TempDir) -> Option<PathBuf> {
     let program = build(Compiler::Gcc, "beside.c", &[])?;
     let copy = directory.path().join("beside");
-    std::fs::copy(program, &copy).expect("a copy");
+    copied(&program, &copy);
     Some(copy)
 }
 
@@ -430,6 +430,73 @@ fn bpftrace_comes_and_goes() {
     }
     call(&mut running);
     assert_eq!(recorder.end()["taken_out"], 1);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// Where memory is not what the file has: (address, offset in the file) of each first byte.
+fn changed(process: &Process, program: &Path) -> Vec<(u64, u64)> {
+    let file = std::fs::read(program).expect("the file");
+    let maps = process.maps().expect("maps");
+    let text = maps.iter().filter(|m| m.perms.execute && m.is_file());
+    let text = text.filter(|m| Path::new(&m.path) == program);
+    let mut changed: Vec<(u64, u64)> = Vec::new();
+    for mapping in text {
+        let mut now = vec![0; (mapping.end - mapping.start) as usize];
+        process
+            .read_memory(mapping.start, &mut now)
+            .expect("memory");
+        for (at, byte) in now.iter().enumerate() {
+            let offset = mapping.offset + at as u64;
+            let address = mapping.start + at as u64;
+            let is_other = file.get(offset as usize).is_some_and(|b| b != byte);
+            let near = changed.last().is_some_and(|(last, _)| address - last < 16);
+            if is_other && !near {
+                changed.push((address, offset));
+            }
+        }
+    }
+    changed
+}
+
+/// A static program has the calls that make threads in its own file, and so the guards: a
+/// uprobe that comes to one ends the recording.
+#[test]
+fn a_uprobe_at_a_guard_ends_the_recording() {
+    let directory = scratch();
+    let Some(program) = build(Compiler::Gcc, "beside.c", &["-static"]) else {
+        return;
+    };
+    let copy = directory.path().join("beside");
+    copied(&program, &copy);
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&copy, &[]);
+    let process = running.process();
+    let recorder =
+        Background::attach_with(&trace, running.pid, &["--duration", "20s", "-e", ":single"]);
+    let changed = changed(&process, &copy);
+    let single = places(&process)[0].1;
+    let guards: Vec<_> = changed.iter().filter(|at| at.0 != single).collect();
+    assert!(!guards.is_empty());
+    let mut uprobes = Vec::new();
+    for (_, offset) in guards {
+        let Some(uprobe) = Uprobe::at(&copy, *offset) else {
+            return;
+        };
+        uprobes.push(uprobe);
+    }
+    let told = recorder.ended_by_itself();
+    assert_eq!(told["ended"], "disturbed", "{told}");
+    assert_no_session(&process);
+    // Threads are made and end behind the uprobe.
+    running.say("hot");
+    assert_eq!(running.line(), "called");
+    running.say("cool");
+    assert_eq!(running.line(), "called");
+    let hits: u64 = uprobes.iter().map(Uprobe::hits).sum();
+    assert!(hits > 0, "the thread came by there");
+    drop(uprobes);
+    call(&mut running);
     assert_text_is_the_files(&process, true);
     running.finish();
 }

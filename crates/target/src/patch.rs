@@ -196,7 +196,7 @@ impl Page {
         let start = runs.iter().map(|run| run.start).min();
         let end = runs.iter().map(|run| run.end).max();
         match (start, end) {
-            (Some(start), Some(end)) if !self.shared => vec![start..end],
+            (Some(start), Some(end)) if !self.shared => std::iter::once(start..end).collect(),
             _ => runs,
         }
     }
@@ -395,7 +395,8 @@ mod tests {
             unwinder: false,
             breakpoint: false,
         };
-        let cases: [([u8; 5], Found, &[Range<usize>]); 8] = [
+        type Case<'a> = ([u8; 5], Found, &'a [Range<usize>]);
+        let cases: [Case<'_>; 8] = [
             ([0x55, 0x48, 0x89, 0xe5, 0x41], Found::Before, &[]),
             ([0xe9, 0x10, 0x89, 0x30, 0xff], Found::After, &[0..2, 3..5]),
             // A uprobe has come, and has gone.

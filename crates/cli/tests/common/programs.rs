@@ -131,6 +131,13 @@ pub fn build(compiler: Compiler, source: &str, flags: &[&str]) -> Option<PathBuf
     Some(program)
 }
 
+/// Copies a program, to be run. By another process: one of ours that is just being made by another
+/// thread would have the new file open for writing, and what is open so cannot be executed.
+pub fn copied(program: &Path, copy: &Path) {
+    let status = Command::new("cp").args([program, copy]).status();
+    assert!(status.expect("cp runs").success(), "{}", copy.display());
+}
+
 /// What the program depends on.
 fn key(compiler: Compiler, directory: &Path, source: &Path, flags: &[&str]) -> u64 {
     let mut hasher = DefaultHasher::new();
