@@ -138,6 +138,8 @@ pub const SCRATCH_SIZE: usize = 4 * 4096;
 pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
 /// Most packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
+/// Most journal entries of a session, 256 MiB of them.
+pub const MAX_JOURNAL: u32 = 1 << 22;
 /// Most arenas of a session.
 pub const MAX_ARENAS: usize = 64;
 /// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path.

@@ -7,7 +7,7 @@
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
 //!   [`detach`], [`recover`]: probes in and out
-//! - [`outside`]: sessions as others see them
+//! - [`outside`]: sessions as others see them; [`memfd`]: descriptors of other processes
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.
@@ -24,6 +24,7 @@ pub mod inject;
 pub mod launch;
 pub mod maps;
 pub mod markers;
+pub mod memfd;
 pub mod memory;
 pub mod object;
 pub mod outside;

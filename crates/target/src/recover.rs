@@ -4,6 +4,7 @@ use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::{Action, Detached, Installed, detach};
 use crate::error::TargetError;
 use crate::maps::{Device, Mapping};
+use crate::memfd;
 use crate::memory::RemoteMemory;
 use crate::patch::Change;
 use crate::process::Process;
@@ -29,6 +30,22 @@ pub struct FoundSession {
     pub inode: u64,
 }
 
+/// Most sessions of a process: one, and those that dead tracers left.
+const MAX_SESSIONS: usize = 64;
+/// Bytes of a process's arenas that are compared with zero, at most.
+const MAX_UNWRITTEN: u64 = 1 << 30;
+/// Bytes that are read at once.
+const CHUNK: u64 = 1 << 20;
+
+/// How much is read of a process, whose session memory may hold any numbers, for all of its
+/// sessions together.
+struct Budget {
+    /// Entries of journals.
+    journal: u64,
+    /// Bytes of arenas that may hold nothing yet.
+    unwritten: u64,
+}
+
 /// How often the children of a program that keeps forking are looked for.
 const FORK_ROUNDS: usize = 10;
 
@@ -37,6 +54,7 @@ pub fn is_session(mapping: &Mapping) -> bool {
     mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
         && mapping.perms.shared
         && mapping.offset == 0
+        && memfd::device().is_none_or(|device| mapping.dev == device)
 }
 
 /// Our own process id and start time.
@@ -101,10 +119,18 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     if sessions.is_empty() {
         return Ok(Vec::new());
     }
+    if sessions.len() > MAX_SESSIONS {
+        let what = "too many mappings of it";
+        return Err(TargetError::Damaged { pid, what });
+    }
     let remote = RemoteMemory::open(pid)?;
+    let mut budget = Budget {
+        journal: layout::MAX_JOURNAL.into(),
+        unwritten: MAX_UNWRITTEN,
+    };
     sessions
         .into_iter()
-        .map(|m| read_session(pid, &remote, &maps, m))
+        .map(|m| read_session(pid, &remote, &maps, m, &mut budget))
         .collect()
 }
 
@@ -113,6 +139,7 @@ fn read_session(
     remote: &RemoteMemory,
     maps: &[Mapping],
     mapping: &Mapping,
+    budget: &mut Budget,
 ) -> Result<FoundSession, TargetError> {
     let base = mapping.start;
     let fail = |address| {
@@ -171,7 +198,7 @@ fn read_session(
             start: h.u64(at),
             len: h.u64(at + 8),
         };
-        let mapped = arena.len > 0 && is_arena(remote, maps, arena);
+        let mapped = arena.len > 0 && is_arena(remote, maps, arena, budget);
         if mapped {
             installed.arenas.push(arena);
         }
@@ -180,33 +207,16 @@ fn read_session(
     installed.returns = Region::at(remote, maps, h.u64(header::RETURNS));
     installed.stubs = stubs_in(maps, h.u64(header::STUBS_INODE));
 
-    let count = h.u32(header::JOURNAL_LEN) as usize;
-    let offset = h.u64(header::JOURNAL_OFFSET);
-    let bytes = count as u64 * journal::SIZE as u64;
-    if offset.checked_add(bytes).is_none_or(|end| end > size) {
-        return Err(damaged("the journal does not fit"));
-    }
-    let mut entries = vec![0; bytes as usize];
-    remote
-        .read(base + offset, &mut entries)
-        .map_err(fail(base + offset))?;
-    for entry in entries.chunks_exact(journal::SIZE) {
-        if entry[journal::KIND] == journal::REFERENCE {
-            let reference =
-                read_reference(entry).ok_or(damaged("a journal entry makes no sense"))?;
-            // The word that says how far it is goes with the arena, at last.
-            if installed.arenas.iter().any(|a| a.contains(reference.state)) {
-                installed.references.push(reference);
-            }
-            continue;
-        }
-        let change = read_entry(entry).ok_or(damaged("a journal entry makes no sense"))?;
-        // Sites of libraries that were unloaded meanwhile are not there any more.
-        let text = maps
-            .iter()
-            .any(|m| m.contains(change.address) && m.perms.execute);
-        if text {
-            installed.changes.push(change);
+    let journal = journal_range(&h, size, budget).map_err(damaged)?;
+    let mut entries = Vec::new();
+    for at in journal.clone().step_by(CHUNK as usize) {
+        let len = CHUNK.min(journal.end - at) as usize;
+        entries.resize(len, 0);
+        let address = base + at;
+        remote.read(address, &mut entries).map_err(fail(address))?;
+        for entry in entries.chunks_exact(journal::SIZE) {
+            let known = read_journal(entry, maps, &mut installed);
+            known.ok_or(damaged("a journal entry makes no sense"))?;
         }
     }
     installed.actions = read_actions(|at| h.u64(at), |at| h.u32(at));
@@ -219,6 +229,45 @@ fn read_session(
         state,
         inode: mapping.inode,
     })
+}
+
+/// Where the journal stands in session memory of `size` bytes, as the header says.
+fn journal_range(h: &Header, size: u64, budget: &mut Budget) -> Result<Range<u64>, &'static str> {
+    let count = u64::from(h.u32(header::JOURNAL_LEN));
+    if count > u64::from(h.u32(header::JOURNAL_CAPACITY)) {
+        return Err("the journal is longer than its room");
+    }
+    budget.journal = budget
+        .journal
+        .checked_sub(count)
+        .ok_or("the journal is too long")?;
+    let start = h.u64(header::JOURNAL_OFFSET);
+    let end = start.checked_add(count * journal::SIZE as u64);
+    match end {
+        Some(end) if end <= size => Ok(start..end),
+        _ => Err("the journal does not fit"),
+    }
+}
+
+/// Notes what a journal entry says, if it is still there; `None` if it makes no sense.
+fn read_journal(entry: &[u8], maps: &[Mapping], installed: &mut Installed) -> Option<()> {
+    if entry[journal::KIND] == journal::REFERENCE {
+        let reference = read_reference(entry)?;
+        // The word that says how far it is goes with the arena, at last.
+        if installed.arenas.iter().any(|a| a.contains(reference.state)) {
+            installed.references.push(reference);
+        }
+        return Some(());
+    }
+    let change = read_entry(entry)?;
+    // Sites of libraries that were unloaded meanwhile are not there any more.
+    let text = maps
+        .iter()
+        .any(|m| m.contains(change.address) && m.perms.execute);
+    if text {
+        installed.changes.push(change);
+    }
+    Some(())
 }
 
 /// Where the stubs of a session are mapped, by the inode of their memory; adjacent
@@ -240,7 +289,7 @@ pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
 
 /// Whether an arena of ours is mapped there: never unmap anything else. One that
 /// nothing was written to yet holds zeros.
-fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena) -> bool {
+fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena, budget: &mut Budget) -> bool {
     let Some(end) = arena.start.checked_add(arena.len) else {
         return false;
     };
@@ -254,9 +303,15 @@ fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: Arena) -> bool {
     if remote.read(arena.start, &mut magic).is_ok() && magic == capriole_resident::MAGIC {
         return true;
     }
-    remote
-        .read_some(arena.start, arena.len as usize)
-        .is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
+    let Some(left) = budget.unwritten.checked_sub(arena.len) else {
+        return false;
+    };
+    budget.unwritten = left;
+    let mut bytes = Vec::new();
+    (arena.start..end).step_by(CHUNK as usize).all(|at| {
+        bytes.resize(CHUNK.min(end - at) as usize, 0);
+        remote.read(at, &mut bytes).is_ok() && bytes.iter().all(|byte| *byte == 0)
+    })
 }
 
 /// A word of a journal entry.

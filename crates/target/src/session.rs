@@ -4,6 +4,7 @@ use crate::error::TargetError;
 use crate::gadgets::{self, Gadgets};
 use crate::inject::{FramePlace, Injector, frame_size};
 use crate::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
+use crate::memfd;
 use crate::memory::RemoteMemory;
 use crate::process::{Process, Seccomp};
 use crate::ptrace;
@@ -11,9 +12,9 @@ use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::threads::Stopped;
 use capriole_ring::Memory;
-use capriole_ring::layout::{Geometry, MAX_ARENAS, SCRATCH, SCRATCH_SIZE, header};
+use capriole_ring::layout::{Geometry, MAX_ARENAS, MAX_JOURNAL, SCRATCH, SCRATCH_SIZE, header};
 use capriole_ring::memory::Identity;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -211,6 +212,10 @@ impl Agent {
         hint: u64,
     ) -> Result<SessionMemory, TargetError> {
         let pid = self.stopped.pid;
+        if geometry.journal > MAX_JOURNAL {
+            // What is not in a journal that is believed could not be taken out again.
+            return Err(self.refused("have so many probes at once")(Errno::TOOBIG));
+        }
         let mut place = self.stack(process)?;
         let mut loan = None;
         if place == FramePlace::Nowhere {
@@ -661,6 +666,8 @@ fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     Ok(file)
 }
 
+/// Gets a memfd that the target has just made. Its other threads run: one may have put something
+/// else in its place, to have us write there.
 fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
@@ -668,12 +675,8 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
     };
-    by_pidfd().or_else(|_| {
-        let path = format!("/proc/{pid}/fd/{fd}");
-        rustix::fs::open(
-            path,
-            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-    })
+    let by_path = |_| memfd::open(format!("/proc/{pid}/fd/{fd}").as_ref(), None);
+    let file = by_pidfd().or_else(by_path)?;
+    memfd::check_fresh(file.as_fd())?;
+    Ok(file)
 }

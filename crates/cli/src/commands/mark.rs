@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// Write a text into recordings that are running, and into the kernel's trace
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Only into the recording of this process; may be given several times
+    /// Only into the recording of this process, also another user's; may be given several times
     #[arg(short, long, value_name = "PID")]
     pid: Vec<u32>,
     /// Into the kernel's trace as well (trace_marker)
@@ -53,8 +53,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     if found.is_empty() && !arguments.kernel {
         bail!(
-            "no process is being recorded (that this user may look at); \
-             `capriole record` begins a recording"
+            "no process is being recorded by this user; `capriole record` begins a recording, \
+             and -p PID names one of somebody else's"
         );
     }
     // By all means into each of them; then what went wrong is told.

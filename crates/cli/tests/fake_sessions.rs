@@ -1,0 +1,355 @@
+//! Memory that bears the name of a session's and was made by somebody else, with any numbers in
+//! it: nobody who meets it asks for more memory than there is, hangs, panics, or writes where he
+//! should not. Nor does anything meant for one's own recordings go there.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+use capriole_ring::Memory;
+use capriole_ring::layout::{self, Geometry, State, header, journal};
+use capriole_ring::memory::Identity;
+use capriole_target::outside::{sessions, writer};
+use capriole_target::process::Process;
+use capriole_target::recover::find;
+use programs::{Compiler, build};
+use std::fs::OpenOptions;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use target::{Running, told};
+use traces::{Background, scratch};
+
+/// Where the program maps what it has.
+const SESSION: u64 = 0x1000_0000_0000;
+const CODE: u64 = 0x3000_0000_0000;
+/// More than any machine has.
+const HUGE: u64 = 16 << 40;
+/// Bytes of data that a command may have: many times what it needs.
+const ENOUGH: u64 = 2 << 30;
+/// Nobody comes near it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Fake {
+    running: Running,
+    memory: Memory,
+    geometry: Geometry,
+}
+
+impl Fake {
+    fn program() -> Option<PathBuf> {
+        build(Compiler::Gcc, "fake_session.c", &[])
+    }
+
+    fn start(size: u64) -> Option<Fake> {
+        let mut command = Command::new(Fake::program()?);
+        Some(Fake::of(command.arg(size.to_string())))
+    }
+
+    fn of(command: &mut Command) -> Fake {
+        let running = Running::of(command);
+        let path = format!("/proc/{}/fd/3", running.pid);
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.expect("its memory").into();
+        let geometry = Geometry::for_buffer(1 << 17, 2, 16);
+        let memory = Memory::map(&file, 1 << 20).expect("map");
+        Fake {
+            running,
+            memory,
+            geometry,
+        }
+    }
+
+    /// Memory as a recorder would have it who is the program itself.
+    fn format(&mut self) {
+        self.running.say("");
+        assert_eq!(self.running.line(), "mapped");
+        let own = self.running.process();
+        let own = (own.pid(), own.start_time());
+        let who = Identity {
+            target: own,
+            owner: own,
+        };
+        self.memory.write(0, &vec![0; self.memory.len()]);
+        self.memory.format(SESSION, &self.geometry, &who);
+        self.memory.store_u32(header::STATE, State::Armed as u32);
+        self.memory.store_u32(header::MESSAGES, 1);
+    }
+
+    /// What a command says, that has a limited amount of memory and of time.
+    fn meets(&self, words: &[&str]) -> Output {
+        let pid = self.running.pid.to_string();
+        let words: Vec<&str> = words
+            .iter()
+            .map(|word| if *word == "PID" { &pid } else { *word })
+            .collect();
+        let mut command = target::command(&words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let limit = libc::rlimit {
+            rlim_cur: ENOUGH,
+            rlim_max: ENOUGH,
+        };
+        // SAFETY: setrlimit may be called between fork and exec.
+        let mut child = unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        }
+        .spawn()
+        .expect("capriole starts");
+        let started = Instant::now();
+        while child.try_wait().expect("a child").is_none() {
+            if started.elapsed() > PATIENCE {
+                child.kill().expect("it is killed");
+                panic!("{words:?} hangs");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let output = child.wait_with_output().expect("a child");
+        let said = told(&output);
+        assert_eq!(output.status.signal(), None, "{words:?} {said}");
+        assert!(!said.contains("panicked"), "{words:?} {said}");
+        output
+    }
+}
+
+/// The fields of the header, and the bytes that they have.
+const FIELDS: [(usize, usize); 30] = [
+    (header::VERSION, 4),
+    (header::STATE, 4),
+    (header::PID, 4),
+    (header::OWNER, 4),
+    (header::START_TIME, 8),
+    (header::OWNER_START_TIME, 8),
+    (header::BASE, 8),
+    (header::SIZE, 8),
+    (header::CPUS, 4),
+    (header::LANES, 4),
+    (header::PACKET_SIZE, 4),
+    (header::PACKETS, 4),
+    (header::JOURNAL_CAPACITY, 4),
+    (header::JOURNAL_LEN, 4),
+    (header::JOURNAL_OFFSET, 8),
+    (header::ARENAS_LEN, 4),
+    (header::ARENAS, 8),
+    (header::ARENAS + 8, 8),
+    (header::TRAP_INSTALLED, 4),
+    (header::TRAP_OLD, 8),
+    (header::TRAP_HANDLER, 8),
+    (header::STUBS_INODE, 8),
+    (header::BATCH, 8),
+    (header::RETURNS, 8),
+    (header::MESSAGES, 4),
+    (header::PACKETS_OFFSET, 8),
+    (header::READER_WAITING, 4),
+    (header::FAULTS_INSTALLED, 4),
+    (header::FAULT_HANDLER, 8),
+    (header::FAULT_OLD, 8),
+];
+
+fn put(memory: &Memory, (at, bytes): (usize, usize), value: u64) {
+    match bytes {
+        4 => memory.store_u32(at, value as u32),
+        _ => memory.store(at, value),
+    }
+}
+
+fn noise() -> impl FnMut() -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Values of which each has been somebody's undoing.
+fn interesting(random: &mut impl FnMut() -> u64) -> u64 {
+    let of = [
+        0,
+        1,
+        3,
+        4096,
+        u64::from(u32::MAX),
+        1 << 31,
+        u64::MAX,
+        u64::MAX - 63,
+        1 << 47,
+        SESSION,
+        SESSION + (1 << 20) - 8,
+        CODE,
+        HUGE,
+        random(),
+        random() % 4096,
+        SESSION + random() % (1 << 20),
+    ];
+    of[random() as usize % of.len()]
+}
+
+/// Any numbers in any fields, and in what they lead to, for who looks and for who writes.
+#[test]
+fn any_header_is_read_and_written_to_without_harm() {
+    for size in [1 << 20, HUGE] {
+        let Some(mut fake) = Fake::start(size) else {
+            return;
+        };
+        let process = fake.running.process();
+        let mut random = noise();
+        let (mut sound, mut written) = (0, 0);
+        for round in 0..1500 {
+            fake.format();
+            for _ in 0..1 + round % 4 {
+                let field = FIELDS[random() as usize % FIELDS.len()];
+                put(&fake.memory, field, interesting(&mut random));
+            }
+            for _ in 0..round % 3 {
+                let at = random() as usize % (1 << 17) / 8 * 8;
+                fake.memory.store(at, interesting(&mut random));
+            }
+            let Ok(found) = find(&process) else { continue };
+            for session in found {
+                sound += 1;
+                let Ok(writer) = writer(&process, &session) else {
+                    continue;
+                };
+                written += usize::from(writer.write_text(0, 1, b"text", || 1).is_ok());
+            }
+        }
+        // Not everything is refused at the door.
+        assert!(sound > 100 && written > 10, "{sound} {written}");
+        fake.running.finish();
+    }
+}
+
+/// Who asks for the most: by a journal, by code that nobody has written, by packets.
+fn greedy(fake: &Fake, which: usize) {
+    let memory = &fake.memory;
+    match which {
+        0 => {
+            memory.store_u32(header::JOURNAL_LEN, u32::MAX);
+            memory.store_u32(header::JOURNAL_CAPACITY, u32::MAX);
+        }
+        1 => {
+            // As long as one may be, all entries alike.
+            memory.store_u32(header::JOURNAL_LEN, layout::MAX_JOURNAL);
+            memory.store_u32(header::JOURNAL_CAPACITY, layout::MAX_JOURNAL);
+            let entry = memory.load(header::JOURNAL_OFFSET) as usize;
+            memory.write(entry + journal::LEN, &[journal::MAX_BYTES as u8 + 1]);
+        }
+        2 | 3 => {
+            memory.store(header::ARENAS, CODE);
+            memory.store(header::ARENAS + 8, HUGE);
+            memory.store_u32(header::ARENAS_LEN, which as u32 - 2);
+        }
+        4 => {
+            memory.store_u32(header::CPUS, u32::MAX);
+            memory.store_u32(header::PACKETS, u32::MAX);
+            memory.store_u32(header::PACKET_SIZE, u32::MAX);
+        }
+        5 => {
+            memory.store(header::SIZE, u64::MAX);
+            memory.store(header::JOURNAL_OFFSET, u64::MAX);
+        }
+        6 => memory.store_u32(header::ARENAS_LEN, u32::MAX),
+        _ => memory.store(header::RETURNS, CODE - 4096),
+    }
+}
+
+#[test]
+fn who_asks_for_more_than_there_is_does_not_get_it() {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let trace = trace.to_str().expect("UTF-8");
+    for which in 0..8 {
+        for words in [
+            &["mark", "-p", "PID", "text"][..],
+            &[
+                "record",
+                "-p",
+                "PID",
+                "-o",
+                trace,
+                "--duration",
+                "10ms",
+                "-e",
+                ":main",
+            ],
+            &["detach", "PID"],
+        ] {
+            // Each a new one: who detaches closes what he takes for left over.
+            let Some(mut fake) = Fake::start(HUGE) else {
+                return;
+            };
+            fake.format();
+            greedy(&fake, which);
+            let output = fake.meets(words);
+            let pid = fake.running.pid.to_string();
+            if !output.status.success() {
+                assert!(told(&output).contains(&pid), "{which} {}", told(&output));
+            }
+            fake.running.finish();
+        }
+    }
+}
+
+/// A session, as it seems, of another user, or of a program that is no recorder: texts without
+/// an address do not go there, also if it claims to be a recorder's that there is.
+#[test]
+fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
+    let (Some(program), Some(other)) = (Fake::program(), build(Compiler::Gcc, "counted.c", &[]))
+    else {
+        return;
+    };
+    let open = scratch();
+    let mut commands = vec![Command::new(&program)];
+    // SAFETY: it is asked who we are.
+    if unsafe { libc::geteuid() } == 0 {
+        // With our name, but another user's. (He cannot come into the directory of the tests.)
+        let copy = open.path().join("capriole");
+        std::fs::copy(&program, &copy).expect("a copy");
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(open.path(), all).expect("it is ours");
+        let mut command = Command::new(&copy);
+        command.uid(65534).gid(65534);
+        commands.push(command);
+    } else {
+        println!("skipped in part: only root has processes of other users");
+    }
+    let mut running = Running::start(&other, &["--wait", "--threads", "1", "--calls", "5"]);
+    let directory = scratch();
+    let recorder = Background::attach(&directory.path().join("t"), running.pid, &[":counted_work"]);
+    let recording = find(&running.process()).expect("a session");
+    let owner = Process::open(recording[0].owner.expect("a recorder")).expect("it runs");
+    for command in &mut commands {
+        let mut fake = Fake::of(command);
+        for claim in [false, true] {
+            fake.format();
+            if claim {
+                fake.memory.store_u32(header::OWNER, owner.pid());
+                fake.memory
+                    .store(header::OWNER_START_TIME, owner.start_time());
+            }
+            let pids: Vec<u32> = sessions()
+                .iter()
+                .map(|(process, _)| process.pid())
+                .collect();
+            assert!(!pids.contains(&fake.running.pid));
+            assert!(pids.contains(&running.pid));
+        }
+        // By name anything goes.
+        fake.format();
+        let output = fake.meets(&["mark", "-p", "PID", "text"]);
+        assert!(output.status.success(), "{}", told(&output));
+        fake.running.finish();
+    }
+    recorder.end();
+    running.say("go");
+    running.say("end");
+    running.finish();
+}
