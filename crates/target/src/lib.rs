@@ -2,7 +2,7 @@
 //! is put back.
 //!
 //! - [`process`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
-//!   [`resolve`]: looking, without touching
+//!   [`resolve`]: looking, without touching; [`files`]: opening what others named
 //! - [`threads`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
@@ -18,6 +18,7 @@ pub mod counter;
 pub mod debug;
 pub mod detach;
 pub mod error;
+pub mod files;
 pub mod gadgets;
 pub mod guards;
 pub mod inject;
