@@ -53,3 +53,36 @@ pub fn check_fresh(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let unsealed = rustix::fs::fcntl_get_seals(file)? == SealFlags::empty();
     (empty && unsealed).then_some(()).ok_or(Errno::BADF)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn entry(file: impl AsFd) -> PathBuf {
+        format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
+    }
+
+    #[test]
+    fn only_a_memfd_is_opened_and_only_a_new_one_is_fresh() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let made = rustix::fs::memfd_create("capriole", flags).expect("memfd");
+        let inode = rustix::fs::fstat(&made).expect("fstat").st_ino;
+        let again = open(&entry(&made), Some(inode)).expect("it is one");
+        check_fresh(again.as_fd()).expect("nobody has touched it");
+        assert_eq!(
+            open(&entry(&made), Some(inode + 1)).err(),
+            Some(Errno::BADF)
+        );
+        rustix::fs::fcntl_add_seals(&made, SealFlags::GROW).expect("it may be sealed");
+        assert_eq!(check_fresh(again.as_fd()), Err(Errno::BADF));
+
+        // What somebody has only by its path would be opened with our rights.
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let by_path = rustix::fs::open(file.path(), flags, Mode::empty()).expect("a path");
+        assert_eq!(open(&entry(&by_path), None).err(), Some(Errno::BADF));
+        let opened = rustix::fs::open("/dev/zero", OFlags::RDWR, Mode::empty()).expect("a device");
+        assert_eq!(check_fresh(opened.as_fd()), Err(Errno::BADF));
+    }
+}

@@ -109,7 +109,7 @@ impl Directory {
     /// Everything is checked before anything is changed, and nothing is removed that is not
     /// part of a trace of this crate's making.
     pub(crate) fn create(path: &Path) -> Result<Directory, DirectoryError> {
-        let place = Place::of(path).map_err(failed("open", path))?;
+        let place = Place::of(path).map_err(failed("create", path))?;
         let found = open_existing(&place, path)?;
         let found = match found {
             Some(found) if !entries(&found).map_err(failed("read", path))?.is_empty() => {

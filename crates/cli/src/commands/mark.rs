@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// Write a text into recordings that are running, and into the kernel's trace
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Only into the recording of this process, also another user's; may be given several times
+    /// Only into the recording of this process; may be given several times
     #[arg(short, long, value_name = "PID")]
     pid: Vec<u32>,
     /// Into the kernel's trace as well (trace_marker)
