@@ -2,6 +2,8 @@
 //! it: nobody who meets it asks for more memory than there is, hangs, panics, or writes where he
 //! should not. Nor does anything meant for one's own recordings go there.
 
+#[path = "common/limited.rs"]
+mod limited;
 #[path = "common/programs.rs"]
 mod programs;
 #[path = "common/target.rs"]
@@ -15,12 +17,12 @@ use capriole_ring::memory::Identity;
 use capriole_target::outside::{sessions, writer};
 use capriole_target::process::Process;
 use capriole_target::recover::find;
+use limited::ended;
 use programs::{Compiler, build};
 use std::fs::OpenOptions;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 use target::{Running, told};
 use traces::{Background, scratch};
 
@@ -29,10 +31,6 @@ const SESSION: u64 = 0x1000_0000_0000;
 const CODE: u64 = 0x3000_0000_0000;
 /// More than any machine has.
 const HUGE: u64 = 16 << 40;
-/// Bytes of data that a command may have: many times what it needs.
-const ENOUGH: u64 = 2 << 30;
-/// Nobody comes near it.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Fake {
     running: Running,
@@ -87,34 +85,7 @@ impl Fake {
             .iter()
             .map(|word| if *word == "PID" { &pid } else { *word })
             .collect();
-        let mut command = target::command(&words);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let limit = libc::rlimit {
-            rlim_cur: ENOUGH,
-            rlim_max: ENOUGH,
-        };
-        // SAFETY: setrlimit may be called between fork and exec.
-        let mut child = unsafe {
-            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &limit) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            })
-        }
-        .spawn()
-        .expect("capriole starts");
-        let started = Instant::now();
-        while child.try_wait().expect("a child").is_none() {
-            if started.elapsed() > PATIENCE {
-                child.kill().expect("it is killed");
-                panic!("{words:?} hangs");
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let output = child.wait_with_output().expect("a child");
-        let said = told(&output);
-        assert_eq!(output.status.signal(), None, "{words:?} {said}");
-        assert!(!said.contains("panicked"), "{words:?} {said}");
-        output
+        ended(&words)
     }
 }
 

@@ -2,6 +2,8 @@
 //! writes to, a device without an end, a terminal, a directory, a file of holes. Every command
 //! says so and ends, and asks for no more memory than there is.
 
+#[path = "common/limited.rs"]
+mod limited;
 #[path = "common/programs.rs"]
 mod programs;
 #[path = "common/target.rs"]
@@ -9,21 +11,15 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
+use limited::ended;
 use programs::{Compiler, build};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 use target::told;
 use traces::{record_program, scratch, text};
-
-/// Bytes of data that a command may have: many times what it needs.
-const ENOUGH: u64 = 2 << 30;
-/// Nobody comes near it who does not hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const KINDS: [&str; 5] = ["fifo", "zero", "terminal", "directory", "holes"];
 
@@ -44,38 +40,6 @@ fn put(kind: &str, at: &Path) {
             file.set_len(1 << 40).expect("holes");
         }
     }
-}
-
-/// What a command says, that has a limited amount of memory and of time.
-fn ended(words: &[&str]) -> Output {
-    let mut command = target::command(words);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let limit = libc::rlimit {
-        rlim_cur: ENOUGH,
-        rlim_max: ENOUGH,
-    };
-    // SAFETY: setrlimit may be called between fork and exec.
-    let mut child = unsafe {
-        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_DATA, &limit) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        })
-    }
-    .spawn()
-    .expect("capriole starts");
-    let started = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
-        if started.elapsed() > PATIENCE {
-            child.kill().expect("it is killed");
-            panic!("{words:?} hangs");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let output = child.wait_with_output().expect("a child");
-    let said = told(&output);
-    assert_eq!(output.status.signal(), None, "{words:?} {said}");
-    assert!(!said.contains("panicked"), "{words:?} {said}");
-    output
 }
 
 fn assert_refused(words: &[&str], kind: &str) {
