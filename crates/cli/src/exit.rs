@@ -1,6 +1,7 @@
 //! How the command ends: 0, 1 for an error (said on standard error), 2 for wrong
 //! usage, or the traced program's own status.
 
+use crate::output::tell;
 use std::fmt;
 use std::process::{ExitCode, ExitStatus};
 
@@ -22,7 +23,7 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("capriole: {}", message(&error));
+            tell!("capriole: {}", message(&error));
             match error.is::<Usage>() {
                 true => ExitCode::from(2),
                 false => ExitCode::FAILURE,

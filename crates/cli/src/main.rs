@@ -1,4 +1,5 @@
 //! The `capriole` command: sees every call of a running program, for nanoseconds.
+#![deny(clippy::print_stdout, clippy::print_stderr)] // see `output`
 
 mod calls;
 mod commands;
@@ -8,6 +9,7 @@ mod fields;
 mod machine;
 mod marker;
 mod message;
+mod output;
 mod probing;
 mod returning;
 mod selection;
@@ -41,7 +43,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let arguments = match Cli::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and the version, which quote nobody, may have colours.
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => {
+            output::print_error(format_args!("{}", error.render()));
+            return ExitCode::from(2);
+        }
+    };
+    let result = match arguments.command {
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Stat(arguments) => commands::stat::run(arguments),
         Command::Report(arguments) => commands::report::run(&arguments),

@@ -4,6 +4,7 @@ use crate::fields::content;
 use anyhow::{anyhow, bail};
 use capriole_event::{
     Base, Bits, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Place as Asking, Shown,
+    printable,
 };
 use capriole_plan::program::{Field, Source};
 use capriole_target::markers::format::{self, Conversion, conversions};
@@ -364,7 +365,12 @@ pub fn json(marker: &Marker) -> Value {
 pub fn describe(marker: &Marker, site: &Site, text: &mut String) {
     if let Some(described) = &marker.described {
         let _ = writeln!(text, "  format    {:?}", described.format);
-        let _ = writeln!(text, "  source    {}:{}", described.file, described.line);
+        let _ = writeln!(
+            text,
+            "  source    {}:{}",
+            printable(&described.file),
+            described.line
+        );
     }
     let arguments = marker.arguments.iter().zip(names(marker));
     for (index, (argument, name)) in arguments.enumerate() {
@@ -376,6 +382,6 @@ pub fn describe(marker: &Marker, site: &Site, text: &mut String) {
             },
             Err(error) => format!("{name}  cannot be read: {error}"),
         };
-        let _ = writeln!(text, "  {label:<9} {what}");
+        let _ = writeln!(text, "  {label:<9} {}", printable(&what));
     }
 }

@@ -2,6 +2,7 @@
 //! in it, and how it comes to an end.
 
 use crate::fields::Purpose;
+use crate::output::tell;
 use crate::returning::Returns;
 use crate::selection::{self, Probes, Selected};
 use crate::{machine, message, signals, units};
@@ -245,7 +246,7 @@ impl Probed {
             .iter()
             .map(|event| (event.definition, event.subject()));
         let probed = probed.collect::<HashSet<_>>().len();
-        eprintln!(
+        tell!(
             "capriole: {doing} {} of process {} ({}){}",
             units::counted(probed as u64, one, several),
             self.attached.process.pid(),
@@ -279,7 +280,7 @@ impl Probed {
             ("marker", _) => ("place of a marker", "places of markers"),
             nouns => nouns,
         };
-        eprintln!(
+        tell!(
             "capriole: left out: {} of {}; `capriole list` tells why. For example:",
             units::count(left_out.len() as u64),
             units::counted(all.len() as u64, one, several)
@@ -289,7 +290,7 @@ impl Probed {
                 Some(_) => event.at_exit(),
                 None => String::new(),
             };
-            eprintln!("  {}{at}: {reason}", event.name());
+            tell!("  {}{at}: {reason}", event.name());
         }
     }
 
@@ -354,7 +355,7 @@ impl Probed {
             Ended::Exited => String::new(),
             _ => format!(" and {} to detach", units::time(detached.standstill)),
         };
-        eprintln!(
+        tell!(
             "capriole: the program stood still for {} to attach{out}",
             units::time(self.attached.standstill.all)
         );
@@ -379,7 +380,7 @@ impl Probed {
             );
         }
         if detached.lingering {
-            eprintln!(
+            tell!(
                 "capriole: all bytes are back, but memory stays mapped because a signal handler \
                  will return into it; `capriole detach {}` removes it later",
                 self.attached.process.pid()
@@ -675,7 +676,7 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
             return Ok(crate::exit::passed_on(status));
         }
         if signals::requests() > before {
-            eprintln!("capriole: process {} is left running", child.id());
+            tell!("capriole: process {} is left running", child.id());
             return Ok(ExitCode::SUCCESS);
         }
         let pid = Pid::from_child(&child);

@@ -1,5 +1,6 @@
 //! How events at returns are seen.
 
+use crate::output::tell;
 use crate::selection::Selected;
 use capriole_plan::detour::Work;
 use capriole_ring::layout::header;
@@ -45,7 +46,7 @@ impl Unseen {
     /// Tells a person what was missed.
     pub fn say(self) {
         if self.missed > 0 {
-            eprintln!(
+            tell!(
                 "capriole: the returns of {} were MISSED: too many calls were open at once, or \
                  functions left for one another; follow fewer functions",
                 crate::units::counted(self.missed, "call", "calls")

@@ -14,6 +14,7 @@ use capriole_plan::detour::{Record, Work};
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::attach::{Point, Probe};
 use capriole_target::counter::ReferenceCounter;
+use capriole_target::files;
 use capriole_target::object::Objects;
 use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
@@ -424,7 +425,7 @@ pub struct InFile {
 /// All lines that cannot be understood.
 pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
     let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        files::read_input(file).with_context(|| format!("cannot read {}", file.display()))?;
     let latency = |(_, line): &(usize, &str)| calls::is_latency(line);
     let latencies = definition_lines(&text).filter(latency);
     let latencies: Vec<_> = latencies.map(|(n, line)| (n, line.to_owned())).collect();

@@ -54,6 +54,7 @@ mod number;
 mod parse;
 mod spec;
 mod symbol;
+mod visible;
 
 pub use aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
 pub use at::At;
@@ -68,3 +69,4 @@ pub use glob::glob_match;
 pub use gpr::Gpr;
 pub use names::automatic_name;
 pub use spec::{EventSpec, ObjectRef, Place};
+pub use visible::{Visible, is_hidden, printable};

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::TargetError;
+use crate::files;
 use crate::memory::RemoteMemory;
 use crate::process::Process;
 use crate::ptrace::{self, Event};
@@ -19,6 +20,7 @@ use object::{Object, ObjectSymbol};
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 
 /// A program that stands still before its first own instruction.
@@ -34,6 +36,8 @@ pub struct Launched {
 
 /// Offset of `r_state` in `struct r_debug` (link.h); RT_CONSISTENT is 0.
 const R_STATE: u64 = 24;
+/// The largest loader that is read, bytes; those that there are have less than one MiB.
+const MAX_LOADER: u64 = 256 << 20;
 
 /// Starts `program` and stops it. The calling thread becomes its tracer.
 ///
@@ -190,7 +194,7 @@ fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> 
     let loader = maps
         .iter()
         .find(|m| m.start == base && m.inode != 0)
-        .and_then(|m| std::fs::read(process.in_root(std::path::Path::new(&m.path))).ok());
+        .and_then(|m| files::read(&process.in_root(Path::new(&m.path)), MAX_LOADER).ok());
     let Some(bytes) = loader else {
         return Ok((entry, None));
     };

@@ -39,9 +39,9 @@ use std::ops::Range;
 pub const LEDGER_NAME: &str = "capriole-ledger";
 
 /// First word of a ledger: `CAPRLEDG` in ASCII.
-const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
 /// Version of the layout.
-const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Most arenas of a session.
 pub const MAX_ARENAS: usize = 64;
 /// Most bytes of an arena: a jump reaches no further.
@@ -52,7 +52,7 @@ pub const MAX_ENTRIES: u32 = 1 << 22;
 pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
 
 /// Byte offsets in the header page.
-mod header {
+pub mod header {
     use super::{FAULTS, MAX_ARENAS};
 
     /// u64: [`super::MAGIC`].

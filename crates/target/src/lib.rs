@@ -2,12 +2,12 @@
 //! is put back.
 //!
 //! - [`process`], [`translator`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
-//!   [`resolve`]: looking, without touching
+//!   [`resolve`]: looking, without touching; [`files`]: opening what others named
 //! - [`threads`], [`tracer`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`ledger`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
 //!   [`detach`], [`recover`], [`family`]: probes in and out
-//! - [`outside`]: sessions as others see them
+//! - [`outside`]: sessions as others see them; [`memfd`]: descriptors of other processes
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.
@@ -19,6 +19,7 @@ pub mod debug;
 pub mod detach;
 pub mod error;
 pub mod family;
+pub mod files;
 pub mod gadgets;
 pub mod guards;
 pub mod inject;
@@ -26,6 +27,7 @@ pub mod launch;
 pub mod ledger;
 pub mod maps;
 pub mod markers;
+pub mod memfd;
 pub mod memory;
 pub mod object;
 pub mod outside;

@@ -35,6 +35,7 @@ pub use table::Objects;
 pub use unwind::{Frame, LandingPads};
 
 use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError, Inlined};
+use crate::files;
 use crate::markers::Markers;
 use crate::symbols::{OtherSymbol, SymbolTable};
 use call_frames::CallFrames;
@@ -109,7 +110,7 @@ impl ObjectFile {
     ///
     /// Not readable, not ELF, not for x86-64, damaged.
     pub fn open(path: &Path) -> Result<ObjectFile, ObjectError> {
-        let file = File::open(path).map_err(|e| ObjectError::new(path, e))?;
+        let file = files::open(path).map_err(|e| ObjectError::new(path, e))?;
         ObjectFile::from_file(file, path)
     }
 

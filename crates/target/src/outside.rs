@@ -1,27 +1,64 @@
 //! Sessions as somebody sees them who has made none: which there are, and how to write into one.
 
 use crate::error::TargetError;
+use crate::memfd;
 use crate::process::Process;
-use crate::recover::{self, FoundSession};
+use crate::recover::{self, FoundSession, is_session};
 use crate::session::MEMFD_NAME;
 use capriole_ring::{Memory, Writer};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
-/// The sessions of all processes that we may look at, each with the oldest of the processes
-/// that share it.
+/// The sessions that recorders of the caller's own user have, each with the oldest of the
+/// processes that share it.
+///
+/// Anybody can make memory that looks like a session. So these are found by what cannot be made
+/// up, the open files of processes of this user that bear our name; and only where such a file
+/// is mapped it is looked what is in it.
 pub fn sessions() -> Vec<(Process, FoundSession)> {
+    let own = Process::open(std::process::id());
+    let uid = rustix::process::geteuid().as_raw();
+    let is_recorder = |process: &Process| {
+        let name = process.name();
+        let named = name == MEMFD_NAME || own.as_ref().is_ok_and(|own| own.name() == name);
+        named && process.status().is_ok_and(|status| status.uid == uid)
+    };
+    // Inode and recorder.
+    let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+    for recorder in own.iter().cloned().chain(Process::others()) {
+        if is_recorder(&recorder) {
+            let paths = descriptors(recorder.pid()).into_iter().flatten();
+            let inodes = paths.filter_map(|path| {
+                let metadata = std::fs::metadata(path).ok()?;
+                Some((metadata.ino(), recorder.pid()))
+            });
+            held.extend(inodes);
+        }
+    }
+    let is_ours = |session: &FoundSession| {
+        session.owner.is_some() && session.owner.as_ref() == held.get(&session.inode)
+    };
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
     for process in Process::others() {
+        // None in a process that has just ended, or that is not ours to look at.
+        let maps = process.maps().unwrap_or_default();
+        if !maps
+            .iter()
+            .any(|m| is_session(m) && held.contains_key(&m.inode))
+        {
+            continue;
+        }
         // One that has just ended, or that is not ours.
         let sessions = recover::find(&process).unwrap_or_default().into_iter();
         for session in sessions.filter(|session| session.inode != 0) {
             let older = found
                 .get(&session.inode)
                 .is_none_or(|(other, _)| process.start_time() < other.start_time());
-            if older {
+            if older && is_ours(&session) {
                 found.insert(session.inode, (process.clone(), session));
             }
         }
@@ -54,19 +91,25 @@ pub fn writer(process: &Process, session: &FoundSession) -> Result<Writer, Targe
 
 /// The descriptor of session memory with this inode that a process has open.
 fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
-    let entries = std::fs::read_dir(format!("/proc/{owner}/fd"))
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mut problem = Errno::BADF;
+    for path in descriptors(owner)? {
+        match memfd::open(&path, Some(inode)) {
+            Ok(file) => return Ok(file),
+            Err(Errno::BADF) => {}
+            Err(errno) => problem = errno,
+        }
+    }
+    Err(problem)
+}
+
+/// Where in `/proc` the descriptors of a process are that bear the name of session memory.
+fn descriptors(pid: u32) -> rustix::io::Result<impl Iterator<Item = PathBuf>> {
     let name = format!("/memfd:{MEMFD_NAME} (deleted)");
-    let mut ours = entries.filter_map(|entry| {
-        let entry = entry.ok()?;
-        let target = std::fs::read_link(entry.path()).ok()?;
-        let named = target.as_os_str() == name.as_str();
-        // Opened anew, not shared with its owner: a lock of it is then ours alone.
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let open = || rustix::fs::open(entry.path(), flags, Mode::empty()).ok();
-        let file = named.then(open)??;
-        let is_it = rustix::fs::fstat(&file).ok()?.st_ino == inode;
-        is_it.then_some(file)
-    });
-    ours.next().ok_or(Errno::BADF)
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(entries.filter_map(move |entry| {
+        let path = entry.ok()?.path();
+        let target = std::fs::read_link(&path).ok()?;
+        (target.as_os_str() == name.as_str()).then_some(path)
+    }))
 }

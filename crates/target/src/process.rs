@@ -21,6 +21,8 @@ pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
 use crate::maps::{Mapping, parse_maps};
 
+/// Most bytes of a command line that are read; the kernel allows 6 MiB (execve(2)).
+const MAX_COMMAND_LINE: u64 = 6 << 20;
 /// `e_ident[EI_CLASS]` of a 64-bit ELF file.
 const ELFCLASS64: u8 = 2;
 /// `e_machine` of x86-64 (and of the 32-bit x32 ABI, which has another class).
@@ -50,7 +52,7 @@ impl Process {
             pid,
             start_time: stat.start_time,
             // A program chooses its name, and messages go to terminals.
-            name: stat.comm.replace(char::is_control, "?"),
+            name: capriole_event::printable(&stat.comm),
         };
         let tgid = process.status()?.tgid;
         if tgid != pid {
@@ -246,6 +248,17 @@ impl Process {
     pub fn in_root(&self, path: &Path) -> PathBuf {
         let relative = path.strip_prefix("/").unwrap_or(path);
         self.proc_path("root").join(relative)
+    }
+
+    /// What the program was called with, a zero behind each word. A program decides itself what
+    /// is shown there, so no more is read than an ordinary one can have.
+    #[must_use]
+    pub fn command_line(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let file = File::open(self.proc_path("cmdline"));
+        // What cannot be read is shown as empty.
+        let _ = file.and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
+        bytes
     }
 
     /// The auxiliary vector the kernel gave the program.

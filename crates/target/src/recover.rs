@@ -4,6 +4,7 @@ use crate::detach::{Detached, Installed, detach};
 use crate::error::TargetError;
 use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt};
 use crate::maps::Mapping;
+use crate::memfd;
 use crate::memory::RemoteMemory;
 use crate::process::Process;
 use crate::returns::Region;
@@ -30,6 +31,13 @@ pub struct FoundSession {
 
 /// Bytes of an arena that are looked at once.
 const STRETCH: usize = 64 << 10;
+/// Most sessions of a process: one, and those that dead tracers left.
+const MAX_SESSIONS: usize = 64;
+/// Entries of the journals of a process, at most.
+const MAX_ENTRIES: u64 = 1 << 22;
+/// Bytes of a process's arenas that are compared with zero, at most.
+const MAX_UNWRITTEN: u64 = 1 << 30;
+
 /// How often the children of a program that keeps forking are looked for.
 const FORK_ROUNDS: usize = 10;
 
@@ -38,6 +46,7 @@ pub fn is_session(mapping: &Mapping) -> bool {
     mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
         && mapping.perms.shared
         && mapping.offset == 0
+        && memfd::device().is_none_or(|device| mapping.dev == device)
 }
 
 /// Our own process id and start time.
@@ -59,9 +68,14 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     if memories.is_empty() && ledgers.is_empty() {
         return Ok(Vec::new());
     }
+    if ledgers.len().max(memories.len()) > MAX_SESSIONS {
+        let what = "too many mappings of it";
+        return Err(TargetError::Damaged { pid, what });
+    }
     let remote = RemoteMemory::open(pid)?;
+    let mut left = (MAX_ENTRIES, MAX_UNWRITTEN);
     let sessions = ledgers.into_iter();
-    let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger));
+    let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger, &mut left));
     let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
     for session in &mut sessions {
         if let Some(at) = session.installed.memory {
@@ -92,6 +106,7 @@ fn read_session(
     remote: &RemoteMemory,
     maps: &[Mapping],
     ledger: Ledger,
+    (entries, unwritten): &mut (u64, u64),
 ) -> Result<FoundSession, TargetError> {
     let header = ledger.header(remote)?;
     let mut session = FoundSession {
@@ -119,9 +134,15 @@ fn read_session(
     installed.arenas = header.arenas()?;
     installed
         .arenas
-        .retain(|arena| is_arena(remote, maps, arena));
+        .retain(|arena| is_arena(remote, maps, arena, unwritten));
     installed.returns = Region::at(remote, maps, header.returns());
     installed.stubs = stubs_in(maps, header.stubs());
+    *entries = entries
+        .checked_sub(u64::from(header.entries()))
+        .ok_or(TargetError::Damaged {
+            pid: ledger.pid,
+            what: "its journal is too long",
+        })?;
     header.journal(remote, |entry| match entry {
         // The word that says how far it is goes with the arena, at last.
         Entry::Reference(reference) => {
@@ -181,7 +202,7 @@ pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
 
 /// Whether an arena of ours is mapped there: never unmap anything else. One that
 /// nothing was written to yet holds zeros.
-fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena) -> bool {
+fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &mut u64) -> bool {
     let Some(end) = arena.start.checked_add(arena.len) else {
         return false;
     };
@@ -195,6 +216,10 @@ fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena) -> bool {
     if remote.read(arena.start, &mut magic).is_ok() && magic == capriole_resident::MAGIC {
         return true;
     }
+    let Some(left) = unwritten.checked_sub(arena.len) else {
+        return false;
+    };
+    *unwritten = left;
     (arena.start..end).step_by(STRETCH).all(|at| {
         let len = (end - at).min(STRETCH as u64) as usize;
         let bytes = remote.read_some(at, len);

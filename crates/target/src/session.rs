@@ -6,6 +6,7 @@ use crate::gadgets::{self, Gadgets};
 use crate::inject::{FramePlace, Injector, frame_size};
 use crate::ledger::{Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
 use crate::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
+use crate::memfd;
 use crate::memory::RemoteMemory;
 use crate::process::{Process, Seccomp};
 use crate::ptrace;
@@ -14,7 +15,7 @@ use crate::stubs::{Row, Stubs};
 use crate::threads::Stopped;
 use capriole_ring::Memory;
 use capriole_ring::layout::Geometry;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::ops::Range;
@@ -712,6 +713,8 @@ fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     Ok(file)
 }
 
+/// Gets a memfd that the target has just made. Its other threads run: one may have put something
+/// else in its place, to have us write there.
 fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
@@ -719,36 +722,11 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
     };
+    // A kernel before 5.6 needs the way by the path.
     let file = match by_pidfd() {
-        // A kernel before 5.6. What opens there is looked at before anything is done to it.
-        Err(Errno::NOSYS) => {
-            let path = format!("/proc/{pid}/fd/{fd}");
-            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-            let flags = flags | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-            rustix::fs::open(path, flags, rustix::fs::Mode::empty())
-        }
+        Err(Errno::NOSYS) => memfd::open(format!("/proc/{pid}/fd/{fd}").as_ref(), None),
         file => file,
     }?;
-    check_fresh(&file)?;
+    memfd::check_fresh(file.as_fd())?;
     Ok(file)
-}
-
-/// Whether a descriptor is one of a memfd that nobody has used yet: the program can put
-/// another in its place between the call that makes it and ours, a file that it may not
-/// write to and we may.
-fn check_fresh(file: &OwnedFd) -> rustix::io::Result<()> {
-    let stat = rustix::fs::fstat(file)?;
-    let is_file = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file();
-    // Only memfds (and files of hugetlbfs and tmpfs, which nobody can seal) know of seals;
-    // only one that was made to be sealed has none.
-    let unsealed = rustix::fs::fcntl_get_seals(file)?.is_empty();
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let name = path.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-    let names =
-        [MEMFD_NAME, LEDGER_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
-    let is_named = names.iter().any(|n| name.as_os_str() == n.as_str());
-    match is_file && unsealed && is_named && stat.st_size == 0 && stat.st_nlink == 0 {
-        true => Ok(()),
-        false => Err(Errno::BADF),
-    }
 }

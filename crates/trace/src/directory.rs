@@ -13,17 +13,22 @@
 //!
 //! While a recording runs it holds a lock (`flock`) on the directory, so that another one does
 //! not put it aside. All files are opened relative to the open directory: renaming it does not
-//! mislead the recorder.
+//! mislead the recorder. The directory has to belong to the user, and nobody else may write to it:
+//! else whoever made it decides what is written over, see [`place`](crate::place).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
 
 use crate::packet::parse_file_name;
+use crate::place::{Place, is_ours, open_directory, replace};
 
 /// The name of the TSDL file.
 pub(crate) const METADATA: &str = "metadata";
@@ -31,6 +36,11 @@ pub(crate) const METADATA: &str = "metadata";
 const INFO: &str = "info";
 /// The JSON file.
 const JSON: &str = "capriole.json";
+
+/// What the files of a trace may be used for, and by whom.
+const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// How much of a metadata file is read to see whose it is, bytes. That stands at its beginning.
+const MAX_HEAD: u64 = 1 << 20;
 
 /// The path of the JSON file in a trace directory.
 pub(crate) fn json_path(directory: &Path) -> PathBuf {
@@ -53,6 +63,11 @@ pub enum DirectoryError {
     /// The older trace's predecessor would be removed, but a file in it is not part of a trace.
     #[error("{0} is not part of a trace and would be removed with it; move it away")]
     Foreign(PathBuf),
+    /// Somebody else may change what is in it.
+    #[error(
+        "{0} belongs to another user, or others may write to it, who could lead the trace elsewhere; choose another place for the trace"
+    )]
+    NotOurs(PathBuf),
     /// A recorder is still writing there.
     #[error("{0} is being written by another recording; choose another place for the trace")]
     Busy(PathBuf),
@@ -82,6 +97,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Director
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
+    place: Place,
     root: Locked,
     info: OwnedFd,
 }
@@ -93,33 +109,50 @@ impl Directory {
     /// Everything is checked before anything is changed, and nothing is removed that is not
     /// part of a trace of this crate's making.
     pub(crate) fn create(path: &Path) -> Result<Directory, DirectoryError> {
-        match entries(path) {
-            Ok(names) if names.is_empty() => {}
-            Ok(_) => put_aside(path)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                return Err(DirectoryError::NotADirectory(path.to_path_buf()));
+        let place = Place::of(path).map_err(failed("create", path))?;
+        let found = open_existing(&place, path)?;
+        let found = match found {
+            Some(found) if !entries(&found).map_err(failed("read", path))?.is_empty() => {
+                put_aside(&place, found, path)?;
+                None
             }
-            Err(error) => return Err(failed("read", path)(error)),
-        }
-        // Arguments and addresses are the target's secrets: for the owner only.
-        match rustix::fs::mkdir(path, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => return Err(failed("create", path)(error.into())),
-        }
-        let root = open_directory(CWD, path).map_err(failed("open", path))?;
+            found => found,
+        };
+        let root = match found {
+            Some(found) => found,
+            None => {
+                // Arguments and addresses are the target's secrets: for the owner only.
+                rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)
+                    .map_err(|error| failed("create", path)(error.into()))?;
+                open_existing(&place, path)?
+                    .ok_or(io::Error::from(Errno::NOENT))
+                    .map_err(failed("open", path))?
+            }
+        };
         let Some(root) = Locked::take(root) else {
             return Err(DirectoryError::Busy(path.to_path_buf()));
         };
         let info_path = path.join(INFO);
         rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU)
             .map_err(|error| failed("create", &info_path)(error.into()))?;
-        let info = open_directory(&root.0, Path::new(INFO)).map_err(failed("open", &info_path))?;
+        let info = open_directory(&root.0, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
         Ok(Directory {
             path: path.to_path_buf(),
+            place,
             root,
             info,
         })
+    }
+
+    /// Removes it with all that is in it, if it is still where it was made.
+    pub(crate) fn remove(self) -> Result<(), DirectoryError> {
+        let Directory {
+            path, place, root, ..
+        } = self;
+        // Unlocked, as one that nobody writes to.
+        let directory = copy(&root.0).map_err(failed("remove", &path))?;
+        drop(root);
+        remove(&place, directory, &path)
     }
 
     /// The path it was made with.
@@ -129,66 +162,92 @@ impl Directory {
 
     /// Makes a stream's file.
     pub(crate) fn create_stream(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.root.0, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::CLOEXEC;
+        Ok(openat(&self.root.0, name, flags, FILE)?.into())
     }
 
     /// Replaces `metadata` as a whole, or leaves the older one.
     pub(crate) fn replace_metadata(&self, text: &str) -> io::Result<()> {
-        replace(&self.root.0, METADATA, text.as_bytes())
+        replace(
+            self.root.0.as_fd(),
+            METADATA.as_ref(),
+            text.as_bytes(),
+            FILE,
+        )
     }
 
     /// Replaces the JSON file as a whole, or leaves the older one.
     pub(crate) fn replace_json(&self, text: &[u8]) -> io::Result<()> {
-        replace(&self.info, JSON, text)
+        replace(self.info.as_fd(), JSON.as_ref(), text, FILE)
     }
 }
 
-fn open_directory(at: impl rustix::fd::AsFd, path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
+/// The directory that has a name, if it is there: one of ours, and no link.
+fn open_existing(place: &Place, path: &Path) -> Result<Option<OwnedFd>, DirectoryError> {
+    let stat = match place.stat() {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(failed("read", path)(error.into())),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(DirectoryError::NotADirectory(path.to_path_buf()));
+    }
+    let directory = open_directory(&place.directory, &place.name).map_err(failed("open", path))?;
+    match is_ours(directory.as_fd()).map_err(failed("read", path))? {
+        true => Ok(Some(directory)),
+        false => Err(DirectoryError::NotOurs(path.to_path_buf())),
+    }
 }
 
-/// Writes a hidden file and renames it, so that a reader sees the older text or the newer one.
-fn replace(directory: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
-    let temporary = format!(".{name}.tmp");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let written = rustix::fs::openat(directory, temporary.as_str(), flags, mode)
-        .map_err(io::Error::from)
-        .and_then(|file| File::from(file).write_all(text))
-        .and_then(|()| {
-            Ok(rustix::fs::renameat(
-                directory,
-                temporary.as_str(),
-                directory,
-                name,
-            )?)
-        });
-    if written.is_err() {
-        // Half a temporary file helps nobody; if even this fails, it stays, hidden.
-        let _ = rustix::fs::unlinkat(directory, temporary.as_str(), rustix::fs::AtFlags::empty());
-    }
-    written
+/// The same open directory once more.
+fn copy(directory: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(directory, 0)?)
 }
 
 /// The names in a directory.
-fn entries(path: &Path) -> io::Result<Vec<OsString>> {
-    fs::read_dir(path)?
-        .map(|entry| Ok(entry?.file_name()))
-        .collect()
+fn entries(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The type of what has a name in a directory; a link is one itself.
+fn type_at(directory: &OwnedFd, name: impl rustix::path::Arg) -> rustix::io::Result<FileType> {
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
 /// Whether a directory is a trace of this crate's making.
-fn is_trace(path: &Path) -> bool {
-    json_path(path).is_file()
-        || fs::read_to_string(path.join(METADATA))
-            .is_ok_and(|text| text.contains("tracer_name = \"capriole\""))
+fn is_trace(directory: &OwnedFd) -> bool {
+    let described = || {
+        let info = open_directory(directory, OsStr::new(INFO)).ok()?;
+        Some(type_at(&info, JSON) == Ok(FileType::RegularFile))
+    };
+    let declared = || {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        if type_at(directory, METADATA) != Ok(FileType::RegularFile) {
+            return None;
+        }
+        let file = openat(directory, METADATA, flags, Mode::empty()).ok()?;
+        let mut text = Vec::new();
+        let file = File::from(file).take(MAX_HEAD);
+        { file }.read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).contains("tracer_name = \"capriole\""))
+    };
+    described() == Some(true) || declared() == Some(true)
 }
 
 /// Whether a recording holds the lock of a directory.
-fn is_busy(path: &Path) -> bool {
-    open_directory(CWD, path).is_ok_and(|directory| Locked::take(directory).is_none())
+fn is_busy(directory: &OwnedFd) -> bool {
+    // Opened anew: a lock is of what was opened.
+    open_directory(directory, OsStr::new(".")).is_ok_and(|again| Locked::take(again).is_none())
 }
 
 /// A directory with its lock, given back when this is dropped.
@@ -215,71 +274,91 @@ impl Drop for Locked {
 }
 
 /// Renames a trace to `NAME.old`.
-fn put_aside(path: &Path) -> Result<(), DirectoryError> {
-    if !is_trace(path) {
+fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
+    if !is_trace(&trace) {
         return Err(DirectoryError::NotATrace(path.to_path_buf()));
     }
-    let Some(name) = path.file_name() else {
+    if place.name == Place::HERE {
         return Err(DirectoryError::NoName(path.to_path_buf()));
-    };
-    if is_busy(path) {
+    }
+    if is_busy(&trace) {
         return Err(DirectoryError::Busy(path.to_path_buf()));
     }
-    let mut old_name = name.to_os_string();
+    let mut old_name = place.name.clone();
     old_name.push(".old");
-    let old = path.with_file_name(old_name);
-    match fs::symlink_metadata(&old) {
-        Ok(found) if found.is_dir() && is_trace(&old) => remove(&old)?,
-        Ok(_) => return Err(DirectoryError::OldNotATrace(old)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("read", &old)(error)),
+    let old_path = path.with_file_name(&old_name);
+    let old = Place {
+        directory: copy(&place.directory).map_err(failed("open", path))?,
+        name: old_name,
+    };
+    match open_existing(&old, &old_path) {
+        Ok(None) => {}
+        Ok(Some(directory)) if is_trace(&directory) => remove(&old, directory, &old_path)?,
+        Ok(Some(_)) | Err(DirectoryError::NotADirectory(_)) => {
+            return Err(DirectoryError::OldNotATrace(old_path));
+        }
+        Err(error) => return Err(error),
     }
-    fs::rename(path, &old).map_err(failed("rename", path))
+    rustix::fs::renameat(&place.directory, &place.name, &old.directory, &old.name)
+        .map_err(|error| failed("rename", path)(error.into()))
 }
 
 /// Removes a trace, file by file, if there is nothing else in its directory.
-fn remove(path: &Path) -> Result<(), DirectoryError> {
-    if is_busy(path) {
+fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
+    if is_busy(&trace) {
         return Err(DirectoryError::Busy(path.to_path_buf()));
     }
-    let info = path.join(INFO);
-    let mut files = Vec::new();
-    let mut collect = |directory: &Path, is_ours: &dyn Fn(&str) -> bool| {
-        for name in entries(directory).map_err(failed("read", directory))? {
-            let file = directory.join(&name);
-            if file == info && file.is_dir() {
-                continue;
-            }
-            if !name.to_str().is_some_and(is_ours) || file.is_dir() {
-                return Err(DirectoryError::Foreign(file));
-            }
-            files.push(file);
+    let is_directory = |at: &OwnedFd, name: &OsStr| type_at(at, name) == Ok(FileType::Directory);
+    let collect = |at: &OwnedFd, path: &Path, is_ours: &dyn Fn(&str) -> bool| {
+        let mut files = entries(at).map_err(failed("read", path))?;
+        files.retain(|name| name != INFO || !is_directory(at, name));
+        let foreign =
+            |name: &&OsString| !name.to_str().is_some_and(is_ours) || is_directory(at, name);
+        match files.iter().find(foreign) {
+            Some(name) => Err(DirectoryError::Foreign(path.join(name))),
+            None => Ok(files),
         }
-        Ok(())
     };
-    collect(path, &|name| {
-        is_ours(name, METADATA) || parse_file_name(name).is_some()
+    let files = collect(&trace, path, &|name| {
+        is_file(name, METADATA) || parse_file_name(name).is_some()
     })?;
-    if info.is_dir() {
-        collect(&info, &|name| is_ours(name, JSON))?;
-    }
+    let info_path = path.join(INFO);
+    let info = match is_directory(&trace, OsStr::new(INFO)) {
+        true => {
+            let info =
+                open_directory(&trace, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
+            let files = collect(&info, &info_path, &|name| is_file(name, JSON))?;
+            Some((info, files))
+        }
+        false => None,
+    };
+    let unlink = |at: &OwnedFd, name: &OsStr, path: &Path, flags: AtFlags| {
+        unlinkat(at, name, flags).map_err(|error| failed("remove", path)(error.into()))
+    };
     // What tells that it is a trace goes last: whoever is killed on the way leaves
     // something that can be removed the next time.
-    let metadata = path.join(METADATA);
-    for file in files.iter().filter(|file| **file != metadata) {
-        fs::remove_file(file).map_err(failed("remove", file))?;
+    for name in files.iter().filter(|name| *name != METADATA) {
+        unlink(&trace, name, &path.join(name), AtFlags::empty())?;
     }
-    if info.is_dir() {
-        fs::remove_dir(&info).map_err(failed("remove", &info))?;
+    if let Some((info, files)) = info {
+        for name in &files {
+            unlink(&info, name, &info_path.join(name), AtFlags::empty())?;
+        }
+        unlink(&trace, OsStr::new(INFO), &info_path, AtFlags::REMOVEDIR)?;
     }
-    if files.contains(&metadata) {
-        fs::remove_file(&metadata).map_err(failed("remove", &metadata))?;
+    if files.iter().any(|name| name == METADATA) {
+        unlink(
+            &trace,
+            OsStr::new(METADATA),
+            &path.join(METADATA),
+            AtFlags::empty(),
+        )?;
     }
-    fs::remove_dir(path).map_err(failed("remove", path))
+    unlink(&place.directory, &place.name, path, AtFlags::REMOVEDIR)
 }
 
 /// Whether this is the file, or the temporary one that it is made from.
-fn is_ours(name: &str, file: &str) -> bool {
+fn is_file(name: &str, file: &str) -> bool {
     OsStr::new(name) == file || name == format!(".{file}.tmp")
 }
 
@@ -294,8 +373,9 @@ mod tests {
         let path = place.path().join("trace");
         let first = Directory::create(&path).unwrap();
         let _copy = rustix::io::dup(&first.root.0).unwrap();
-        assert!(is_busy(&path));
+        let again = open_directory(rustix::fs::CWD, path.as_os_str()).unwrap();
+        assert!(is_busy(&again));
         drop(first);
-        assert!(!is_busy(&path));
+        assert!(!is_busy(&again));
     }
 }

@@ -52,6 +52,7 @@ mod directory;
 mod document;
 mod output;
 mod packet;
+mod place;
 mod reader;
 mod record;
 mod repair;
@@ -68,6 +69,7 @@ pub use document::{
     Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
+pub use place::write_file;
 pub use reader::{Event, Events, Trace};
 pub use record::{
     MAX_FIELDS, MAX_STACK_BYTES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES,

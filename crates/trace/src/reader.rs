@@ -18,6 +18,7 @@ use crate::record::{EventTable, MAX_FIELDS, WORD_BYTES};
 use crate::stream::{Record, StreamReader};
 use crate::tsdl::parse_uuid;
 use crate::value::Fields;
+use capriole_target::files;
 
 /// A trace directory, opened for reading.
 #[derive(Debug)]
@@ -317,9 +318,12 @@ fn gaps(health: &Health) -> u64 {
     events.wrapping_add(health.damages)
 }
 
+/// The largest description that is read, bytes.
+const MAX_JSON: u64 = 512 << 20;
+
 /// Reads the JSON file, its version first.
 fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> {
-    let text = fs::read(path).map_err(|source| match source.kind() {
+    let text = files::read(path, MAX_JSON).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
             match fs::symlink_metadata(directory) {
                 Ok(_) => TraceError::NotATrace(directory.to_path_buf()),

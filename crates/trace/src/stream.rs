@@ -1,5 +1,8 @@
 //! Reading one stream, a packet at a time, trusting nothing in it.
 
+use capriole_target::files;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -67,7 +70,7 @@ impl StreamReader {
             path: path.clone(),
             source,
         };
-        let file = File::open(&path).map_err(failed)?;
+        let file = files::open(&path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         Ok(StreamReader {
             path,
@@ -239,6 +242,15 @@ impl StreamReader {
         let mut at = from;
         self.next = self.length;
         while self.length - at >= PREFIX_BYTES as u64 {
+            // A packet does not begin in a hole, of which a file may have any number of bytes.
+            match seek(&self.file, SeekFrom::Data(at)) {
+                Ok(data) => at = data.clamp(at, self.length),
+                Err(Errno::NXIO) => break,
+                Err(_) => {} // not all file systems know
+            }
+            if self.length - at < PREFIX_BYTES as u64 {
+                break;
+            }
             let length = (self.length - at).min(chunk.len() as u64) as usize;
             self.read(&mut chunk[..length], at)?;
             let found = chunk[..length]

@@ -178,6 +178,15 @@ impl TraceWriter {
         self.directory.path()
     }
 
+    /// Removes the trace again.
+    ///
+    /// # Errors
+    /// Something in it is not part of a trace, or it cannot be removed.
+    pub fn remove(self) -> Result<(), DirectoryError> {
+        drop(self.streams);
+        self.directory.remove()
+    }
+
     /// What has been written so far.
     pub fn totals(&self) -> Totals {
         self.totals

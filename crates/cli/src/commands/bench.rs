@@ -6,6 +6,8 @@ mod marker;
 mod program;
 mod reading;
 
+use crate::output;
+use crate::output::say;
 use capriole_bench::BenchError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -86,8 +88,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         _ => hit::run(arguments)?,
     };
     match arguments.json {
-        true => println!("{}", serde_json::to_string_pretty(&outcome.rows)?),
-        false => print!("{}", outcome.text),
+        true => say!("{}", serde_json::to_string_pretty(&outcome.rows)?),
+        false => output::print(format_args!("{}", outcome.text)),
     }
     Ok(match outcome.failed {
         true => ExitCode::FAILURE,

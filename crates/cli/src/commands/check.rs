@@ -11,6 +11,8 @@ use self::detour::Sketch;
 use self::threads::Threads;
 use crate::exit::Usage;
 use crate::fields::Purpose;
+use crate::output;
+use crate::output::say;
 use crate::returning::Returns;
 use crate::selection::{self, Selected};
 use anyhow::bail;
@@ -70,10 +72,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             .iter()
             .map(|event| json(event, &objects, &threads))
             .collect();
-        println!("{}", serde_json::to_string_pretty(&sites)?);
+        say!("{}", serde_json::to_string_pretty(&sites)?);
     } else {
         for event in &selected {
-            print!("{}", describe(event, &objects, &threads));
+            output::print(format_args!("{}", describe(event, &objects, &threads)));
         }
     }
     let all = selected.iter().all(|e| e.refused().is_none());

@@ -1,5 +1,6 @@
 //! `capriole detach`: takes every probe out, also a dead tracer's.
 
+use crate::output::say;
 use crate::{machine, units};
 use capriole_target::process::Process;
 use capriole_target::recover::detach_all;
@@ -22,7 +23,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     machine::hurry();
     let report = detach_all(&process)?;
     if arguments.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "pid": arguments.pid,
@@ -35,7 +36,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
+    say!(
         "{} taken out of process {} ({}), which stood still for {}",
         units::counted(report.restored as u64, "probe", "probes"),
         process.pid(),
@@ -50,7 +51,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
     }
     if report.foreign > 0 {
-        println!(
+        say!(
             "left alone: {} that somebody else has changed or unmapped since",
             units::counted(report.foreign as u64, "site", "sites")
         );
@@ -62,7 +63,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
     }
     if report.lingering {
-        println!(
+        say!(
             "memory stays mapped, because a signal handler will return into it; \
              `capriole detach {}` removes it later",
             process.pid()

@@ -5,10 +5,12 @@ mod markers;
 
 use crate::exit::Usage;
 use crate::fields::Purpose;
+use crate::output;
 use crate::returning::Returns;
 use crate::selection::{self, Selected};
 use crate::units;
 use anyhow::bail;
+use capriole_event::printable;
 use capriole_insn::Extent;
 use capriole_plan::site::{Refusal, Refused, Tactic};
 use capriole_target::planner::{Planned, Planner};
@@ -84,7 +86,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let path = path.map(|p| selection::existing(&p)).transpose()?;
     let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
     let selected = selection::select(&objects, &planner, &events, Purpose::Record, Returns::Exits)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {
         (false, false) if arguments.args => args::write(&selected, &mut out)?,
         (false, true) if arguments.args => {
@@ -134,7 +136,7 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             "{:>#18x}  {size:>7}  {:<8}  {}{}",
             event.site.address,
             event.tactic(),
-            event.name(),
+            printable(&event.name()),
             event.at_exit()
         )?;
         let remark = match &event.plan {
@@ -144,7 +146,7 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             _ => event.refused(),
         };
         match remark {
-            Some(remark) => writeln!(out, "  ({remark})")?,
+            Some(remark) => writeln!(out, "  ({})", printable(&remark))?,
             None => writeln!(out)?,
         }
     }

@@ -1,5 +1,6 @@
 //! `capriole mark`: writes a text into what is being recorded, from outside.
 
+use crate::output::{say, tell};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
 use capriole_plan::program::STRING_LIMIT;
@@ -53,8 +54,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     if found.is_empty() && !arguments.kernel {
         bail!(
-            "no process is being recorded (that this user may look at); \
-             `capriole record` begins a recording"
+            "no process is being recorded by this user; `capriole record` begins a recording, \
+             and -p PID names one of somebody else's"
         );
     }
     // By all means into each of them; then what went wrong is told.
@@ -90,7 +91,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             .iter()
             .map(|process| json!({"pid": process.pid(), "name": process.name()}))
             .collect();
-        println!(
+        say!(
             "{}",
             json!({
                 "text": text,
@@ -101,17 +102,17 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
     } else {
         for process in &marked {
-            println!(
+            say!(
                 "marked in the recording of process {} ({})",
                 process.pid(),
                 process.name()
             );
         }
         if let Some(path) = &kernel {
-            println!("marked in the kernel's trace ({path})");
+            say!("marked in the kernel's trace ({path})");
         }
         for error in &errors {
-            eprintln!("capriole: {}", crate::exit::message(error));
+            tell!("capriole: {}", crate::exit::message(error));
         }
     }
     let nothing = marked.is_empty() && kernel.is_none();

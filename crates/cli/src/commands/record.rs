@@ -6,6 +6,7 @@ mod recorder;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::Purpose;
+use crate::output::{say, tell};
 use crate::probing::{Ended, Means, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
@@ -174,8 +175,8 @@ fn record(
         Ok(over) => over,
         Err(error) => {
             let aftermath = probed.aftermath();
-            eprintln!("capriole: {}", exit::message(&error));
-            eprintln!(
+            tell!("capriole: {}", exit::message(&error));
+            tell!(
                 "capriole: recording stopped there; {aftermath}; {} has what was recorded until then",
                 arguments.output.display()
             );
@@ -206,7 +207,7 @@ fn record(
         if arguments.returns == Returns::Stack {
             unseen.put_into(&mut value);
         }
-        println!("{value}");
+        say!("{value}");
     } else {
         say_summary(arguments, &probed, &summary, ended, &detached);
     }
@@ -233,7 +234,7 @@ fn say_summary(
     detached: &Detached,
 ) {
     let output = arguments.output.display();
-    eprintln!(
+    tell!(
         "capriole: {} in {} -> {output} ({}){}",
         units::counted(summary.events, "event", "events"),
         units::time(summary.duration),
@@ -241,7 +242,7 @@ fn say_summary(
         ended.remark(),
     );
     if summary.lost > 0 {
-        eprintln!(
+        tell!(
             "capriole: {} LOST because the buffer was full; give a larger --buffer-size \
              (now {} KiB) or record fewer functions",
             units::counted(summary.lost, "event", "events"),
@@ -250,7 +251,7 @@ fn say_summary(
     }
     Unseen::of(&probed.attached).say();
     if summary.damaged > 0 {
-        eprintln!(
+        tell!(
             "capriole: {} could not be read: the program wrote over session memory",
             units::counted(summary.damaged, "packet", "packets")
         );
@@ -260,12 +261,12 @@ fn say_summary(
             None => "a static program has none yet when it starts; attach with -p PID to see them",
             Some(_) => "this program keeps them nowhere that was found",
         };
-        eprintln!("capriole: thread ids are unknown: {why}");
+        tell!("capriole: thread ids are unknown: {why}");
     }
     probed.say_end(ended, detached);
     let dir = match arguments.output.to_str() {
         Some("capriole.trace") => String::new(),
         _ => format!(" {output}"),
     };
-    eprintln!("capriole: show it with `capriole report{dir}`");
+    tell!("capriole: show it with `capriole report{dir}`");
 }

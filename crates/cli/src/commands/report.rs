@@ -1,12 +1,12 @@
 //! `capriole report`: shows a trace.
 
+use crate::output::{self, tell};
 use capriole_trace::calls::Functions;
 use capriole_trace::report::{
     CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, StackCallers, StackFlame,
     TextOptions,
 };
-use capriole_trace::{Health, Trace, report};
-use std::fs::File;
+use capriole_trace::{Health, Trace, report, write_file};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -105,8 +105,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             arguments.directory.display()
         );
     }
-    let out = std::io::stdout().lock();
-    let mut out = BufWriter::with_capacity(1 << 16, out);
+    let mut out = BufWriter::with_capacity(1 << 16, output::stdout());
     let health = if arguments.graph {
         graph(arguments, &trace, &mut out)?
     } else if arguments.callers && by_events {
@@ -145,10 +144,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     out.flush()?;
     for damage in &health.shown {
-        eprintln!("capriole: {damage}");
+        tell!("capriole: {damage}");
     }
     for remark in &health.remarks {
-        eprintln!("capriole: {remark}");
+        tell!("capriole: {remark}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -241,11 +240,10 @@ fn save(
     draw(&title, &mut picture).map_err(|error| {
         anyhow::anyhow!("cannot draw {}: {error}", arguments.directory.display())
     })?;
-    File::create(file)
-        .and_then(|mut to| to.write_all(&picture))
+    write_file(file, &picture)
         .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", file.display()))?;
     if lost > 0 {
-        eprintln!(
+        tell!(
             "capriole: {} were lost: the picture shows what was recorded",
             units::counted(lost, "event", "events")
         );

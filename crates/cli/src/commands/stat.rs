@@ -15,6 +15,7 @@ mod text;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::{Fields, Purpose};
+use crate::output::{self, tell};
 use crate::probing::{Ended, Means, Planned, Probed, Program, Watch, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, InFile, Selected};
@@ -280,7 +281,7 @@ fn count(
         Ok(over) => over,
         Err(error) => {
             if !exit::is_broken_pipe(&error) {
-                eprintln!("capriole: counting stopped; {}", probed.aftermath());
+                tell!("capriole: counting stopped; {}", probed.aftermath());
             }
             if let Some(child) = child {
                 wait_for(child)?;
@@ -300,14 +301,14 @@ fn count(
         false => {
             let printed = shown.finish(&whole);
             let all = whole.calls();
-            eprintln!(
+            tell!(
                 "capriole: {} in {}{}",
                 units::counted(all, "call", "calls"),
                 units::time(time),
                 ended.remark()
             );
             if whole.lost > 0 {
-                eprintln!(
+                tell!(
                     "capriole: {} not counted: too many threads were inside at once",
                     units::counted(whole.lost, "hit was", "hits were")
                 );
@@ -386,7 +387,8 @@ impl Shown {
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             blocks: terminal::shows_blocks(),
-            screen: (live && Size::of_terminal().is_some()).then(|| Screen::new(std::io::stdout())),
+            screen: (live && Size::of_terminal().is_some())
+                .then(|| Screen::new(output::terminal())),
         }
     }
 
@@ -433,7 +435,7 @@ fn text(lines: &[String]) -> String {
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }

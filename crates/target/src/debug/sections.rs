@@ -1,7 +1,6 @@
 //! Sections of ELF files of any kind (programs, debug files, `.dwo`), whole and
 //! decompressed.
 
-use std::fs::File;
 use std::path::Path;
 
 use object::LittleEndian as LE;
@@ -10,6 +9,7 @@ use object::read::elf::{FileHeader as _, SectionHeader as _};
 use object::read::{CompressedData, CompressionFormat, ReadCache};
 
 use super::error::NotUsed;
+use crate::files;
 use crate::object::source::{Cursor, Source};
 
 /// What a compressed section may claim to hold, for each byte that it has: zlib reaches
@@ -39,7 +39,7 @@ pub(super) struct Sections<'a> {
 
 /// Opens a file that may be no program.
 pub(super) fn open(path: &Path) -> Result<Source, NotUsed> {
-    let file = File::open(path).map_err(|_| NotUsed::Absent)?;
+    let file = files::open(path).map_err(|_| NotUsed::Absent)?;
     Source::file(file).map_err(|_| NotUsed::Absent)
 }
 

@@ -16,6 +16,16 @@ pub(crate) enum Source {
     Bytes(Vec<u8>),
 }
 
+/// The most bytes that a file with so many blocks of 512 bytes on its disk may have. A file of
+/// holes can claim to have any number of bytes, which would then be read. File systems that
+/// compress come nowhere near the factor; some do not count blocks.
+fn most(blocks: u64) -> u64 {
+    match blocks {
+        0 => 1 << 30,
+        blocks => (64 << 20) + blocks.saturating_mul(512 * 32),
+    }
+}
+
 impl Source {
     /// Takes a regular file: a device or FIFO has no length to check against
     /// and might never answer.
@@ -25,6 +35,9 @@ impl Source {
             return Err(ObjectProblem::NotElf);
         }
         let len = metadata.size();
+        if len > most(metadata.blocks()) {
+            return Err(ObjectProblem::Damaged("it is mostly holes"));
+        }
         Ok(Source::File { file, len })
     }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use super::bias::instances;
 use super::loaded::Object;
 use super::{ObjectError, ObjectFile, ObjectProblem};
+use crate::files;
 use crate::maps::{Device, Mapping};
 use crate::process::{Auxv, Process, ProcessError};
 
@@ -215,14 +216,14 @@ impl Entry {
         }
         for mapping in &self.mappings {
             let link = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-            if let Ok(file) = File::open(process.proc_path(&link)) {
+            if let Ok(file) = files::open(&process.proc_path(&link)) {
                 return Ok(file);
             }
         }
         // The kernel shows the path as seen from the reader's root if it can be.
         let mut problem = ObjectProblem::Deleted;
         for path in [process.in_root(&self.path), self.path.clone()] {
-            match File::open(path) {
+            match files::open(&path) {
                 Ok(file) if self.is_mapped_file(&file, process) => return Ok(file),
                 Ok(_) => problem = ObjectProblem::Replaced,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}

@@ -81,10 +81,6 @@ impl Module {
 
     fn open(&self) -> Result<Contents, String> {
         let path = Path::new(&self.mapping.path);
-        // Nor does a trace make us wait for what is no file, such as a pipe.
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
-            return Err(format!("{} is no file", path.display()));
-        }
         let file = ObjectFile::open(path).map_err(|error| error.to_string())?;
         let hexadecimal = |id: &[u8]| id.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let changed = match (&self.mapping.build_id, file.build_id()) {

@@ -1,5 +1,6 @@
 //! Tables for people.
 
+use super::tasks::printable;
 use std::fmt;
 
 /// Writes a table with columns as wide as they have to be; the name comes last and may be long.
@@ -21,7 +22,7 @@ pub(super) fn put_table(
         for (cell, width) in cells.iter().zip(&widths) {
             write!(f, "{cell:>width$}  ")?;
         }
-        writeln!(f, "{name}")?;
+        writeln!(f, "{}", printable(name))?;
     }
     Ok(())
 }

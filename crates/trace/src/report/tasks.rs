@@ -51,9 +51,4 @@ impl Tasks {
     }
 }
 
-/// A name without characters that would break a line or move a terminal's cursor.
-pub(super) fn printable(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
-}
+pub(super) use capriole_event::printable;

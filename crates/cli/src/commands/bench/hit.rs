@@ -25,6 +25,7 @@ use capriole_target::planner::{Plan, Planner};
 use capriole_target::process::Process;
 use capriole_target::resolve::{Site, followed, resolve};
 use capriole_target::unwinders;
+use capriole_trace::write_file;
 use std::process::Command;
 use std::time::Duration;
 
@@ -430,7 +431,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
         run_hit(command, rows, &options, progress)
     })?;
     if let Some(path) = &arguments.svg {
-        std::fs::write(path, chart(&results))
+        write_file(path, chart(&results).as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(Outcome {

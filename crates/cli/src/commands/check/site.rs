@@ -3,6 +3,7 @@
 use super::assembly::{assembly, hex, name};
 use crate::marker;
 use crate::selection::Selected;
+use capriole_event::printable;
 use capriole_plan::site::{Placed, StubTo, Tactic, Write};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use serde_json::{Value, json};
@@ -15,9 +16,9 @@ pub(super) fn describe(event: &Selected) -> String {
     let _ = writeln!(
         text,
         "{}{} in {}, file offset {:#x}, address {:#x}",
-        event.name(),
+        printable(&event.name()),
         event.at_exit(),
-        site.object.path().display(),
+        printable(&site.object.path().to_string_lossy()),
         site.file_offset,
         site.address
     );

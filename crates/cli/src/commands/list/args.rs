@@ -2,6 +2,7 @@
 
 use crate::fields::Reader;
 use crate::selection::Selected;
+use capriole_event::printable;
 use capriole_target::debug::Described;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -16,7 +17,7 @@ fn recorded(described: &Described) -> Result<String, String> {
 pub(super) fn write(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
     let mut reader = Reader::default();
     for event in selected {
-        writeln!(out, "{}", event.name())?;
+        writeln!(out, "{}", printable(&event.name()))?;
         let found = match reader.describe(&event.site) {
             Ok(found) => found,
             Err(error) => {
@@ -42,7 +43,8 @@ pub(super) fn write(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
             writeln!(
                 out,
                 "  {:<width$}  {:<20}  {place}{kind}",
-                described.name, described.c_type
+                printable(&described.name),
+                printable(&described.c_type)
             )?;
         }
     }

@@ -2,8 +2,10 @@
 
 use super::Arguments;
 use crate::marker;
+use crate::output::tell;
 use crate::selection::Selected;
 use crate::units;
+use capriole_event::printable;
 use capriole_target::object::Objects;
 use std::io::Write;
 
@@ -12,9 +14,12 @@ pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
     let lists: Vec<String> = selected
         .iter()
         .map(|event| event.site.marker.as_deref().map(marker::list))
-        .map(Option::unwrap_or_default)
+        .map(|list| printable(&list.unwrap_or_default()))
         .collect();
-    let names: Vec<String> = selected.iter().map(Selected::name).collect();
+    let names: Vec<String> = selected
+        .iter()
+        .map(|event| printable(&event.name()))
+        .collect();
     let width = |texts: &[String], most: usize| {
         let longest = texts.iter().map(|text| text.chars().count()).max();
         longest.unwrap_or(0).min(most)
@@ -33,7 +38,7 @@ pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
         let described = event.site.marker.as_ref();
         let described = described.and_then(|marker| marker.described.as_ref());
         let source = match described {
-            Some(described) => format!("{}:{}", described.file, described.line),
+            Some(described) => format!("{}:{}", printable(&described.file), described.line),
             None => event.place(),
         };
         write!(
@@ -69,13 +74,13 @@ pub(super) fn mention(arguments: &Arguments, objects: &Objects, selected: &[Sele
             (Some(_), Some(pid)) => format!("-p {pid} 'usdt::*'"),
             _ => format!("'usdt::*' {}", object.path().display()),
         };
-        eprintln!(
+        tell!(
             "capriole: it also has {}: capriole list {whose}",
             units::counted(places, "static marker", "static markers")
         );
     }
     if markers.unusable > 0 {
         let notes = units::counted(markers.unusable as u64, "note is", "notes are");
-        eprintln!("capriole: {notes} damaged, or not about code of this file");
+        tell!("capriole: {notes} damaged, or not about code of this file");
     }
 }

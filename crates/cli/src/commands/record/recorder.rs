@@ -76,7 +76,7 @@ impl Recorder {
         texts: u32,
         clock: Clock,
     ) -> anyhow::Result<Recorder> {
-        let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
+        let command_line = process.command_line();
         let info = TraceInfo {
             target: Target {
                 pid: process.pid(),
@@ -112,10 +112,8 @@ impl Recorder {
 
     /// Removes the directory of a recording that did not come about.
     pub fn abandon(self) {
-        let path = self.writer.path().to_owned();
-        drop(self.writer);
         // It holds nothing but the description that was just written.
-        let _ = std::fs::remove_dir_all(&path);
+        let _ = self.writer.remove();
     }
 
     /// Notes the names of the threads there are: of all, since a name may change,

@@ -6,6 +6,7 @@
 
 use super::terminal::Size;
 use super::text::{Page, Style};
+use capriole_event::printable;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use unicode_width::UnicodeWidthChar;
@@ -48,7 +49,7 @@ fn cut(line: &str, columns: usize) -> String {
         used += character.width().unwrap_or(0);
         used <= columns
     };
-    let text: String = line.chars().take_while(fits).collect();
+    let text: String = printable(line).chars().take_while(fits).collect();
     text.trim_end().to_owned()
 }
 

@@ -1,5 +1,6 @@
 //! What the terminal at standard output can do.
 
+use crate::output;
 use rustix::termios::tcgetwinsize;
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -17,7 +18,7 @@ impl Size {
     /// Of the terminal at standard output, if one is there in which the cursor can be moved.
     /// One that does not know its size has 24 lines of 80 columns.
     pub fn of_terminal() -> Option<Size> {
-        let out = std::io::stdout();
+        let out = output::terminal();
         if !out.is_terminal() || std::env::var_os("TERM").is_none_or(|term| term == "dumb") {
             return None;
         }
@@ -35,7 +36,7 @@ impl Size {
 
 /// Whether standard output is a terminal that shows more than ASCII.
 pub fn shows_blocks() -> bool {
-    std::io::stdout().is_terminal() && is_utf8(|name| std::env::var_os(name))
+    output::terminal().is_terminal() && is_utf8(|name| std::env::var_os(name))
 }
 
 /// Whether characters are UTF-8: the first variable that is set and not empty decides

@@ -1,0 +1,66 @@
+//! Standard output and standard error: whatever is written there goes through [`Visible`], as
+//! names and texts of strangers are in nearly all of it.
+
+use capriole_event::Visible;
+use std::fmt;
+use std::io::{self, ErrorKind, StderrLock, Stdout, StdoutLock, Write};
+
+/// Writes a line for a person, or of JSON.
+macro_rules! say {
+    ($($words:tt)*) => {
+        $crate::output::print(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+
+/// Writes a line to standard error.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        $crate::output::print_error(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+
+pub(crate) use {say, tell};
+
+/// Standard output.
+#[allow(clippy::disallowed_methods)] // here alone
+pub fn stdout() -> Visible<StdoutLock<'static>> {
+    Visible::new(io::stdout().lock())
+}
+
+/// Standard output as it is, for who asks what it can do, or moves its cursor.
+#[allow(clippy::disallowed_methods)] // here alone
+pub fn terminal() -> Stdout {
+    io::stdout()
+}
+
+/// Standard error.
+#[allow(clippy::disallowed_methods)] // here alone
+pub fn stderr() -> Visible<StderrLock<'static>> {
+    Visible::new(io::stderr().lock())
+}
+
+/// Prints. If nobody can read it the command ends: as one that has done its work if whoever
+/// read has had enough, else with an error.
+pub fn print(text: fmt::Arguments<'_>) {
+    let mut out = stdout();
+    let written = out
+        .write_all(text.to_string().as_bytes())
+        .and_then(|()| out.flush());
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        Err(error) => {
+            drop(out);
+            tell!("capriole: cannot write to standard output: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Prints to standard error, if there is one.
+pub fn print_error(text: fmt::Arguments<'_>) {
+    let mut out = stderr();
+    let _ = out
+        .write_all(text.to_string().as_bytes())
+        .and_then(|()| out.flush());
+}

@@ -1,0 +1,98 @@
+//! Opening files for reading whose names come from outside: a trace, debug information, a path
+//! in another process.
+//!
+//! Anything may be there: a FIFO that nobody writes to, a device that never ends or that does
+//! something when it is opened, a file of holes that claims to be larger than any disk. So it is
+//! looked at before it is opened, and only a regular file is.
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{FileType, Mode, OFlags};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// The largest file of text that somebody writes, such as definitions of events, bytes.
+pub const MAX_TEXT: u64 = 16 << 20;
+
+/// Opens a regular file.
+///
+/// # Errors
+/// It is something else, or what the kernel answers.
+pub fn open(path: &Path) -> io::Result<File> {
+    let place = place(path)?;
+    let kind = file_type(&place)?;
+    if kind != FileType::RegularFile {
+        return Err(io::Error::new(
+            match kind {
+                FileType::Directory => ErrorKind::IsADirectory,
+                _ => ErrorKind::InvalidInput,
+            },
+            format!("it is {}, not a file", name(kind)),
+        ));
+    }
+    reopen(&place, OFlags::NONBLOCK)
+}
+
+/// All of a regular file, if it has no more than `limit` bytes.
+///
+/// # Errors
+/// As [`open`]; it is larger.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read_all(open(path)?, limit)
+}
+
+/// The text of a file that the user named to be read as input. That may also be `-` or one of
+/// our own descriptors, such as `/dev/stdin` or what a shell makes of `<(...)`, which may be a
+/// pipe or a terminal. At most [`MAX_TEXT`].
+///
+/// # Errors
+/// As [`read`]; it is not UTF-8.
+pub fn read_input(path: &Path) -> io::Result<String> {
+    let own = ["/dev/stdin", "/dev/fd", "/proc/self/fd"];
+    let bytes = if path.as_os_str() == "-" {
+        read_all(io::stdin().lock(), MAX_TEXT)
+    } else if own.iter().any(|own| path.starts_with(own)) {
+        read_all(reopen(&place(path)?, OFlags::empty())?, MAX_TEXT)
+    } else {
+        read(path, MAX_TEXT)
+    };
+    String::from_utf8(bytes?)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not text in UTF-8"))
+}
+
+/// What is there, without opening it.
+fn place(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn file_type(file: &OwnedFd) -> io::Result<FileType> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode))
+}
+
+/// Opens the very thing that was looked at.
+fn reopen(place: &OwnedFd, more: OFlags) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | more;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+fn read_all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let what = format!("it is larger than {} MiB", limit >> 20);
+        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+    }
+    Ok(bytes)
+}
+
+fn name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a FIFO",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Socket => "a socket",
+        _ => "something else",
+    }
+}

@@ -1,0 +1,210 @@
+//! Places to write to: a directory that is open, and a name in it.
+//!
+//! Whoever may write to a directory on the way decides what its names lead to, at any moment. So
+//! a path is walked once, with each directory held open, and through no symbolic link that
+//! belongs to anybody but us and root; what is made there is made in the directory that was
+//! found, and never through a link.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Links that are followed, as the kernel has it.
+const MAX_LINKS: usize = 40;
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) directory: OwnedFd,
+    pub(crate) name: OsString,
+}
+
+impl Place {
+    /// The name of the directory itself.
+    pub(crate) const HERE: &str = ".";
+
+    /// The place of a path. Where that has no name, as `/` and `..` have not, the name is
+    /// [`HERE`](Self::HERE). What has the name, if anything does, is no link that is followed.
+    ///
+    /// # Errors
+    /// A directory on the way is missing, or a link is somebody else's.
+    pub(crate) fn of(path: &Path) -> io::Result<Place> {
+        let start = if path.is_absolute() { "/" } else { "." };
+        let mut directory = open_directory(CWD, OsStr::new(start))?;
+        let mut name: Option<OsString> = None;
+        let mut rest = components(path);
+        let mut links = 0;
+        while let Some(next) = rest.pop() {
+            // The name before was a directory's.
+            if let Some(before) = name.take() {
+                match link_at(&directory, &before)? {
+                    Some(target) => {
+                        links += 1;
+                        if links > MAX_LINKS {
+                            return Err(Errno::LOOP.into());
+                        }
+                        rest.push(next);
+                        rest.extend(components(&target));
+                        if target.is_absolute() {
+                            directory = open_directory(CWD, OsStr::new("/"))?;
+                        }
+                        continue;
+                    }
+                    None => directory = open_directory(&directory, &before)?,
+                }
+            }
+            match next.as_bytes() {
+                b".." => directory = open_directory(&directory, &next)?,
+                _ => name = Some(next),
+            }
+            // The last name may be a link as well.
+            if let (Some(last), true) = (&name, rest.is_empty())
+                && let Some(target) = link_at(&directory, last)?
+            {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                name = None;
+                rest.extend(components(&target));
+                if target.is_absolute() {
+                    directory = open_directory(CWD, OsStr::new("/"))?;
+                }
+            }
+        }
+        let name = name.unwrap_or_else(|| Place::HERE.into());
+        Ok(Place { directory, name })
+    }
+
+    /// What is there; a link is what is there itself.
+    pub(crate) fn stat(&self) -> rustix::io::Result<Stat> {
+        rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+}
+
+/// The names of a path, the last one first.
+fn components(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsString::from("..")),
+        _ => None,
+    });
+    names.rev().collect()
+}
+
+/// Opens a directory, but for what is a link.
+pub(crate) fn open_directory(at: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(at.as_fd(), name, flags, Mode::empty()) {
+        // One that may be gone through and not be read, or be read by nobody but its owner.
+        Err(Errno::ACCESS) => Ok(openat(
+            at,
+            name,
+            (flags - OFlags::RDONLY) | OFlags::PATH,
+            Mode::empty(),
+        )?),
+        result => Ok(result?),
+    }
+}
+
+/// Where the link of this name leads, if it is one that may be followed.
+fn link_at(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<PathBuf>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = match openat(directory, name, flags, Mode::empty()) {
+        Ok(link) => link,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let stat = rustix::fs::fstat(&link)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+        return Ok(None);
+    }
+    if stat.st_uid != 0 && stat.st_uid != own_user() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "{} is a symbolic link of another user (uid {}), which is not followed",
+                name.display(),
+                stat.st_uid
+            ),
+        ));
+    }
+    let target = rustix::fs::readlinkat(&link, "", Vec::new())?;
+    Ok(Some(PathBuf::from(OsStr::from_bytes(target.as_bytes()))))
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether a directory belongs to us, and nobody else may write to it. (The group of a user's
+/// own, which has his number, is he himself.)
+pub(crate) fn is_ours(directory: BorrowedFd<'_>) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(directory)?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let by_group = mode.contains(Mode::WGRP) && stat.st_gid != stat.st_uid;
+    Ok(stat.st_uid == own_user() && !by_group && !mode.contains(Mode::WOTH))
+}
+
+/// Makes a new file in an open directory, in place of what has the name, which may be a link: as
+/// a whole, so that a reader sees the older one or the newer one.
+pub(crate) fn replace(
+    directory: BorrowedFd<'_>,
+    name: &OsStr,
+    bytes: &[u8],
+    mode: Mode,
+) -> io::Result<()> {
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(".tmp");
+    let unlink = || rustix::fs::unlinkat(directory, &temporary, AtFlags::empty());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let create = || openat(directory, &temporary, flags, mode);
+    let file = match create() {
+        // Left by one who was killed; if it is another's, it stays where that is not permitted.
+        Err(Errno::EXIST) => unlink().and_then(|()| create()),
+        result => result,
+    };
+    let mut file = File::from(file?);
+    let written = file.write_all(bytes).and_then(|()| {
+        Ok(rustix::fs::renameat(
+            directory, &temporary, directory, name,
+        )?)
+    });
+    if written.is_err() {
+        // Half a temporary file helps nobody; if even this fails, it stays, hidden.
+        let _ = unlink();
+    }
+    written
+}
+
+/// Writes a file that the user named, in place of an older one. What is no file, such as
+/// `/dev/stdout`, is written to if it is one of our own descriptors.
+///
+/// # Errors
+/// It cannot be written; the older one is then as it was.
+pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let own = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
+    if own.iter().any(|own| path.starts_with(own)) || path == Path::new("/dev/null") {
+        let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        return File::from(file).write_all(bytes);
+    }
+    let place = Place::of(path)?;
+    match place.stat() {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile => {
+            let what = "it is there and is not a file";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+        }
+        Ok(_) | Err(Errno::NOENT) => {
+            let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+            replace(place.directory.as_fd(), &place.name, bytes, mode)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
