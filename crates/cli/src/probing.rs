@@ -113,6 +113,7 @@ impl Planned {
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
         let mut guards = Guards::find(&objects, &planner);
+        guards = guards.with_filters(&objects, &planner);
         if selected.iter().any(|event| event.followed) {
             let unwinders = unwinders::find(&objects, &planner)
                 .context("return addresses cannot be replaced; leave out --return=stack")?;
@@ -229,8 +230,16 @@ impl Probed {
         );
     }
 
-    /// How many functions are left out, and why, most frequent reason first.
+    /// How many functions are left out, and why, most frequent reason first; and what cannot be
+    /// read.
     pub fn say_dropped(&self) {
+        if self.attached.unguarded {
+            eprintln!(
+                "capriole: what is in memory, and thread names, cannot be read in this program: \
+                 that takes system calls, and it has calls of its own by which it could install \
+                 a seccomp filter unnoticed"
+            );
+        }
         let mut told = HashSet::new();
         let left_out: Vec<(&Selected, &String)> = self
             .selected
@@ -360,6 +369,8 @@ pub enum Ended {
     Executed,
     /// Somebody took the probes out with `capriole detach`.
     Detached,
+    /// The program, or a child of it, gives up the time stamp counter, which probes read.
+    NoClock,
 }
 
 impl Ended {
@@ -371,6 +382,7 @@ impl Ended {
             Ended::Exited => "program ended",
             Ended::Executed => "program executed another",
             Ended::Detached => "detached",
+            Ended::NoClock => "no clock",
         }
     }
 
@@ -381,6 +393,10 @@ impl Ended {
             Ended::Exited => "; the program has ended",
             Ended::Executed => "; the program has executed another one, which has no probes",
             Ended::Detached => "; somebody else took the probes out",
+            Ended::NoClock => {
+                "; ended there, since the program gives up the time stamp counter \
+                 (seccomp's strict mode, or PR_SET_TSC), which probes read"
+            }
         }
     }
 }
@@ -478,6 +494,9 @@ impl Watch {
         }
         if attached.is_restored() {
             return Some(Ended::Detached);
+        }
+        if attached.must_leave() {
+            return Some(Ended::NoClock);
         }
         if attached.has_waiting() && Instant::now() >= self.next_round {
             self.round = (self.round * 2).min(LONGEST_ROUND);

@@ -4,7 +4,6 @@ use crate::layout::{self, Geometry, State, control, header};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::thread::futex;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -214,6 +213,7 @@ impl Memory {
             (h::SIZE, g.size() as u64),
             (h::JOURNAL_OFFSET, g.journal_offset() as u64),
             (h::PACKETS_OFFSET, g.packets_offset() as u64),
+            (h::OWN_OFFSET, g.own_offset() as u64),
         ] {
             self.store(offset, value);
         }
@@ -230,7 +230,7 @@ impl Memory {
             (h::JOURNAL_LEN, 0),
             (h::ARENAS_LEN, 0),
             (h::TRAP_INSTALLED, 0),
-            (h::READER_WAITING, 0),
+            (h::NO_CALLS, 0),
             (h::MESSAGES, 0),
         ] {
             self.store_u32(offset, value);
@@ -275,39 +275,6 @@ impl Memory {
         (0..layout::MAX_PACKETS / 64)
             .map(|i| self.load(header::FREE + i * 8).count_ones())
             .sum()
-    }
-
-    /// Says that the reader is about to sleep. Between this and
-    /// [`sleep`](Self::sleep) the streams must be looked at once more: a packet
-    /// closed before this word was seen set would wake nobody.
-    pub fn announce_sleep(&self) {
-        self.half(header::READER_WAITING).store(1, Ordering::SeqCst);
-    }
-
-    /// Wakes the reader, if it has announced that it sleeps, after a packet was closed.
-    pub(crate) fn wake_reader(&self) {
-        let waiting = self.half(header::READER_WAITING);
-        if waiting.swap(0, Ordering::SeqCst) != 0 {
-            // Nobody there to be woken is as good.
-            let _ = futex::wake(waiting, futex::Flags::empty(), 1);
-        }
-    }
-
-    /// Sleeps until a writer closes a packet, or for `limit`.
-    pub fn sleep(&self, limit: Duration) {
-        let limit = rustix::thread::Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        };
-        // Every outcome (woken, timed out, interrupted, already cleared) means
-        // the same: look again.
-        let _ = futex::wait(
-            self.half(header::READER_WAITING),
-            futex::Flags::empty(),
-            1,
-            Some(&limit),
-        );
-        self.half(header::READER_WAITING).store(0, Ordering::SeqCst);
     }
 }
 

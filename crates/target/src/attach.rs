@@ -38,7 +38,7 @@ use crate::threads::Stopped;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::layout::{FAULTS, Geometry, State, header};
+use capriole_ring::layout::{FAULTS, Geometry, State, header, own};
 use capriole_ring::memory::Identity;
 use std::ops::Range;
 use std::time::Duration;
@@ -208,6 +208,9 @@ pub struct Attached {
     pub standstill: Standstill,
     /// What was found out about its threads.
     pub survey: Survey,
+    /// The program could install a filter of system calls unnoticed, so the resident makes
+    /// none: fields that it would read by one cannot be read.
+    pub unguarded: bool,
     pub(crate) installed: Installed,
     /// Sites that are still to be switched to their jumps.
     round: Round,
@@ -339,7 +342,8 @@ fn attach_living(
                     pid: process.pid() as i32,
                 });
             }
-            None => guards = guards.without_threads(),
+            None if guards.are_complete() => guards = guards.without_threads(),
+            None => guards = guards.without_filters(),
         }
     }
 }
@@ -415,6 +419,11 @@ fn prepare_and_write(
     if let Some(region) = region {
         guarded.answer(probes, region);
     }
+    let calls = probes.iter().any(|probe| probe.works().any(Work::may_call));
+    let unguarded = calls && !guards.have_filters();
+    if filtered || unguarded {
+        make_no_calls(pid, &remote, &memory)?;
+    }
     let mut arenas = Vec::new();
     let clusters = code::clusters(probes);
     for cluster in &clusters {
@@ -424,10 +433,11 @@ fn prepare_and_write(
         arenas.push(arena);
     }
     standstill.one += agent.dismiss();
+    if let Some(first) = arenas.first() {
+        guarded.place(probes, capriole_resident::entries(first.start).filtering);
+    }
 
-    let mut code = Code::compile(
-        probes, &clusters, &arenas, &memory, &survey, filtered, region,
-    );
+    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, region);
     code.guard(&guarded);
     if filtered {
         code.refuse_calls(probes);
@@ -473,6 +483,7 @@ fn prepare_and_write(
         outcomes: Vec::new(),
         standstill,
         survey,
+        unguarded: unguarded && !filtered,
         installed,
         round: Round::new(probes, code, guarded),
     };
@@ -485,6 +496,24 @@ fn prepare_and_write(
     }
     attached.outcomes = attached.round.outcomes();
     Ok(Some(attached))
+}
+
+/// Has the resident make no system calls in the process, from the start.
+fn make_no_calls(
+    pid: i32,
+    remote: &RemoteMemory,
+    memory: &SessionMemory,
+) -> Result<(), TargetError> {
+    let address = memory.base + (memory.geometry.own_offset() + own::NO_CALLS) as u64;
+    let written = remote.write(address, &1u32.to_le_bytes());
+    written.map_err(|source| TargetError::Memory {
+        pid,
+        what: "write",
+        address,
+        source,
+    })?;
+    memory.memory.store_u32(header::NO_CALLS, 1);
+    Ok(())
 }
 
 /// The reference counters of some probes, each once.

@@ -31,7 +31,7 @@ use crate::session::{Agent, Arena};
 use crate::stacks;
 use crate::steps::step;
 use crate::threads::Stopped;
-use capriole_ring::layout::{State, header};
+use capriole_ring::layout::{State, header, own};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -164,6 +164,7 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
         if round == 0 {
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, &mut report)?;
+            say_left(&remote, installed.base);
             if owns(process, &remote, installed.base) {
                 set_state(&remote, pid, installed.base, State::Restored)?;
             }
@@ -224,6 +225,17 @@ fn set_state(remote: &RemoteMemory, pid: i32, base: u64, state: State) -> Result
         })?;
     step("state written");
     Ok(())
+}
+
+/// Lets a thread go on that waits in a guard until the probes are out (`capriole_filtering`
+/// in `resident.c`). In a session that was never armed there may be no such word.
+fn say_left(remote: &RemoteMemory, base: u64) {
+    let offset = remote.read_u64(base + header::OWN_OFFSET as u64);
+    if let Ok(offset) = offset
+        && offset != 0
+    {
+        let _ = remote.write(base + offset + own::LEFT as u64, &1u32.to_le_bytes());
+    }
 }
 
 /// The program comes to the probes no more, as far as we are concerned.

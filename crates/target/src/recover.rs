@@ -505,6 +505,11 @@ impl crate::attach::Attached {
         crate::detach::still_mapped(&self.process, self.installed.base).unwrap_or(false)
     }
 
+    /// Whether a thread of the program waits until the probes are out.
+    pub fn must_leave(&self) -> bool {
+        self.memory.memory.load_u32(header::LEAVE) != 0
+    }
+
     /// Whether somebody else has taken the probes out (`capriole detach`).
     pub fn is_restored(&self) -> bool {
         self.memory.memory.load_u32(header::STATE) == State::Restored as u32

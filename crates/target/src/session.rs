@@ -267,8 +267,9 @@ impl Agent {
                 Memory::map(&file, shared).map_err(|errno| TargetError::Share { pid, errno })?;
             memory.format(base, &geometry, identity);
             step("session memory formatted");
-            if size > shared {
-                // A forked child has calls of its own, at the same places of its stacks.
+            {
+                // A forked child has words of its own, and calls, at the same places of its
+                // stacks.
                 let (start, len) = (base + shared as u64, (size - shared) as u64);
                 let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -402,7 +402,6 @@ impl Code {
         arenas: &[Arena],
         memory: &SessionMemory,
         survey: &Survey,
-        filtered: bool,
         region: Option<Region>,
     ) -> Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
@@ -434,7 +433,6 @@ impl Code {
                 geometry: memory.geometry,
                 rseq_offset: survey.rseq_offset,
                 tid_offset: survey.tid_offset,
-                no_wake: filtered,
                 traps: 0,
                 old_trap: (0, 0),
             };
@@ -638,7 +636,7 @@ impl Code {
     /// Gives up probes that make system calls.
     pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
         for (made, probe) in self.made.iter_mut().zip(probes) {
-            if probe.works().any(|work| matches!(work, Work::Run { .. })) {
+            if probe.works().any(Work::may_call) {
                 *made = Err(SiteError::Filtered);
             }
         }

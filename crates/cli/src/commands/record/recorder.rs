@@ -1,6 +1,7 @@
 //! From session memory to the trace directory, while the program runs.
 
 use super::mappings;
+use crate::filtered::Filtered;
 use crate::probing::{Ended, Watch};
 use capriole_ring::{Packet, Reader, writer};
 use capriole_target::attach::Attached;
@@ -258,6 +259,7 @@ impl Recorder {
         if attached.survey.tid_offset.is_none() {
             warnings.push("thread ids are unknown: every event has thread 0".to_owned());
         }
+        warnings.extend(Filtered::of(attached).message());
         if damaged > 0 {
             warnings.push(format!("{damaged} packets were unreadable"));
         }
