@@ -114,6 +114,7 @@ impl Planned {
         let probes = selection::probes(&selected, works(&selected)?);
         let mut guards = Guards::find(&objects, &planner);
         guards = guards.with_filters(&objects, &planner);
+        guards = guards.with_actions(&objects, &planner);
         if selected.iter().any(|event| event.followed) {
             let unwinders = unwinders::find(&objects, &planner)
                 .context("return addresses cannot be replaced; leave out --return=stack")?;

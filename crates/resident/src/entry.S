@@ -16,13 +16,14 @@
 	.long	capriole_fault
 	.long	capriole_entry_run
 	.long	capriole_entry_filtering
+	.long	capriole_entry_action
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
 	.globl	capriole_config
 	.hidden	capriole_config
 capriole_config:
-	.fill	192, 1, 0
+	.fill	384, 1, 0
 
 	/* struct rseq_cs { u32 version, flags; u64 start, length, abort } of
 	 * capriole_install; the tracer adds the blob's address to start and abort. */
@@ -142,6 +143,17 @@ capriole_entry_locked:
 	lea	ARGUMENT(%rbp), %rdi
 	call	capriole_locked_record
 	RESTORE
+	ret
+
+/* [argument] = number of the system call that was just made, if it is known. */
+	.balign	16
+capriole_entry_action:
+	SAVE_ALL
+	mov	144(%rsp), %rsi
+	mov	%rsp, %rdi
+	and	$-16, %rsp
+	call	capriole_action
+	RESTORE_ALL
 	ret
 
 /* [argument] = address of a struct program, with RUN_RED_ZONE if the detour has gone below

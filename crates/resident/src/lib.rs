@@ -61,6 +61,12 @@ pub struct Entries {
     /// Called by a guard before a system call that may install a filter of such, with a
     /// [`FilterCall`]'s argument as its own.
     pub filtering: u64,
+    /// Called by a guard behind a system call that may be `rt_sigaction`: the argument is its
+    /// number, or another one if it is not known.
+    pub action: u64,
+    /// Where the program's own actions stand: of [`FAULTS`](capriole_ring::layout::FAULTS), then
+    /// of SIGTRAP, four words each.
+    pub actions: u64,
     /// Where the address of the table of copies stands, and the program's own handlers
     /// of faults behind it, in the order of [`FAULTS`](capriole_ring::layout::FAULTS).
     pub copies: u64,
@@ -130,6 +136,7 @@ pub const COPY_EXACT: u64 = 1 << 63;
 const TRAPS: usize = 56;
 const OLD_TRAP: usize = 72;
 const COPIES: usize = 96;
+const ACTIONS: usize = 184;
 
 /// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
 /// in the target at a multiple of 16. The table of copies has the same form: (start of a
@@ -173,6 +180,8 @@ pub fn entries(base: u64) -> Entries {
         fault: at(10),
         run: at(11),
         filtering: at(12),
+        action: at(13),
+        actions: base + u64::from(head(6)) + ACTIONS as u64,
         copies: base + u64::from(head(6)) + COPIES as u64,
         traps: base + u64::from(head(6)) + TRAPS as u64,
         old_trap: base + u64::from(head(6)) + OLD_TRAP as u64,
@@ -384,8 +393,8 @@ mod tests {
         // outside that are called; the compiler may write a call twice.
         assert!((2..=4).contains(&handlers), "{handlers}");
         // The restorer, the two of the code that only the tracer leads to; and to read a field
-        // getpid and process_vm_readv (for call stacks, a second time), prctl and gettid.
-        assert_eq!(syscalls, 9);
+        // getpid and process_vm_readv, prctl and gettid.
+        assert_eq!(syscalls, 7);
     }
 
     #[test]

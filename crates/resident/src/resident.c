@@ -1027,3 +1027,32 @@ void capriole_fault(int signal, void *info, void *context)
 	if (original && UCONTEXT_RIP(context) == original)
 		UCONTEXT_RIP(context) = at;
 }
+
+/* Behind a system call that may have been rt_sigaction(2), number 13: the program never gets to
+ * see a handler of ours, which it could call or put back when we are gone, but its own action,
+ * which ours stands for. The kernel has just written there, so it can be written; where the
+ * number is not known it is read by the kernel first. */
+void capriole_action(const u64 *registers, u64 number)
+{
+	u32 signal = (u32)registers[7], index;
+	u64 *old = (u64 *)registers[2];
+	u64 handler = (u64)capriole_fault, seen = 0;
+	switch (signal) {
+	case 4: index = 0; break;
+	case 7: index = 1; break;
+	case 8: index = 2; break;
+	case 11: index = 3; break;
+	case 5: index = 4; handler = (u64)capriole_trap; break;
+	default: return;
+	}
+	if (registers[0] || !old)
+		return;
+	if (number == 13)
+		seen = READ(*old);
+	else if (registers[10] != 8 || read_memory((u64)&seen, (u64)old, 8) != 8)
+		return;
+	if (seen != handler)
+		return;
+	for (u32 i = 0; i < 4; i++)
+		WRITE(old[i], capriole_config.actions[index][i]);
+}

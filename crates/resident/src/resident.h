@@ -84,6 +84,8 @@ struct config {
 	u32 frame_shift; /* 168: log2 of the bytes of a slot */
 	u32 pad2;        /* 172 */
 	u64 own;         /* 176: address of this process's own words, a struct own */
+	u64 actions[5][4]; /* 184: the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
+	                      SIGTRAP (struct kernel_sigaction), where they were replaced */
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */

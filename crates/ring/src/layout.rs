@@ -243,7 +243,7 @@ pub mod journal {
     /// u8: when it is written, among those of one site; they are taken back in the
     /// opposite order.
     pub const PHASE: usize = 9;
-    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`] or [`REFERENCE`].
+    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`], [`ACTION`] or [`REFERENCE`].
     pub const KIND: usize = 10;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
@@ -265,6 +265,8 @@ pub mod journal {
     pub const REFERENCE: u8 = 2;
     /// A guard's that answers unwinders, which is taken back last of all.
     pub const UNWINDER: u8 = 3;
+    /// A guard's behind `rt_sigaction`, which is taken back when no action is replaced any more.
+    pub const ACTION: u8 = 4;
 }
 
 /// Calls that are open: a slot for each, found by the stack pointer at the function's entry,

@@ -434,7 +434,7 @@ fn prepare_and_write(
     }
     standstill.one += agent.dismiss();
     if let Some(first) = arenas.first() {
-        guarded.place(probes, capriole_resident::entries(first.start).filtering);
+        guarded.place(probes, &capriole_resident::entries(first.start));
     }
 
     let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, region);
@@ -446,10 +446,11 @@ fn prepare_and_write(
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
     let caught = process.status()?.caught;
-    let handles_faults = FAULTS.iter().any(|signal| caught.contains(*signal));
-    if !stubs.rows.is_empty() || !traps.is_empty() || handles_faults {
+    let handles_faults =
+        guards.have_actions() && FAULTS.iter().any(|signal| caught.contains(*signal));
+    if !stubs.rows.is_empty() {
         let agent = Agent::hire(process, &remote)?;
-        if !stubs.rows.is_empty() {
+        {
             let batch = Batch {
                 code: code.entries().batch,
                 table: code.table_room(),
@@ -457,12 +458,6 @@ fn prepare_and_write(
             let batch = Some(batch).filter(|_| !filtered);
             let taken = agent.map_stubs(&remote, &memory, &stubs, batch)?;
             code.refuse_stubs(&taken);
-        }
-        if !traps.is_empty() {
-            traps.install(&agent, &remote, &memory, &code)?;
-        }
-        if handles_faults {
-            code.install_faults(&agent, &remote, &memory, probes)?;
         }
         standstill.one += agent.dismiss();
     }
@@ -487,6 +482,23 @@ fn prepare_and_write(
         installed,
         round: Round::new(probes, code, guarded),
     };
+    if !traps.is_empty() || handles_faults {
+        // First what keeps the program from seeing our handlers.
+        if !attached.write(round::Occupied::GuardsOnly)? {
+            attached.round.guarded.part(probes);
+            return Ok(None);
+        }
+        let agent = Agent::hire(process, &remote)?;
+        let (memory, code) = (&attached.memory, &mut attached.round.code);
+        if !traps.is_empty() {
+            traps.install(&agent, &remote, memory, code)?;
+        }
+        if handles_faults {
+            code.install_faults(&agent, &remote, memory, probes)?;
+        }
+        attached.standstill.one += agent.dismiss();
+        attached.installed.actions = recover::actions(&attached.memory.memory);
+    }
     attached.round.guarded.part(probes);
     if !attached.write(round::Occupied::Wait)? {
         return Ok(None);

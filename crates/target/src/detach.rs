@@ -4,7 +4,8 @@
 //! correctly, and from which a later detach can go on:
 //!
 //! 1. reference counters, and the bytes (detours and handler are still there for whoever
-//!    is inside), but those that answer unwinders;
+//!    is inside), but those that answer unwinders, and those by which the program sees its
+//!    own signal actions in place of ours;
 //! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
 //!    SIGTRAP and goes through the detour like any other;
 //! 3. the signal actions;
@@ -261,8 +262,9 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
-    // Exceptions have to find their way as long as a return address is replaced.
-    let changes = installed.changes.iter().filter(|change| !change.unwinder);
+    // Exceptions have to find their way as long as a return address is replaced, and no action
+    // of ours may be seen.
+    let changes = installed.changes.iter().filter(|change| !change.is_late());
     // A site before the neighbour that made room for it, and what guards all at last.
     let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
     let mut steps: Vec<Vec<&Change>> = installed
@@ -346,7 +348,7 @@ fn restore_returns(
         region.restore(pid, remote)?;
     }
     let mut batch = Batch::new(pid, remote);
-    for change in installed.changes.iter().filter(|change| change.unwinder) {
+    for change in installed.changes.iter().filter(|change| change.is_late()) {
         if matches!(batch.inspect(change), Found::After | Found::Between) {
             batch.revert(change)?;
         }

@@ -37,7 +37,7 @@ use crate::returns::Region;
 use capriole_insn::{Code, Extent};
 use capriole_plan::detour::Work;
 use capriole_plan::site::Tactic;
-use capriole_resident::{CallNumber, FilterCall};
+use capriole_resident::{CallNumber, Entries, FilterCall};
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
@@ -54,6 +54,8 @@ const FILTER_CALLS: [u32; 2] = [PRCTL, 317];
 /// the program, or it gives up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`,
 /// `PR_SET_SYSCALL_USER_DISPATCH` (linux/prctl.h).
 const FILTER_OPTIONS: [u64; 3] = [22, 26, 59];
+/// `rt_sigaction`.
+const SIGACTION: u32 = 13;
 /// The flag of `clone` by which memory is shared (linux/sched.h).
 const CLONE_VM: u64 = 0x100;
 /// `mov $..., %eax`.
@@ -75,6 +77,10 @@ pub struct Guards {
     filters: Vec<Probe>,
     /// They were looked for, and each such call can be guarded.
     filters_complete: bool,
+    /// Probes behind system calls that tell what a signal does.
+    actions: Vec<Probe>,
+    /// As for those of filters.
+    actions_complete: bool,
 }
 
 /// Guards among the probes of an attach.
@@ -88,6 +94,8 @@ pub(crate) struct Guarded {
     pub unwinders: Vec<usize>,
     /// Those of them before system calls that may install a filter.
     filters: Vec<usize>,
+    /// Those of them behind system calls that tell what a signal does.
+    pub actions: Vec<usize>,
     /// Where in its probe each guard stands.
     points: HashMap<usize, Point>,
     /// Probes that were asked for and would change a guard's bytes.
@@ -107,9 +115,11 @@ impl Guarded {
         }
     }
 
-    /// Tells those before system calls where the resident is.
-    pub fn place(&self, probes: &mut [Probe], routine: u64) {
-        for index in &self.filters {
+    /// Tells those at system calls where the resident is.
+    pub fn place(&self, probes: &mut [Probe], resident: &Entries) {
+        let filters = self.filters.iter().map(|index| (index, resident.filtering));
+        let actions = self.actions.iter().map(|index| (index, resident.action));
+        for (index, routine) in filters.chain(actions) {
             let work = &mut probes[*index].point(&self.points[index]).work;
             // Guards' work comes first.
             if let Some(Work::Help { routine: to, .. }) = work.first_mut() {
@@ -161,9 +171,33 @@ impl Guards {
         self
     }
 
+    /// The same with those behind system calls that tell what a signal does, in all objects.
+    #[must_use]
+    pub fn with_actions(mut self, objects: &Objects, planner: &Planner) -> Guards {
+        self.actions_complete = true;
+        for object in objects.all() {
+            for call in calls(object, &[SIGACTION]) {
+                match behind_action(object, planner, &call) {
+                    Before::Harmless => {}
+                    Before::Guard(probe) if !self.overlaps(&probe) => self.actions.push(*probe),
+                    _ => self.actions_complete = false,
+                }
+            }
+        }
+        self
+    }
+
+    /// Whether the program sees its own signal actions in place of ours, however it asks.
+    /// Otherwise none may be replaced.
+    #[must_use]
+    pub fn have_actions(&self) -> bool {
+        self.actions_complete
+    }
+
     /// Whether a probe would change bytes that a guard uses, or the other way round.
     fn overlaps(&self, probe: &Probe) -> bool {
-        let guards = self.probes.iter().chain(&self.filters).flat_map(uses);
+        let guards = self.probes.iter().chain(&self.filters).chain(&self.actions);
+        let guards = guards.flat_map(uses);
         let guards: Vec<Range<u64>> = guards.collect();
         uses(probe).any(|own| {
             guards
@@ -198,7 +232,8 @@ impl Guards {
     pub fn of_process(process: &Process) -> Result<Guards, ProcessError> {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process);
-        Ok(Guards::find(&objects, &planner).with_filters(&objects, &planner))
+        let guards = Guards::find(&objects, &planner).with_filters(&objects, &planner);
+        Ok(guards.with_actions(&objects, &planner))
     }
 
     /// The addresses behind the calls, run time.
@@ -225,6 +260,8 @@ impl Guards {
         Guards {
             filters: Vec::new(),
             filters_complete: false,
+            actions: Vec::new(),
+            actions_complete: false,
             ..self.clone()
         }
     }
@@ -254,7 +291,8 @@ impl Guards {
         let threads = self.probes.iter().map(|guard| (guard, Kind::Thread));
         let filters = self.filters.iter().map(|guard| (guard, Kind::Filter));
         let unwinders = self.unwinders.iter().map(|guard| (guard, Kind::Unwinder));
-        for (guard, kind) in threads.chain(filters).chain(unwinders) {
+        let actions = self.actions.iter().map(|guard| (guard, Kind::Action));
+        for (guard, kind) in threads.chain(filters).chain(actions).chain(unwinders) {
             let same = |p: &Probe| {
                 p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
             };
@@ -275,6 +313,7 @@ impl Guards {
             match kind {
                 Kind::Thread => {}
                 Kind::Filter => guarded.filters.push(index),
+                Kind::Action => guarded.actions.push(index),
                 Kind::Unwinder => guarded.unwinders.push(index),
             }
         }
@@ -291,7 +330,7 @@ impl Guards {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.probes.len() + self.filters.len() + self.unwinders.len()
+        self.probes.len() + self.filters.len() + self.actions.len() + self.unwinders.len()
     }
 }
 
@@ -300,6 +339,7 @@ impl Guards {
 enum Kind {
     Thread,
     Filter,
+    Action,
     Unwinder,
 }
 
@@ -310,6 +350,37 @@ enum Before {
     Guard(Box<Probe>),
     /// There is no place for a guard.
     Nothing,
+}
+
+/// Plans the guard behind a call that may be `rt_sigaction`.
+fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
+    let mut number = Where::Register(Register::RAX);
+    for instruction in &call.before {
+        number = number.before(instruction);
+    }
+    // The C library's own for all threads (setuid(2) and its like), and for cancellation.
+    let own = matches!(number, Where::Memory(..) | Where::Register(Register::RSI));
+    if is_c_library(object) && call.number.is_none() && own {
+        return Before::Harmless;
+    }
+    let Some(function) = call.function else {
+        return Before::Nothing;
+    };
+    let address = call.address + 2;
+    let site = Site::of_function(object, function).and_then(|site| site.at(address));
+    let plan = site.and_then(|site| planner.plan(&site).ok());
+    let Some(plan) = plan.filter(is_one_jump) else {
+        return Before::Nothing;
+    };
+    let work = Work::Help {
+        routine: 0, // see Guarded::place
+        argument: call.number.map_or(u64::MAX, u64::from),
+    };
+    let probe = Probe::new(plan, object.range()).with(vec![work]);
+    Before::Guard(Box::new(Probe {
+        stand_in: false,
+        ..probe
+    }))
 }
 
 /// Where a number is.

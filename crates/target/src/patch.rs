@@ -54,6 +54,9 @@ pub struct Change {
     /// It answers [unwinders](crate::unwinders): taken back when no return address is
     /// replaced any more. Then it is a guard's, too.
     pub unwinder: bool,
+    /// It is a guard's by which the program sees its own signal actions: taken back when none
+    /// is replaced any more.
+    pub action: bool,
 }
 
 /// What stands at a site.
@@ -71,6 +74,11 @@ pub enum Found {
 }
 
 impl Change {
+    /// Whether it is taken back after the signal actions.
+    pub(crate) fn is_late(&self) -> bool {
+        self.unwinder || self.action
+    }
+
     /// Whether the bytes lie in two pages.
     pub fn crosses_pages(&self) -> bool {
         self.address / PAGE_SIZE != (self.address + self.len as u64 - 1) / PAGE_SIZE

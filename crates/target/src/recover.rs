@@ -297,8 +297,12 @@ fn read_entry(entry: &[u8]) -> Option<Change> {
             .ok()?,
         detour: word(entry, journal::DETOUR)?,
         phase: entry[journal::PHASE],
-        guard: matches!(entry[journal::KIND], journal::GUARD | journal::UNWINDER),
+        guard: matches!(
+            entry[journal::KIND],
+            journal::GUARD | journal::UNWINDER | journal::ACTION
+        ),
         unwinder: entry[journal::KIND] == journal::UNWINDER,
+        action: entry[journal::KIND] == journal::ACTION,
     })
 }
 

@@ -176,7 +176,7 @@ impl Traps {
         code: &Code,
     ) -> Result<(), TargetError> {
         let old = agent.signal_action(remote, memory.base, libc::SIGTRAP, None)?;
-        code.write_old_trap(agent.pid(), remote, (old[0], old[1]))?;
+        code.write_old_trap(agent.pid(), remote, old)?;
         let entries = code.entries();
         // The journal of the signal action, before the action.
         let m = &memory.memory;
@@ -224,6 +224,7 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         phase,
         guard: false,
         unwinder: false,
+        action: false,
     };
     change.before[..after.len()].copy_from_slice(&before[..after.len()]);
     change.after[..after.len()].copy_from_slice(after);
@@ -588,6 +589,8 @@ impl Code {
             for (i, word) in old.iter().enumerate() {
                 m.store(header::FAULT_OLD + index * 32 + i * 8, *word);
             }
+            let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
+            write(pid, remote, entries.actions + index as u64 * 32, &words)?;
             installed |= 1 << index;
             m.store_u32(header::FAULTS_INSTALLED, installed);
             step("fault journal written");
@@ -605,10 +608,17 @@ impl Code {
         &self,
         pid: i32,
         remote: &RemoteMemory,
-        old: (u64, u64),
+        old: [u64; 4],
     ) -> Result<(), TargetError> {
-        let bytes = [old.0.to_le_bytes(), old.1.to_le_bytes()].concat();
-        write(pid, remote, self.entries().old_trap, &bytes)
+        let bytes = [old[0].to_le_bytes(), old[1].to_le_bytes()].concat();
+        write(pid, remote, self.entries().old_trap, &bytes)?;
+        let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
+        write(
+            pid,
+            remote,
+            self.entries().actions + FAULTS.len() as u64 * 32,
+            &words,
+        )
     }
 
     /// All stubs, to be mapped.
@@ -627,6 +637,10 @@ impl Code {
         for index in &guarded.unwinders {
             let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
             changes.for_each(|change| change.unwinder = true);
+        }
+        for index in &guarded.actions {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.action = true);
         }
         for index in &guarded.refused {
             self.made[*index] = Err(SiteError::Guarded);

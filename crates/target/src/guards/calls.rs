@@ -36,6 +36,8 @@ const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
 /// A `syscall` instruction that may be given one of the numbers that were asked for.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
+    /// Its address, run time.
+    pub address: u64,
     /// The function around it; `None`: it is in none that is known.
     pub function: Option<Extent>,
     /// Its number, if there is only one.
@@ -72,6 +74,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
                 let near = &text.bytes[at.saturating_sub(NEAR)..at];
                 if loads(near, wanted) {
                     found.push(Call {
+                        address,
                         function: None,
                         number: None,
                         before: Vec::new(),
@@ -94,6 +97,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
                 _ => None,
             };
             found.push(Call {
+                address,
                 function: extent,
                 number,
                 before: function.straight(index),
