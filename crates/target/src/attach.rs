@@ -385,6 +385,10 @@ fn prepare_and_write(
         stopped = Stopped::all(pid)?;
     }
     let mut survey = Survey::of(process, &stopped, &remote);
+    if guards.have_own_storage() {
+        survey.rseq_offset = None;
+        survey.tid_offset = None;
+    }
     let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
         true => guards.join(probes),
         false => {

@@ -25,6 +25,7 @@
 //! can sleep in one: the guard is at an instruction before it that is always run before it.
 
 mod calls;
+mod tls;
 
 use self::calls::{Call, calls, changes, constant, copied, loaded};
 use crate::attach::{Point, Probe};
@@ -81,6 +82,8 @@ pub struct Guards {
     actions: Vec<Probe>,
     /// As for those of filters.
     actions_complete: bool,
+    /// The program has thread pointers of its own making.
+    own_storage: bool,
 }
 
 /// Guards among the probes of an attach.
@@ -147,10 +150,13 @@ impl Guards {
     #[must_use]
     pub fn find(objects: &Objects, planner: &Planner) -> Guards {
         let mut guards = Guards::default();
+        let is_static = !objects.all().any(|object| is_c_library(object));
         for object in objects.all() {
             if object.is_main() || is_c_library(object) {
                 guards.find_in(object, planner);
             }
+            guards.own_storage |= !is_c_library(object)
+                && tls::changes_thread_pointer(object, is_static && object.is_main());
         }
         guards
     }
@@ -264,6 +270,13 @@ impl Guards {
             actions_complete: false,
             ..self.clone()
         }
+    }
+
+    /// Whether a thread pointer of the program may lead to other things than the C library's.
+    /// Then nothing may be looked for there.
+    #[must_use]
+    pub fn have_own_storage(&self) -> bool {
+        self.own_storage
     }
 
     /// The same and the places where unwinders ask.
