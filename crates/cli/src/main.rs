@@ -6,6 +6,7 @@ mod commands;
 mod entry;
 mod exit;
 mod fields;
+mod filtered;
 mod machine;
 mod marker;
 mod message;

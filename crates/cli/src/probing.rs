@@ -143,6 +143,8 @@ impl Planned {
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
         let mut guards = Guards::find(&objects, &planner);
+        guards = guards.with_filters(&objects, &planner);
+        guards = guards.with_actions(&objects, &planner);
         if selected.iter().any(|event| event.followed) {
             let unwinders = unwinders::find(&objects, &planner)
                 .context("return addresses cannot be replaced; leave out --return=stack")?;
@@ -259,8 +261,16 @@ impl Probed {
         );
     }
 
-    /// How many functions are left out, and why, most frequent reason first.
+    /// How many functions are left out, and why, most frequent reason first; and what cannot be
+    /// read.
     pub fn say_dropped(&self) {
+        if self.attached.unguarded {
+            eprintln!(
+                "capriole: what is in memory, and thread names, cannot be read in this program: \
+                 that takes system calls, and it has calls of its own by which it could install \
+                 a seccomp filter unnoticed"
+            );
+        }
         let mut told = HashSet::new();
         let left_out: Vec<(&Selected, &String)> = self
             .selected
@@ -445,6 +455,8 @@ pub enum Ended {
     Detached,
     /// Another tool came to a probe without which there may be no others.
     Disturbed,
+    /// The program, or a child of it, gives up the time stamp counter, which probes read.
+    NoClock,
 }
 
 impl Ended {
@@ -457,6 +469,7 @@ impl Ended {
             Ended::Executed => "program executed another",
             Ended::Detached => "detached",
             Ended::Disturbed => "disturbed",
+            Ended::NoClock => "no clock",
         }
     }
 
@@ -468,6 +481,10 @@ impl Ended {
             Ended::Executed => "; the program has executed another one, which has no probes",
             Ended::Detached => "; somebody else took the probes out",
             Ended::Disturbed => "; another tool came to a probe that Capriole itself needs",
+            Ended::NoClock => {
+                "; ended there, since the program gives up the time stamp counter \
+                 (seccomp's strict mode, or PR_SET_TSC), which probes read"
+            }
         }
     }
 }
@@ -626,6 +643,9 @@ impl Watch {
         }
         if attached.is_restored() {
             return Some(Ended::Detached);
+        }
+        if attached.must_leave() {
+            return Some(Ended::NoClock);
         }
         if attached.has_waiting() && Instant::now() >= self.next_round {
             self.round = (self.round * 2).min(LONGEST_ROUND);

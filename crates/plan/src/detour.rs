@@ -287,6 +287,12 @@ impl Work {
         }
     }
 
+    /// Whether the resident may make a system call for it, in the program's own thread.
+    #[must_use]
+    pub fn may_call(&self) -> bool {
+        self.program().is_some_and(|program| program.may_call())
+    }
+
     /// The same where there cannot be straight code for it, or `none` is wanted.
     fn possible(&self, runtime: &Runtime, none: bool) -> Work {
         match self {

@@ -147,6 +147,22 @@ pub struct Program {
     pub faults: bool,
 }
 
+impl Program {
+    /// Whether the resident may make a system call for it, in the program's own thread.
+    #[must_use]
+    pub fn may_call(&self) -> bool {
+        use step::{COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD};
+        let calls = [COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD];
+        let count = self
+            .bytes
+            .first_chunk()
+            .map_or(0, |n| u32::from_le_bytes(*n));
+        let steps = self.bytes.get(PROGRAM_HEADER..).unwrap_or_default();
+        let mut steps = steps.chunks_exact(STEP_SIZE).take(count as usize);
+        steps.any(|step| calls.contains(&step[0]))
+    }
+}
+
 /// Why an event cannot be recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FetchError {

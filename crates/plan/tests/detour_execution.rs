@@ -269,7 +269,6 @@ impl Session {
         };
         let config = resident::Config {
             rseq_offset: rseq,
-            no_wake: false,
             ..mapped::config(self.base, &GEOMETRY)
         };
         // The kernel reads the last descriptor when it preempts us: not while the

@@ -15,13 +15,15 @@
 	.long	capriole_batch_home
 	.long	capriole_fault
 	.long	capriole_entry_run
+	.long	capriole_entry_filtering
+	.long	capriole_entry_action
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
 	.globl	capriole_config
 	.hidden	capriole_config
 capriole_config:
-	.fill	192, 1, 0
+	.fill	384, 1, 0
 
 	/* struct rseq_cs { u32 version, flags; u64 start, length, abort } of
 	 * capriole_install; the tracer adds the blob's address to start and abort. */
@@ -78,6 +80,48 @@ capriole_patience:
 	pop	%rax
 	popfq
 .endm
+/* The same with all registers, in the order of their numbers, the flags behind them. */
+.macro	SAVE_ALL
+	pushfq
+	cld
+	push	%r15
+	push	%r14
+	push	%r13
+	push	%r12
+	push	%r11
+	push	%r10
+	push	%r9
+	push	%r8
+	push	%rdi
+	push	%rsi
+	push	%rbp
+	push	%rsp			/* not looked at */
+	push	%rbx
+	push	%rdx
+	push	%rcx
+	push	%rax
+	mov	%rsp, %rbp
+.endm
+.macro	RESTORE_ALL
+	mov	%rbp, %rsp
+	pop	%rax
+	pop	%rcx
+	pop	%rdx
+	pop	%rbx
+	lea	8(%rsp), %rsp
+	pop	%rbp
+	pop	%rsi
+	pop	%rdi
+	pop	%r8
+	pop	%r9
+	pop	%r10
+	pop	%r11
+	pop	%r12
+	pop	%r13
+	pop	%r14
+	pop	%r15
+	popfq
+.endm
 /* From %rbp after SAVE: 11 saved words, the return address, the argument. */
 #define ARGUMENT 96
 
@@ -101,30 +145,23 @@ capriole_entry_locked:
 	RESTORE
 	ret
 
+/* [argument] = number of the system call that was just made, if it is known. */
+	.balign	16
+capriole_entry_action:
+	SAVE_ALL
+	mov	144(%rsp), %rsi
+	mov	%rsp, %rdi
+	and	$-16, %rsp
+	call	capriole_action
+	RESTORE_ALL
+	ret
+
 /* [argument] = address of a struct program, with RUN_RED_ZONE if the detour has gone below
  * the red zone; above it the event's id. All registers are looked at. */
 #define RUN_RED_ZONE 1
 	.balign	16
 capriole_entry_run:
-	pushfq
-	cld
-	push	%r15
-	push	%r14
-	push	%r13
-	push	%r12
-	push	%r11
-	push	%r10
-	push	%r9
-	push	%r8
-	push	%rdi
-	push	%rsi
-	push	%rbp
-	push	%rsp			/* not looked at */
-	push	%rbx
-	push	%rdx
-	push	%rcx
-	push	%rax
-	mov	%rsp, %rbp
+	SAVE_ALL
 	mov	%rsp, %rdi		/* 16 registers, the flags, the return address, */
 	mov	144(%rsp), %rsi		/* the program, */
 	mov	152(%rsp), %edx		/* the event */
@@ -136,24 +173,22 @@ capriole_entry_run:
 	add	%rax, %rcx		/* the stack pointer at the site */
 	and	$-16, %rsp
 	call	capriole_run
-	mov	%rbp, %rsp
-	pop	%rax
-	pop	%rcx
-	pop	%rdx
-	pop	%rbx
-	lea	8(%rsp), %rsp
-	pop	%rbp
-	pop	%rsi
-	pop	%rdi
-	pop	%r8
-	pop	%r9
-	pop	%r10
-	pop	%r11
-	pop	%r12
-	pop	%r13
-	pop	%r14
-	pop	%r15
-	popfq
+	RESTORE_ALL
+	ret
+
+/* [argument] = what is known of a system call that comes next; above it how far the stack
+ * pointer is below that of the site. All registers are looked at. */
+	.balign	16
+capriole_entry_filtering:
+	SAVE_ALL
+	mov	144(%rsp), %rsi
+	mov	152(%rsp), %rax
+	lea	160(%rsp,%rax), %rax
+	mov	%rax, 32(%rsp)		/* the stack pointer at the site */
+	mov	%rsp, %rdi
+	and	$-16, %rsp
+	call	capriole_filtering
+	RESTORE_ALL
 	ret
 
 /* u32 capriole_install(head rdi, old rsi, old_seq rdx, new rcx, cpu r8d, rseq_offset r9) */
@@ -213,6 +248,12 @@ capriole_restorer:
 	mov	$15, %rax
 	syscall
 	ud2
+
+/* Where a thread goes that a SIGTRAP ends. */
+	.globl	capriole_breakpoint
+	.hidden	capriole_breakpoint
+capriole_breakpoint:
+	int3
 
 /* Not called by detours: the tracer leads a thread here to make one system call for
  * each row of a table, { arguments 0, 1 and 5, wanted result }, up to the first that

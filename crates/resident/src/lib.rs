@@ -31,8 +31,6 @@ pub struct Config {
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
     pub tid_offset: Option<i32>,
-    /// The target's seccomp filter may forbid `futex`.
-    pub no_wake: bool,
     /// Address of the [table](trap_table) of breakpoints.
     pub traps: u64,
     /// The program's own SIGTRAP handler (0 default, 1 ignored) and its flags.
@@ -60,6 +58,15 @@ pub struct Entries {
     pub fault: u64,
     /// Called by a detour to have a program run.
     pub run: u64,
+    /// Called by a guard before a system call that may install a filter of such, with a
+    /// [`FilterCall`]'s argument as its own.
+    pub filtering: u64,
+    /// Called by a guard behind a system call that may be `rt_sigaction`: the argument is its
+    /// number, or another one if it is not known.
+    pub action: u64,
+    /// Where the program's own actions stand: of [`FAULTS`](capriole_ring::layout::FAULTS), then
+    /// of SIGTRAP, four words each.
+    pub actions: u64,
     /// Where the address of the table of copies stands, and the program's own handlers
     /// of faults behind it, in the order of [`FAULTS`](capriole_ring::layout::FAULTS).
     pub copies: u64,
@@ -67,6 +74,58 @@ pub struct Entries {
     pub traps: u64,
     /// Where the program's own SIGTRAP handler and its flags stand.
     pub old_trap: u64,
+}
+
+/// Where the number of a system call is, a moment before it is made. Registers are told by
+/// their numbers in machine code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallNumber {
+    /// It is this one.
+    Known(u32),
+    /// In a register.
+    Register(u8),
+    /// In memory, so far from where a register points to.
+    Memory(u8, i32),
+}
+
+/// What is known of a system call that may install a filter of system calls: the argument of
+/// [`Entries::filtering`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilterCall {
+    /// Its number.
+    pub number: CallNumber,
+    /// The register with its first argument. If there is none, every `prctl` is taken for one
+    /// that installs a filter.
+    pub option: Option<u8>,
+    /// The register with its second argument.
+    pub mode: Option<u8>,
+}
+
+/// `FILTER_...` of `resident.h`.
+const NUMBER_REGISTER: u64 = 0x1_0000_0000;
+const NUMBER_MEMORY: u64 = 0x2_0000_0000;
+const OPTION_REGISTER: u64 = 0x4_0000_0000;
+const NUMBER_SHIFT: u32 = 36;
+const OPTION_SHIFT: u32 = 40;
+const MODE_REGISTER: u64 = 0x8_0000_0000;
+const MODE_SHIFT: u32 = 44;
+
+impl FilterCall {
+    /// The word that the entry is given.
+    #[must_use]
+    pub fn argument(self) -> u64 {
+        let register = |register: u8, shift| u64::from(register & 15) << shift;
+        let number = match self.number {
+            CallNumber::Known(number) => u64::from(number),
+            CallNumber::Register(at) => NUMBER_REGISTER | register(at, NUMBER_SHIFT),
+            CallNumber::Memory(at, offset) => {
+                NUMBER_MEMORY | register(at, NUMBER_SHIFT) | u64::from(offset as u32)
+            }
+        };
+        let option = |at| OPTION_REGISTER | register(at, OPTION_SHIFT);
+        let mode = |at| MODE_REGISTER | register(at, MODE_SHIFT);
+        number | self.option.map_or(0, option) | self.mode.map_or(0, mode)
+    }
 }
 
 /// Set in the original's address, in the table of copies: the copy may be longer than the
@@ -77,6 +136,7 @@ pub const COPY_EXACT: u64 = 1 << 63;
 const TRAPS: usize = 56;
 const OLD_TRAP: usize = 72;
 const COPIES: usize = 96;
+const ACTIONS: usize = 184;
 
 /// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
 /// in the target at a multiple of 16. The table of copies has the same form: (start of a
@@ -119,6 +179,9 @@ pub fn entries(base: u64) -> Entries {
         batch_home: at(9),
         fault: at(10),
         run: at(11),
+        filtering: at(12),
+        action: at(13),
+        actions: base + u64::from(head(6)) + ACTIONS as u64,
         copies: base + u64::from(head(6)) + COPIES as u64,
         traps: base + u64::from(head(6)) + TRAPS as u64,
         old_trap: base + u64::from(head(6)) + OLD_TRAP as u64,
@@ -131,9 +194,8 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
     let mut put = |at: usize, bytes: &[u8]| blob[at..at + bytes.len()].copy_from_slice(bytes);
     let g = &config.geometry;
     let address = |offset: usize| config.session + offset as u64;
-    let flags = u32::from(config.rseq_offset.is_some())
-        | u32::from(config.tid_offset.is_some()) << 1
-        | u32::from(config.no_wake) << 2;
+    let flags =
+        u32::from(config.rseq_offset.is_some()) | u32::from(config.tid_offset.is_some()) << 1;
     let at = head(6) as usize;
     for (offset, value) in [
         (0, config.session),
@@ -146,6 +208,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (88, address(g.heads())),
         (136, address(g.directories_offset())),
         (144, address(g.counters_offset())),
+        (176, address(g.own_offset())),
         (
             160,
             if g.frames > 0 {
@@ -186,7 +249,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use capriole_ring::layout::{self, control, directory, frame, header, record, stream};
+    use capriole_ring::layout::{self, control, directory, frame, header, own, record, stream};
     use iced_x86::{
         Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, Register,
     };
@@ -210,10 +273,10 @@ mod tests {
                 None => word.parse().expect(name),
             }
         };
-        assert_eq!(
-            define("HEADER_READER_WAITING"),
-            header::READER_WAITING as u64
-        );
+        assert_eq!(define("HEADER_NO_CALLS"), header::NO_CALLS as u64);
+        assert_eq!(define("HEADER_NOT_CALLED"), header::NOT_CALLED as u64);
+        assert_eq!(define("HEADER_LEAVE"), header::LEAVE as u64);
+        assert_eq!((own::NO_CALLS, own::CALLING, own::LEFT), (0, 4, 8));
         assert_eq!(define("HEADER_FREE"), header::FREE as u64);
         assert_eq!(define("LANES"), layout::LANES as u64);
         assert_eq!(define("PACKET_HEADER"), layout::PACKET_HEADER as u64);
@@ -223,6 +286,17 @@ mod tests {
         assert_eq!(define("RECORD_FIELDS"), record::FIELDS as u64);
         assert_eq!(define("COPY_EXACT"), COPY_EXACT);
         assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
+        for (name, value) in [
+            ("FILTER_NUMBER_REGISTER", NUMBER_REGISTER),
+            ("FILTER_NUMBER_MEMORY", NUMBER_MEMORY),
+            ("FILTER_OPTION_REGISTER", OPTION_REGISTER),
+            ("FILTER_MODE_REGISTER", MODE_REGISTER),
+            ("FILTER_MODE_SHIFT", MODE_SHIFT.into()),
+            ("FILTER_NUMBER_SHIFT", NUMBER_SHIFT.into()),
+            ("FILTER_OPTION_SHIFT", OPTION_SHIFT.into()),
+        ] {
+            assert_eq!(define(name), value, "{name}");
+        }
         assert_eq!((stream::LOST, stream::LOCK), (0, 8));
         assert_eq!(define("HEAD_SIZE"), layout::HEAD_SIZE as u64);
         assert_eq!(
@@ -320,10 +394,9 @@ mod tests {
         // The program's own handlers, of SIGTRAP and of faults, are the only things
         // outside that are called; the compiler may write a call twice.
         assert!((2..=4).contains(&handlers), "{handlers}");
-        // futex, the restorer, the four of a foreign SIGTRAP's default, the two of the
-        // code that only the tracer leads to; and to read a field getpid and
-        // process_vm_readv (for call stacks, a second time), prctl and gettid.
-        assert_eq!(syscalls, 14);
+        // The restorer, the two of the code that only the tracer leads to; and to read a field
+        // getpid and process_vm_readv, prctl and gettid.
+        assert_eq!(syscalls, 7);
     }
 
     /// Its sleep must not be one that the kernel goes on with by `restart_syscall`: the program
@@ -359,7 +432,6 @@ mod tests {
             geometry,
             rseq_offset: Some(-160),
             tid_offset: Some(0x2d0),
-            no_wake: false,
             traps: 0x5000,
             old_trap: (1, 2),
         };

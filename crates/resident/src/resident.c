@@ -6,11 +6,12 @@
  *
  *   - general registers only (-mgeneral-regs-only), no thread-local storage of
  *     its own, no errno, no library;
- *   - no lock that is waited for: a lane that is taken is passed over;
- *   - the only system calls are futex wake; for fields of an event that are in memory
- *     process_vm_readv, and getpid for it; prctl and gettid for the thread's name and id;
- *     and, when a foreign SIGTRAP has to be given its default effect, rt_sigaction,
- *     getpid, gettid and tgkill;
+ *   - no lock that is waited for: a lane that is taken is passed over (but see
+ *     capriole_filtering, which is in no probe);
+ *   - system calls only between begin_call and end_call, so none once the program may have
+ *     installed a filter of them: for fields of an event that are in memory
+ *     process_vm_readv, and getpid for it; prctl and gettid for the thread's name and id.
+ *     (And rt_sigreturn, by which a signal handler has to end.)
  *   - little stack: below 512 bytes under the detour's own (the trap handler
  *     runs on a signal frame anyway).
  */
@@ -118,13 +119,85 @@ static struct control *prepare(u32 index, struct control *old, u64 seq, u32 lane
 	return new;
 }
 
-static __attribute__((noinline)) void wake_reader(void)
+#define OWN ((struct own *)capriole_config.own)
+
+/* Before a system call. Returns 0 if none may be made, which is counted.
+ *
+ * First this thread is counted, then the word is read; who installs a filter sets the word,
+ * then waits until nobody is counted (capriole_filtering). Both are full barriers. So no
+ * thread is in between when a filter comes that holds for all threads. */
+static u32 begin_call(void)
 {
-	volatile u32 *waiting = (volatile u32 *)(capriole_config.session + HEADER_READER_WAITING);
-	/* The exchange is a full barrier: the reader sets the word, then looks at
-	 * the streams; we changed the stream, then look at the word. */
-	if (__sync_lock_test_and_set(waiting, 0) && !(capriole_config.flags & FLAG_NO_WAKE))
-		syscall4(202 /* futex */, (u64)waiting, 1 /* FUTEX_WAKE */, 1, 0);
+	__sync_fetch_and_add(&OWN->calling, 1);
+	if (!READ(OWN->no_calls))
+		return 1;
+	__sync_fetch_and_sub(&OWN->calling, 1);
+	__sync_fetch_and_add((u64 *)(capriole_config.session + HEADER_NOT_CALLED), 1);
+	return 0;
+}
+
+static void end_call(void)
+{
+	__sync_fetch_and_sub(&OWN->calling, 1);
+}
+
+/* How long to wait for other threads' system calls, time stamps: some milliseconds. They
+ * take less than a microsecond. One may be counted that never leaves: of a thread that a fork
+ * has left behind, or the one that this signal handler has interrupted. */
+#define CALL_PATIENCE (1ul << 24)
+
+/* How long to wait until the probes are out: some seconds. The recorder takes them out within
+ * a hundred milliseconds, unless it is dead. */
+#define LEAVE_PATIENCE (1ul << 34)
+
+#define SECCOMP 317
+#define PRCTL 157
+#define PR_SET_SECCOMP 22
+#define PR_SET_TSC 26
+#define PR_SET_SYSCALL_USER_DISPATCH 59
+
+/* Before a system call of the program's by which it may
+ *
+ *   - install a filter of system calls, or have its own calls handed to itself: seccomp(2),
+ *     prctl(PR_SET_SECCOMP), prctl(PR_SET_SYSCALL_USER_DISPATCH). No system calls from then on;
+ *   - give up the time stamp counter, after which reading it is a fault: seccomp's strict mode,
+ *     prctl(PR_SET_TSC, PR_TSC_SIGSEGV). Detours read it. So the probes have to be taken out
+ *     before, which is waited for.
+ *
+ * `known` says where its number and its first two arguments are (FILTER_...), as the program
+ * will find them there a moment later. */
+void capriole_filtering(const u64 *registers, u64 known)
+{
+	u64 base = registers[known >> FILTER_NUMBER_SHIFT & 15];
+	u32 number = (u32)known;
+	if (known & FILTER_NUMBER_REGISTER)
+		number = (u32)base;
+	else if (known & FILTER_NUMBER_MEMORY)
+		number = READ(*(u32 *)(base + (u64)(s64)(s32)known));
+	number &= ~X32_SYSCALL_BIT;
+	if (number != SECCOMP && number != PRCTL)
+		return;
+	u32 option = (u32)registers[known >> FILTER_OPTION_SHIFT & 15];
+	u64 mode = registers[known >> FILTER_MODE_SHIFT & 15];
+	u32 any_option = !(known & FILTER_OPTION_REGISTER), any_mode = !(known & FILTER_MODE_REGISTER);
+	u32 filters = number == SECCOMP || option == PR_SET_SECCOMP
+		      || option == PR_SET_SYSCALL_USER_DISPATCH || any_option;
+	u32 leaves = number == SECCOMP ? option == 0 || any_option
+		     : any_option ? 0
+		     : option == PR_SET_SECCOMP ? mode == 1 || any_mode
+		     : option == PR_SET_TSC && (mode == 2 || any_mode);
+	u64 begin = read_tsc();
+	if (filters) {
+		__sync_lock_test_and_set(&OWN->no_calls, 1);
+		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_NO_CALLS), 1);
+		while (READ(OWN->calling) && read_tsc() - begin < CALL_PATIENCE)
+			;
+	}
+	if (leaves) {
+		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_LEAVE), 1);
+		while (!READ(OWN->left) && read_tsc() - begin < LEAVE_PATIENCE)
+			;
+	}
 }
 
 /* Replaces `old` by `new` as the packet being filled on `cpu`, as one restartable
@@ -151,7 +224,6 @@ u32 capriole_switch_packet(struct control *old)
 	u32 index = take_packet();
 	if (index == NO_PACKET) {
 		add_lost(stream);
-		wake_reader();
 		return 0;
 	}
 	struct control *new = prepare(index, old, old_seq + 1, 0, cpu, stream);
@@ -159,7 +231,6 @@ u32 capriole_switch_packet(struct control *old)
 		give_packet(index);
 		return 1;
 	}
-	wake_reader();
 	return 1;
 }
 
@@ -203,12 +274,10 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 			u32 index = take_packet();
 			if (index == NO_PACKET) {
 				__sync_lock_release(&stream->lock);
-				wake_reader();
 				break;
 			}
 			control = prepare(index, control, control->seq + 1, lane, cpu, stream);
 			WRITE(*head, (u64)control);
-			wake_reader();
 		}
 		struct record *record = (struct record *)control->pos;
 		record->time = read_tsc_cpu(&cpu_now);
@@ -255,6 +324,8 @@ void capriole_locked_record(const u64 *event)
  * that less is read. Returns how many bytes. */
 static u64 read_memory(u64 to, u64 from, u64 size)
 {
+	if (!begin_call())
+		return 0;
 	u64 pid = thread_id();
 	if (!pid)
 		pid = (u64)syscall4(39 /* getpid */, 0, 0, 0, 0);
@@ -266,6 +337,7 @@ static u64 read_memory(u64 to, u64 from, u64 size)
 	__asm__ volatile("syscall" : "=a"(result)
 			 : "0"(310 /* process_vm_readv */), "D"(pid), "S"(local), "d"(1), "r"(r10), "r"(r8), "r"(r9)
 			 : "rcx", "r11", "memory");
+	end_call();
 	return result < 0 ? 0 : (u64)result;
 }
 
@@ -757,7 +829,10 @@ static u32 run(const struct program *program, struct state *state)
 			state->begin = state->at;
 			for (u64 k = 0; k < 3; k++)
 				WRITE(((u64 *)state->at)[k], 0);
-			syscall4(157 /* prctl */, 16 /* PR_GET_NAME */, state->at + 4, 0, 0);
+			if (begin_call()) {
+				syscall4(157 /* prctl */, 16 /* PR_GET_NAME */, state->at + 4, 0, 0);
+				end_call();
+			}
 			while (length < 16 && READ(((u8 *)state->at)[4 + length]))
 				length++;
 			WRITE(*(u32 *)state->at, (u32)length);
@@ -805,8 +880,10 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_CPU:
 			state->bad = 0;
 			state->value = step->op == STEP_CPU ? state->cpu : thread_id();
-			if (!state->value && step->op == STEP_THREAD)
+			if (!state->value && step->op == STEP_THREAD && begin_call()) {
 				state->value = (u64)syscall4(186 /* gettid */, 0, 0, 0, 0);
+				end_call();
+			}
 			break;
 		case STEP_NARROW:
 			if (!state->bad) {
@@ -902,8 +979,12 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
  * rt_sigframe: siginfo.si_code at 8, ucontext.uc_mcontext.gregs[REG_RIP] at 168). */
 #define SIGINFO_CODE(info) (*(s32 *)((u8 *)(info) + 8))
 #define UCONTEXT_RIP(context) (*(u64 *)((u8 *)(context) + 168))
+#define UCONTEXT_SIGMASK(context) (*(u64 *)((u8 *)(context) + 296))
 #define SIGINFO_ADDRESS(info) (*(u64 *)((u8 *)(info) + 16))
 #define SI_KERNEL 0x80
+
+/* An int3, in entry.S. */
+extern const u8 capriole_breakpoint[] __attribute__((visibility("hidden")));
 
 /* SIGTRAP: a breakpoint probe, or somebody else's. */
 void capriole_trap(int signal, void *info, void *context)
@@ -933,13 +1014,11 @@ void capriole_trap(int signal, void *info, void *context)
 	}
 	if (handler == 1 && SIGINFO_CODE(info) <= 0)
 		return; /* sent by a process, and ignored */
-	/* The default: end the program as it would have ended. The signal is
-	 * not blocked while we are here: it strikes at once. */
-	u64 action[4] = { 0, 0, 0, 0 };
-	syscall4(13 /* rt_sigaction */, (u64)signal, (u64)action, 0, 8);
-	s64 pid = syscall4(39 /* getpid */, 0, 0, 0, 0);
-	s64 tid = syscall4(186 /* gettid */, 0, 0, 0, 0);
-	syscall4(234 /* tgkill */, (u64)pid, (u64)tid, (u64)signal, 0);
+	/* The default: end the program as it would have ended. The kernel does that when the
+	 * thread runs into a breakpoint with SIGTRAP blocked, whatever the handler; and for that
+	 * no system call is needed but the return from here. */
+	UCONTEXT_SIGMASK(context) |= 1ul << (signal - 1);
+	UCONTEXT_RIP(context) = (u64)capriole_breakpoint;
 }
 
 /* SIGILL, SIGBUS, SIGFPE or SIGSEGV: the program's own handler is to see the fault of a
@@ -976,4 +1055,33 @@ void capriole_fault(int signal, void *info, void *context)
 	((void (*)(int, void *, void *))handler)(signal, info, context);
 	if (original && UCONTEXT_RIP(context) == original)
 		UCONTEXT_RIP(context) = at;
+}
+
+/* Behind a system call that may have been rt_sigaction(2), number 13: the program never gets to
+ * see a handler of ours, which it could call or put back when we are gone, but its own action,
+ * which ours stands for. The kernel has just written there, so it can be written; where the
+ * number is not known it is read by the kernel first. */
+void capriole_action(const u64 *registers, u64 number)
+{
+	u32 signal = (u32)registers[7], index;
+	u64 *old = (u64 *)registers[2];
+	u64 handler = (u64)capriole_fault, seen = 0;
+	switch (signal) {
+	case 4: index = 0; break;
+	case 7: index = 1; break;
+	case 8: index = 2; break;
+	case 11: index = 3; break;
+	case 5: index = 4; handler = (u64)capriole_trap; break;
+	default: return;
+	}
+	if (registers[0] || !old)
+		return;
+	if (number == 13)
+		seen = READ(*old);
+	else if (registers[10] != 8 || read_memory((u64)&seen, (u64)old, 8) != 8)
+		return;
+	if (seen != handler)
+		return;
+	for (u32 i = 0; i < 4; i++)
+		WRITE(old[i], capriole_config.actions[index][i]);
 }

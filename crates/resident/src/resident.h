@@ -11,7 +11,9 @@ typedef int s32;
 typedef unsigned long u64;
 typedef long s64;
 
-#define HEADER_READER_WAITING 192
+#define HEADER_NO_CALLS 192
+#define HEADER_NOT_CALLED 200
+#define HEADER_LEAVE 216
 #define HEADER_FREE 256
 #define LANES 9
 #define PACKET_HEADER 80
@@ -81,11 +83,32 @@ struct config {
 	u64 frames;      /* 160: address of the first one; 0: there are none */
 	u32 frame_shift; /* 168: log2 of the bytes of a slot */
 	u32 pad2;        /* 172 */
+	u64 own;         /* 176: address of this process's own words, a struct own */
+	u64 actions[5][4]; /* 184: the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
+	                      SIGTRAP (struct kernel_sigaction), where they were replaced */
 };
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
 #define FLAG_TID 2     /* tid_offset is valid */
-#define FLAG_NO_WAKE 4 /* the program's seccomp filter may forbid futex: never wake the reader */
+
+/* To capriole_filtering: the lower half is the number of the call, unless it is in a
+ * register, or in memory so far from where a register points to. The first two arguments are
+ * in other registers, or not known. */
+#define FILTER_NUMBER_REGISTER 0x100000000
+#define FILTER_NUMBER_MEMORY 0x200000000
+#define FILTER_OPTION_REGISTER 0x400000000
+#define FILTER_MODE_REGISTER 0x800000000
+#define FILTER_NUMBER_SHIFT 36
+#define FILTER_OPTION_SHIFT 40
+#define FILTER_MODE_SHIFT 44
+#define X32_SYSCALL_BIT 0x40000000
+
+/* Words that a forked child has its own copy of. */
+struct own {
+	u32 no_calls; /* not 0: a filter of system calls may be installed: make none any more */
+	u32 calling;  /* threads that are in a system call of ours, or about to be */
+	u32 left;     /* no byte leads to a detour any more */
+};
 
 /* What capriole_run does for an event, in this order. Never changed once it is in use.
  * The other side is crates/plan/src/program.rs. */

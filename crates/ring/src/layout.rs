@@ -82,9 +82,14 @@ pub mod header {
     pub const CLOSING: u32 = u32::MAX;
     /// u64: byte offset of the first packet.
     pub const PACKETS_OFFSET: usize = 184;
-    /// u32, a futex, on a line of its own: 1 while the reader sleeps and wants
-    /// to be woken when a packet is closed.
-    pub const READER_WAITING: usize = 192;
+    /// u32: 1 when some process of the session makes no system calls for us any more, as
+    /// [`own::NO_CALLS`](super::own::NO_CALLS) says in each by itself.
+    pub const NO_CALLS: usize = 192;
+    /// u64: how often something was not read for want of a system call.
+    pub const NOT_CALLED: usize = 200;
+    /// u32: 1 when a thread waits for the probes to be taken out, as it is about to give up
+    /// the time stamp counter.
+    pub const LEAVE: usize = 216;
     /// 64 × u64: a bit for each packet, 1 = free.
     pub const FREE: usize = 256;
 }
@@ -116,6 +121,20 @@ pub const MIN_PACKET_SIZE: usize = 4096;
 pub const MAX_PACKET_SIZE: usize = 4 << 20;
 /// Bytes at the head of a packet that are the CTF header's, written by the reader.
 pub const PACKET_HEADER: usize = 80;
+
+/// Words of each process by itself: a forked child has its own copy. Byte offsets from
+/// [`Geometry::own_offset`].
+pub mod own {
+    /// u32: not 0 when the process may have installed a filter of system calls, or was about
+    /// to. The resident makes none from then on.
+    pub const NO_CALLS: usize = 0;
+    /// u32: how many threads are in a system call of the resident's.
+    pub const CALLING: usize = 4;
+    /// u32: 1 when no byte of the process leads to a detour any more.
+    pub const LEFT: usize = 8;
+    /// Bytes: a page.
+    pub const SIZE: usize = 4096;
+}
 
 /// Byte offsets in a stream.
 pub mod stream {
@@ -456,14 +475,18 @@ impl Geometry {
     pub fn packet(&self, index: u32) -> usize {
         self.packets_offset() + index as usize * self.packet_size as usize
     }
-    /// Bytes that the processes of a session share: all but the slots for open calls. Whole
-    /// pages.
+    /// Bytes that the processes of a session share: all but their own words and the slots for
+    /// open calls. Whole pages.
     pub fn shared_size(&self) -> usize {
         self.packet(self.packets)
     }
+    /// Byte offset of the words that each process has for itself, the start of a page.
+    pub fn own_offset(&self) -> usize {
+        self.shared_size()
+    }
     /// Byte offset of the slots for open calls, the start of a page.
     pub fn frames_offset(&self) -> usize {
-        self.shared_size()
+        self.own_offset() + own::SIZE
     }
     /// Bytes of the whole session memory in a process. Whole pages.
     pub fn size(&self) -> usize {
@@ -508,6 +531,7 @@ mod tests {
                     g.counter(cpus, 4000) + COUNTER_SIZE,
                     g.packets_offset(),
                     g.shared_size(),
+                    g.own_offset() + own::SIZE,
                     g.frames_offset(),
                     g.frames_offset() + 2 * 128 * 64,
                     g.size(),

@@ -4,7 +4,6 @@ use crate::layout::{self, Geometry, State, control, header};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::thread::futex;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -212,7 +211,7 @@ impl Memory {
             (h::LANES, layout::LANES as u32),
             (h::PACKET_SIZE, g.packet_size),
             (h::PACKETS, g.packets),
-            (h::READER_WAITING, 0),
+            (h::NO_CALLS, 0),
             (h::MESSAGES, 0),
         ] {
             self.store_u32(offset, value);
@@ -257,39 +256,6 @@ impl Memory {
         (0..layout::MAX_PACKETS / 64)
             .map(|i| self.load(header::FREE + i * 8).count_ones())
             .sum()
-    }
-
-    /// Says that the reader is about to sleep. Between this and
-    /// [`sleep`](Self::sleep) the streams must be looked at once more: a packet
-    /// closed before this word was seen set would wake nobody.
-    pub fn announce_sleep(&self) {
-        self.half(header::READER_WAITING).store(1, Ordering::SeqCst);
-    }
-
-    /// Wakes the reader, if it has announced that it sleeps, after a packet was closed.
-    pub(crate) fn wake_reader(&self) {
-        let waiting = self.half(header::READER_WAITING);
-        if waiting.swap(0, Ordering::SeqCst) != 0 {
-            // Nobody there to be woken is as good.
-            let _ = futex::wake(waiting, futex::Flags::empty(), 1);
-        }
-    }
-
-    /// Sleeps until a writer closes a packet, or for `limit`.
-    pub fn sleep(&self, limit: Duration) {
-        let limit = rustix::thread::Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        };
-        // Every outcome (woken, timed out, interrupted, already cleared) means
-        // the same: look again.
-        let _ = futex::wait(
-            self.half(header::READER_WAITING),
-            futex::Flags::empty(),
-            1,
-            Some(&limit),
-        );
-        self.half(header::READER_WAITING).store(0, Ordering::SeqCst);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reading closed packets in order.
 
-use crate::layout::{self, Geometry, NO_PACKET, control, header, record, stream};
+use crate::layout::{self, Geometry, NO_PACKET, control, record, stream};
 use crate::memory::Memory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,13 +44,17 @@ pub struct Reader {
     found: Vec<Found>,
     /// Packets whose control made no sense; they are left alone.
     damaged: u64,
-    /// The last look found something.
-    busy: bool,
+    /// How long to sleep before the next look.
+    nap: Duration,
 }
 
 /// Between two looks of a busy reader. In this time one CPU fills about 0.5 MB at
 /// 15 ns an event.
 pub const NAP: Duration = Duration::from_micros(250);
+/// Between two looks of an idle reader, at least and at most.
+const IDLE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// Bytes that a CPU writes in a nanosecond, at most.
+const RATE: u64 = 2;
 
 impl Reader {
     /// A reader of session memory that the target has mapped at `base`.
@@ -64,7 +68,7 @@ impl Reader {
             buffer: vec![0; geometry.packet_size as usize],
             found: Vec::new(),
             damaged: 0,
-            busy: false,
+            nap: NAP,
         }
     }
 
@@ -199,7 +203,9 @@ impl Reader {
                 delivered += 1;
             }
         }
-        self.busy = delivered > 0;
+        if delivered > 0 {
+            self.nap = NAP;
+        }
         Ok(delivered)
     }
 
@@ -225,22 +231,23 @@ impl Reader {
         })
     }
 
-    /// Sleeps until a packet is closed, or for `limit`.
+    /// Sleeps until it is time to look again, for `limit` at most.
     ///
-    /// Being woken costs the program a system call. So while packets keep coming the
-    /// reader naps for [`NAP`] and looks by itself; only when it finds nothing does
-    /// it ask to be woken.
+    /// Nobody wakes the reader: that would be a system call in the program's own threads, which
+    /// a filter of system calls may forbid. While packets keep coming it looks every [`NAP`];
+    /// then after twice as long each time, up to [`longest_nap`](Self::longest_nap).
     pub fn wait(&mut self, limit: Duration) {
-        if std::mem::take(&mut self.busy) {
-            std::thread::sleep(limit.min(NAP));
-            return;
-        }
-        self.memory.announce_sleep();
-        if self.has_closed_packets() {
-            self.memory.store_u32(header::READER_WAITING, 0);
-            return;
-        }
-        self.memory.sleep(limit);
+        std::thread::sleep(limit.min(self.nap));
+        self.nap = (self.nap * 2).min(self.longest_nap());
+    }
+
+    /// How long an idle reader may sleep: all CPUs at full speed fill a quarter of the buffer
+    /// meanwhile, unless it is very small.
+    fn longest_nap(&self) -> Duration {
+        let g = &self.geometry;
+        let bytes = u64::from(g.packets) * u64::from(g.packet_size);
+        let quarter = Duration::from_nanos(bytes / 4 / (u64::from(g.cpus) * RATE));
+        quarter.clamp(IDLE[0], IDLE[1])
     }
 }
 

@@ -219,7 +219,6 @@ impl Writer {
     ) -> Result<u32, WriteError> {
         let (g, memory) = (&self.geometry, &self.memory);
         let Some(index) = memory.take_packet(g.packets) else {
-            memory.wake_reader();
             return Err(WriteError::Full);
         };
         let seq = before.map_or(u64::MAX, |old| memory.load(g.control(old) + control::SEQ));
@@ -247,7 +246,6 @@ impl Writer {
             memory.store_u32(new + at, value);
         }
         memory.store(g.head(OUTSIDE, cpu), self.base + new as u64);
-        memory.wake_reader();
         Ok(index)
     }
 }

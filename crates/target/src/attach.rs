@@ -45,7 +45,7 @@ use crate::translator;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
-use capriole_ring::layout::{Geometry, State, header};
+use capriole_ring::layout::{Geometry, State, header, own};
 use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
@@ -214,6 +214,9 @@ pub struct Attached {
     pub standstill: Standstill,
     /// What was found out about its threads.
     pub survey: Survey,
+    /// The program could install a filter of system calls unnoticed, so the resident makes
+    /// none: fields that it would read by one cannot be read.
+    pub unguarded: bool,
     pub(crate) installed: Installed,
     /// Sites that are still to be switched to their jumps.
     round: Round,
@@ -361,7 +364,8 @@ fn attach_living(
                     pid: process.pid() as i32,
                 });
             }
-            None => guards = guards.without_threads(),
+            None if guards.are_complete() => guards = guards.without_threads(),
+            None => guards = guards.without_filters(),
         }
     }
 }
@@ -410,6 +414,10 @@ fn prepare_and_write(
     }
     states::refuse_alignment_check(&stopped)?;
     let mut survey = Survey::of(process, &stopped, &remote);
+    if guards.have_own_storage() {
+        survey.rseq_offset = None;
+        survey.tid_offset = None;
+    }
     let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
         true => guards.join(probes),
         false => {
@@ -445,6 +453,11 @@ fn prepare_and_write(
     if let Some(region) = region {
         guarded.answer(probes, region);
     }
+    let calls = probes.iter().any(|probe| probe.works().any(Work::may_call));
+    let unguarded = calls && !guards.have_filters();
+    if filtered || unguarded {
+        make_no_calls(pid, &remote, &memory)?;
+    }
     let mut arenas = Vec::new();
     let clusters = code::clusters(probes);
     for cluster in &clusters {
@@ -462,10 +475,11 @@ fn prepare_and_write(
         arenas.push(arena);
     }
     standstill.one += agent.dismiss();
+    if let Some(first) = arenas.first() {
+        guarded.place(probes, &capriole_resident::entries(first.start));
+    }
 
-    let mut code = Code::compile(
-        probes, &clusters, &arenas, &memory, &survey, filtered, region,
-    );
+    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, region);
     code.guard(&guarded);
     if filtered {
         code.refuse_calls(probes);
@@ -474,24 +488,17 @@ fn prepare_and_write(
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
     let caught = process.status()?.caught;
-    let handles_faults = FAULTS.iter().any(|signal| caught.contains(*signal));
-    if !stubs.rows.is_empty() || !traps.is_empty() || handles_faults {
+    let handles_faults =
+        guards.have_actions() && FAULTS.iter().any(|signal| caught.contains(*signal));
+    if !stubs.rows.is_empty() {
         let agent = Agent::hire(process, &remote)?;
-        if !stubs.rows.is_empty() {
-            let batch = Batch {
-                code: code.entries().batch..code.entries().batch_home + 1,
-                table: code.table_room(),
-            };
-            let batch = Some(batch).filter(|_| !filtered);
-            let taken = agent.map_stubs(&remote, &memory.ledger, &stubs, batch)?;
-            code.refuse_stubs(&taken);
-        }
-        if !traps.is_empty() {
-            traps.install(&agent, &remote, &memory, &code)?;
-        }
-        if handles_faults {
-            code.install_faults(&agent, &remote, &memory, probes)?;
-        }
+        let batch = Batch {
+            code: code.entries().batch..code.entries().batch_home + 1,
+            table: code.table_room(),
+        };
+        let batch = Some(batch).filter(|_| !filtered);
+        let taken = agent.map_stubs(&remote, &memory.ledger, &stubs, batch)?;
+        code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
     }
     let noted = memory.ledger.header(&remote)?;
@@ -513,11 +520,29 @@ fn prepare_and_write(
         outcomes: Vec::new(),
         standstill,
         survey,
+        unguarded: unguarded && !filtered,
         installed,
         round: Round::new(probes, code, guarded),
         watched: None,
         disturbances: Vec::new(),
     };
+    if !traps.is_empty() || handles_faults {
+        // First what keeps the program from seeing our handlers.
+        if !attached.write(round::Occupied::GuardsOnly)? {
+            attached.round.guarded.part(probes);
+            return Ok(None);
+        }
+        let agent = Agent::hire(process, &remote)?;
+        let (memory, code) = (&attached.memory, &mut attached.round.code);
+        if !traps.is_empty() {
+            traps.install(&agent, &remote, memory, code)?;
+        }
+        if handles_faults {
+            code.install_faults(&agent, &remote, memory, probes)?;
+        }
+        attached.standstill.one += agent.dismiss();
+        attached.installed.actions = memory.ledger.header(&remote)?.actions();
+    }
     attached.round.guarded.part(probes);
     if !attached.write(round::Occupied::Wait)? {
         return Ok(None);
@@ -527,6 +552,24 @@ fn prepare_and_write(
     }
     attached.outcomes = attached.round.outcomes();
     Ok(Some(attached))
+}
+
+/// Has the resident make no system calls in the process, from the start.
+fn make_no_calls(
+    pid: i32,
+    remote: &RemoteMemory,
+    memory: &SessionMemory,
+) -> Result<(), TargetError> {
+    let address = memory.base + (memory.geometry.own_offset() + own::NO_CALLS) as u64;
+    let written = remote.write(address, &1u32.to_le_bytes());
+    written.map_err(|source| TargetError::Memory {
+        pid,
+        what: "write",
+        address,
+        source,
+    })?;
+    memory.memory.store_u32(header::NO_CALLS, 1);
+    Ok(())
 }
 
 /// The reference counters of some probes, each once.

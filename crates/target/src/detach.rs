@@ -4,7 +4,8 @@
 //! correctly, and from which a later detach can go on:
 //!
 //! 1. reference counters, and the bytes (detours and handler are still there for whoever
-//!    is inside), but those that answer unwinders;
+//!    is inside), but those that answer unwinders, and those by which the program sees its
+//!    own signal actions in place of ours;
 //! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
 //!    SIGTRAP and goes through the detour like any other;
 //! 3. the signal actions;
@@ -35,7 +36,7 @@ use crate::stacks;
 use crate::steps::step;
 use crate::threads::{self, Stopped};
 use crate::tracer;
-use capriole_ring::layout::{State, header};
+use capriole_ring::layout::{State, header, own};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -185,6 +186,7 @@ fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, T
         if round == 0 {
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, &mut report)?;
+            say_left(&remote, installed);
             set_restored(process, &remote, installed)?;
         }
         let left = match leave(&mut stopped, &remote, installed) {
@@ -259,6 +261,15 @@ fn set_restored(
     Ok(())
 }
 
+/// Lets a thread go on that waits in a guard until the probes are out (`capriole_filtering`
+/// in `resident.c`). In a session that was never armed there may be no such word.
+fn say_left(remote: &RemoteMemory, installed: &Installed) {
+    let address = installed.ledger.header(remote).map(|header| header.own());
+    if let Ok(Some(address)) = address {
+        let _ = remote.write(address + own::LEFT as u64, &1u32.to_le_bytes());
+    }
+}
+
 /// The program comes to the probes no more, as far as we are concerned.
 fn lower_references(
     process: &Process,
@@ -282,8 +293,9 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
-    // Exceptions have to find their way as long as a return address is replaced.
-    let changes = installed.changes.iter().filter(|change| !change.unwinder);
+    // Exceptions have to find their way as long as a return address is replaced, and no action
+    // of ours may be seen.
+    let changes = installed.changes.iter().filter(|change| !change.is_late());
     // A site before the neighbour that made room for it, and what guards all at last.
     let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
     let mut steps: Vec<Vec<&Change>> = installed
@@ -370,7 +382,7 @@ fn restore_returns(
         region.restore(pid, remote)?;
     }
     let mut batch = Batch::new(pid, remote);
-    for change in installed.changes.iter().filter(|change| change.unwinder) {
+    for change in installed.changes.iter().filter(|change| change.is_late()) {
         match batch.inspect(change) {
             Found::After | Found::Between => batch.revert(change)?,
             Found::Disturbed => drop(batch.take_back(change)),

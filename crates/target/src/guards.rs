@@ -17,7 +17,17 @@
 //!
 //! Not found are calls whose number is a variable (`syscall(SYS_clone3, ...)`); the
 //! function by which Go makes children is known by its name.
+//!
+//! Others stand *before* the system calls by which a program installs a filter of system calls
+//! (seccomp(2), `prctl`), also where the number is a variable, in all objects. From then on a
+//! system call that it does not make itself may be its end, so the resident is told to make
+//! none (`capriole_filtering` in `resident.c`). The call itself is not displaced, as a thread
+//! can sleep in one: the guard is at an instruction before it that is always run before it.
 
+mod calls;
+mod tls;
+
+use self::calls::{Call, calls, changes, constant, copied, loaded};
 use crate::attach::{Point, Probe};
 use crate::maps::PAGE_SIZE;
 use crate::object::{Object, Objects};
@@ -28,6 +38,7 @@ use crate::returns::Region;
 use capriole_insn::{Code, Extent};
 use capriole_plan::detour::Work;
 use capriole_plan::site::Tactic;
+use capriole_resident::{CallNumber, Entries, FilterCall};
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
@@ -37,6 +48,15 @@ use std::sync::Arc;
 
 /// `clone`, `vfork`, `clone3` (asm/unistd_64.h).
 const CALLS: [u32; 3] = [56, 58, 435];
+/// `prctl` and `seccomp`.
+const PRCTL: u32 = 157;
+const FILTER_CALLS: [u32; 2] = [PRCTL, 317];
+/// The first argument of `prctl` by which a filter is installed, or system calls are handed to
+/// the program, or it gives up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`,
+/// `PR_SET_SYSCALL_USER_DISPATCH` (linux/prctl.h).
+const FILTER_OPTIONS: [u64; 3] = [22, 26, 59];
+/// `rt_sigaction`.
+const SIGACTION: u32 = 13;
 /// The flag of `clone` by which memory is shared (linux/sched.h).
 const CLONE_VM: u64 = 0x100;
 /// `mov $..., %eax`.
@@ -54,6 +74,16 @@ pub struct Guards {
     unwinders: Vec<Probe>,
     /// Some call cannot be guarded.
     missing: bool,
+    /// Probes before system calls that may install a filter.
+    filters: Vec<Probe>,
+    /// They were looked for, and each such call can be guarded.
+    filters_complete: bool,
+    /// Probes behind system calls that tell what a signal does.
+    actions: Vec<Probe>,
+    /// As for those of filters.
+    actions_complete: bool,
+    /// The program has thread pointers of its own making.
+    own_storage: bool,
 }
 
 /// Guards among the probes of an attach.
@@ -65,6 +95,10 @@ pub(crate) struct Guarded {
     pub guards: Vec<usize>,
     /// Those of them that answer unwinders.
     pub unwinders: Vec<usize>,
+    /// Those of them before system calls that may install a filter.
+    filters: Vec<usize>,
+    /// Those of them behind system calls that tell what a signal does.
+    pub actions: Vec<usize>,
     /// Where in its probe each guard stands.
     points: HashMap<usize, Point>,
     /// Probes that were asked for and would change a guard's bytes.
@@ -81,6 +115,19 @@ impl Guarded {
                 true => work.pop(),
                 false => Some(work.remove(0)),
             };
+        }
+    }
+
+    /// Tells those at system calls where the resident is.
+    pub fn place(&self, probes: &mut [Probe], resident: &Entries) {
+        let filters = self.filters.iter().map(|index| (index, resident.filtering));
+        let actions = self.actions.iter().map(|index| (index, resident.action));
+        for (index, routine) in filters.chain(actions) {
+            let work = &mut probes[*index].point(&self.points[index]).work;
+            // Guards' work comes first.
+            if let Some(Work::Help { routine: to, .. }) = work.first_mut() {
+                *to = routine;
+            }
         }
     }
 
@@ -103,12 +150,66 @@ impl Guards {
     #[must_use]
     pub fn find(objects: &Objects, planner: &Planner) -> Guards {
         let mut guards = Guards::default();
+        let is_static = !objects.all().any(|object| is_c_library(object));
         for object in objects.all() {
             if object.is_main() || is_c_library(object) {
                 guards.find_in(object, planner);
             }
+            guards.own_storage |= !is_c_library(object)
+                && tls::changes_thread_pointer(object, is_static && object.is_main());
         }
         guards
+    }
+
+    /// The same with those before system calls that may install a filter, in all objects.
+    #[must_use]
+    pub fn with_filters(mut self, objects: &Objects, planner: &Planner) -> Guards {
+        self.filters_complete = true;
+        for object in objects.all() {
+            for call in calls(object, &FILTER_CALLS) {
+                match before_call(object, planner, &call) {
+                    Before::Harmless => {}
+                    Before::Guard(probe) if !self.overlaps(&probe) => self.filters.push(*probe),
+                    _ => self.filters_complete = false,
+                }
+            }
+        }
+        self
+    }
+
+    /// The same with those behind system calls that tell what a signal does, in all objects.
+    #[must_use]
+    pub fn with_actions(mut self, objects: &Objects, planner: &Planner) -> Guards {
+        self.actions_complete = true;
+        for object in objects.all() {
+            for call in calls(object, &[SIGACTION]) {
+                match behind_action(object, planner, &call) {
+                    Before::Harmless => {}
+                    Before::Guard(probe) if !self.overlaps(&probe) => self.actions.push(*probe),
+                    _ => self.actions_complete = false,
+                }
+            }
+        }
+        self
+    }
+
+    /// Whether the program sees its own signal actions in place of ours, however it asks.
+    /// Otherwise none may be replaced.
+    #[must_use]
+    pub fn have_actions(&self) -> bool {
+        self.actions_complete
+    }
+
+    /// Whether a probe would change bytes that a guard uses, or the other way round.
+    fn overlaps(&self, probe: &Probe) -> bool {
+        let guards = self.probes.iter().chain(&self.filters).chain(&self.actions);
+        let guards = guards.flat_map(uses);
+        let guards: Vec<Range<u64>> = guards.collect();
+        uses(probe).any(|own| {
+            guards
+                .iter()
+                .any(|g| g.start < own.end && own.start < g.end)
+        })
     }
 
     fn find_in(&mut self, object: &Arc<Object>, planner: &Planner) {
@@ -130,13 +231,15 @@ impl Guards {
         }
     }
 
-    /// Finds and plans those of a process.
+    /// Finds and plans those of a process, of both kinds.
     ///
     /// # Errors
     /// The process is gone, or cannot be looked at.
     pub fn of_process(process: &Process) -> Result<Guards, ProcessError> {
         let objects = Objects::of_process(process)?;
-        Ok(Guards::find(&objects, &Planner::of_process(process)))
+        let planner = Planner::of_process(process);
+        let guards = Guards::find(&objects, &planner).with_filters(&objects, &planner);
+        Ok(guards.with_actions(&objects, &planner))
     }
 
     /// The addresses behind the calls, run time.
@@ -151,18 +254,43 @@ impl Guards {
         !self.missing
     }
 
+    /// Whether every call that may install a filter is guarded. Otherwise the resident may make
+    /// no system call at all.
+    #[must_use]
+    pub fn have_filters(&self) -> bool {
+        self.filters_complete
+    }
+
+    /// Without those before system calls: none will be made.
+    pub(crate) fn without_filters(&self) -> Guards {
+        Guards {
+            filters: Vec::new(),
+            filters_complete: false,
+            actions: Vec::new(),
+            actions_complete: false,
+            ..self.clone()
+        }
+    }
+
+    /// Whether a thread pointer of the program may lead to other things than the C library's.
+    /// Then nothing may be looked for there.
+    #[must_use]
+    pub fn have_own_storage(&self) -> bool {
+        self.own_storage
+    }
+
     /// The same and the places where unwinders ask.
     #[must_use]
     pub fn with_unwinders(self, unwinders: Vec<Probe>) -> Guards {
         Guards { unwinders, ..self }
     }
 
-    /// Only the places where unwinders ask: new threads are not told apart.
+    /// The same, but new threads are not told apart.
     pub(crate) fn without_threads(&self) -> Guards {
         Guards {
             probes: Vec::new(),
             missing: true,
-            unwinders: self.unwinders.clone(),
+            ..self.clone()
         }
     }
 
@@ -173,9 +301,11 @@ impl Guards {
             asked,
             ..Guarded::default()
         };
-        let threads = self.probes.iter().map(|guard| (guard, false));
-        let unwinders = self.unwinders.iter().map(|guard| (guard, true));
-        for (guard, unwinder) in threads.chain(unwinders) {
+        let threads = self.probes.iter().map(|guard| (guard, Kind::Thread));
+        let filters = self.filters.iter().map(|guard| (guard, Kind::Filter));
+        let unwinders = self.unwinders.iter().map(|guard| (guard, Kind::Unwinder));
+        let actions = self.actions.iter().map(|guard| (guard, Kind::Action));
+        for (guard, kind) in threads.chain(filters).chain(actions).chain(unwinders) {
             let same = |p: &Probe| {
                 p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
             };
@@ -193,15 +323,15 @@ impl Guards {
             };
             guarded.points.insert(index, own);
             guarded.guards.push(index);
-            if unwinder {
-                guarded.unwinders.push(index);
+            match kind {
+                Kind::Thread => {}
+                Kind::Filter => guarded.filters.push(index),
+                Kind::Action => guarded.actions.push(index),
+                Kind::Unwinder => guarded.unwinders.push(index),
             }
         }
-        let own: Vec<Range<u64>> = guarded
-            .guards
-            .iter()
-            .map(|i| covered(&probes[*i]))
-            .collect();
+        let own = guarded.guards.iter().flat_map(|i| uses(&probes[*i]));
+        let own: Vec<Range<u64>> = own.collect();
         let overlaps = |r: Range<u64>| own.iter().any(|o| o.start < r.end && r.start < o.end);
         for (index, probe) in probes[..asked].iter().enumerate() {
             if !guarded.guards.contains(&index) && uses(probe).any(overlaps) {
@@ -213,7 +343,165 @@ impl Guards {
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.probes.len() + self.unwinders.len()
+        self.probes.len() + self.filters.len() + self.actions.len() + self.unwinders.len()
+    }
+}
+
+/// What a guard is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Thread,
+    Filter,
+    Action,
+    Unwinder,
+}
+
+/// What can be done about a system call that may install a filter.
+enum Before {
+    /// It installs none.
+    Harmless,
+    Guard(Box<Probe>),
+    /// There is no place for a guard.
+    Nothing,
+}
+
+/// Plans the guard behind a call that may be `rt_sigaction`.
+fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
+    let mut number = Where::Register(Register::RAX);
+    for instruction in &call.before {
+        number = number.before(instruction);
+    }
+    // The C library's own for all threads (setuid(2) and its like), and for cancellation.
+    let own = matches!(number, Where::Memory(..) | Where::Register(Register::RSI));
+    if is_c_library(object) && call.number.is_none() && own {
+        return Before::Harmless;
+    }
+    let Some(function) = call.function else {
+        return Before::Nothing;
+    };
+    let address = call.address + 2;
+    let site = Site::of_function(object, function).and_then(|site| site.at(address));
+    let plan = site.and_then(|site| planner.plan(&site).ok());
+    let Some(plan) = plan.filter(is_one_jump) else {
+        return Before::Nothing;
+    };
+    let work = Work::Help {
+        routine: 0, // see Guarded::place
+        argument: call.number.map_or(u64::MAX, u64::from),
+    };
+    let probe = Probe::new(plan, object.range()).with(vec![work]);
+    Before::Guard(Box::new(Probe {
+        stand_in: false,
+        ..probe
+    }))
+}
+
+/// Where a number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Known(u64),
+    Register(Register),
+    Memory(Register, i32),
+    Unknown,
+}
+
+impl Where {
+    /// Where it is before an instruction, from where it is behind it.
+    fn before(self, instruction: &Instruction) -> Where {
+        match self {
+            Where::Register(register) if changes(instruction, register) => {
+                let constant = constant(instruction).map(Where::Known);
+                let copied = || copied(instruction).map(Where::Register);
+                let loaded = || loaded(instruction).map(|(base, at)| Where::Memory(base, at));
+                constant
+                    .or_else(copied)
+                    .or_else(loaded)
+                    .unwrap_or(Where::Unknown)
+            }
+            // What is written to memory meanwhile may be just that.
+            Where::Memory(base, _) if changes(instruction, base) || writes_memory(instruction) => {
+                Where::Unknown
+            }
+            other => other,
+        }
+    }
+}
+
+/// Whether an instruction may write to memory.
+fn writes_memory(instruction: &Instruction) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_memory().iter();
+    let mut accesses = used.map(|used| used.access());
+    accesses.any(|access| {
+        !matches!(
+            access,
+            OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
+        )
+    })
+}
+
+/// What the resident has to know of a call. `None`: its number cannot be told in advance.
+fn filter_call(call: &Call, number: Where, option: Where, mode: Where) -> Option<FilterCall> {
+    let register = |register: Register| register.number() as u8;
+    let argument = |place: Where| match place {
+        Where::Register(at) => Some(register(at)),
+        _ => None,
+    };
+    Some(FilterCall {
+        number: match (call.number, number) {
+            (Some(number), _) => CallNumber::Known(number),
+            (_, Where::Known(number)) => CallNumber::Known(number as u32),
+            (_, Where::Register(at)) => CallNumber::Register(register(at)),
+            (_, Where::Memory(base, at)) => CallNumber::Memory(register(base), at),
+            (_, Where::Unknown) => return None,
+        },
+        option: argument(option),
+        mode: argument(mode),
+    })
+}
+
+/// Plans the guard before a call, as near to it as possible.
+fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
+    let Some(function) = call.function else {
+        return Before::Nothing;
+    };
+    // Where they are before the instruction that is looked at.
+    let mut number = Where::Register(Register::RAX);
+    let mut option = Where::Register(Register::RDI);
+    let mut mode = Where::Register(Register::RSI);
+    for instruction in &call.before {
+        number = number.before(instruction);
+        option = option.before(instruction);
+        mode = mode.before(instruction);
+        if let (Some(PRCTL), Where::Known(option)) = (call.number, option)
+            && !FILTER_OPTIONS.contains(&option)
+        {
+            return Before::Harmless;
+        }
+        let Some(known) = filter_call(call, number, option, mode) else {
+            return Before::Nothing;
+        };
+        let site = Site::of_function(object, function).and_then(|site| site.at(instruction.ip()));
+        let plan = site.and_then(|site| planner.plan(&site).ok());
+        let Some(plan) = plan.filter(is_one_jump) else {
+            continue;
+        };
+        let work = Work::Help {
+            routine: 0, // see Guarded::place
+            argument: known.argument(),
+        };
+        let probe = Probe::new(plan, object.range()).with(vec![work]);
+        return Before::Guard(Box::new(Probe {
+            // Any thread may come by, with any signals blocked.
+            stand_in: false,
+            ..probe
+        }));
+    }
+    // By such a function C libraries make the calls in which a thread can be cancelled, which
+    // are others; syscall(2) has the number as its first argument. In musl it is in no table.
+    match is_c_library(object) && number == Where::Register(Register::RSI) {
+        true => Before::Harmless,
+        false => Before::Nothing,
     }
 }
 
@@ -221,6 +509,9 @@ fn covered(probe: &Probe) -> Range<u64> {
     let covered = probe.shape.covered;
     covered.start..covered.end.max(covered.start + 1)
 }
+
+/// Bytes of a stub, at most.
+const STUB: u64 = 16;
 
 /// The bytes that a probe changes, displaces or relies on.
 fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
@@ -235,7 +526,8 @@ fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
             .iter()
             .map(move |(at, bytes)| range(*at, bytes));
         let evicted = placed.evicted.iter().map(|i| i.ip()..i.next_ip());
-        writes.chain(relied).chain(evicted)
+        let stubs = placed.stubs.iter().map(|s| s.address..s.address + STUB);
+        writes.chain(relied).chain(evicted).chain(stubs)
     });
     std::iter::once(covered(probe)).chain(placed)
 }
@@ -243,6 +535,19 @@ fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
 /// Whether a guard can be put in by writing one jump, at once, and spoils nothing.
 fn is_usable(plan: &Plan) -> bool {
     is_one_write(plan) && !plan.shape.live.flags
+}
+
+/// Whether a probe can be put in by writing one jump, at once, though perhaps by a stub.
+fn is_one_jump(plan: &Plan) -> bool {
+    let start = plan.shape.covered.start;
+    let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
+    let alone = plan.shape.placed.as_ref().is_none_or(|placed| {
+        placed.writes.len() == 1
+            && placed.evicted.is_empty()
+            && placed.traps.is_empty()
+            && placed.builds_on.is_none()
+    });
+    plan.shape.tactic != Tactic::Int3 && alone && one_page
 }
 
 /// Whether a probe can be put in by writing one jump, at once.

@@ -87,6 +87,9 @@ pub mod header {
     pub const BATCH: usize = 96;
     /// u64: by which the tracer sees whose memory it is.
     pub const MARK: usize = 104;
+    /// u64: address of the words that the process has for itself
+    /// ([`own`](capriole_ring::layout::own)); 0: not mapped yet.
+    pub const OWN: usize = 112;
     /// For each of [`FAULTS`], and for SIGTRAP: u64 address of the resident's handler, 4 × u64
     /// the program's own action (`struct kernel_sigaction`: handler, flags, restorer, mask).
     pub const ACTIONS: usize = 128;
@@ -108,7 +111,7 @@ pub mod journal {
     /// u8: when it is written, among those of one site; they are taken back in the
     /// opposite order.
     pub const PHASE: usize = 9;
-    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`] or [`REFERENCE`].
+    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`], [`ACTION`] or [`REFERENCE`].
     pub const KIND: usize = 10;
     /// u8: 1 if no breakpoint of the tracer's own ever stands at the first byte.
     pub const NO_BREAKPOINT: usize = 11;
@@ -132,6 +135,8 @@ pub mod journal {
     pub const REFERENCE: u8 = 2;
     /// A guard's that answers unwinders, which is taken back last of all.
     pub const UNWINDER: u8 = 3;
+    /// A guard's behind `rt_sigaction`, which is taken back when no action is replaced any more.
+    pub const ACTION: u8 = 4;
 }
 
 const HEADER_SIZE: usize = 4096;
@@ -268,6 +273,11 @@ impl Ledger {
         self.put_words(remote, header::MEMORY, &words)?;
         step("session memory noted");
         Ok(())
+    }
+
+    /// The words that the process has for itself are mapped.
+    pub(crate) fn note_own(&self, remote: &RemoteMemory, address: u64) -> Result<(), TargetError> {
+        self.put_words(remote, header::OWN, &[address])
     }
 
     /// How far the session is.
@@ -491,6 +501,13 @@ impl Header {
         self.word(header::RETURNS)
     }
 
+    /// Address of the words that the process has for itself, inside of its session memory.
+    pub fn own(&self) -> Option<u64> {
+        let (own, memory) = (self.word(header::OWN), self.memory()?);
+        let end = memory.base.checked_add(memory.size)?;
+        (memory.base..end).contains(&own).then_some(own)
+    }
+
     /// The replaced signal actions.
     pub fn actions(&self) -> Vec<Action> {
         let installed = self.half(header::ACTIONS_INSTALLED);
@@ -554,10 +571,11 @@ impl Entry {
         let mut put = |at: usize, bytes: &[u8]| entry[at..at + bytes.len()].copy_from_slice(bytes);
         match self {
             Entry::Change(change) => {
-                let kind = match (change.guard, change.unwinder) {
-                    (_, true) => journal::UNWINDER,
-                    (true, false) => journal::GUARD,
-                    (false, false) => journal::CODE,
+                let kind = match change {
+                    Change { unwinder: true, .. } => journal::UNWINDER,
+                    Change { action: true, .. } => journal::ACTION,
+                    Change { guard: true, .. } => journal::GUARD,
+                    _ => journal::CODE,
                 };
                 put(journal::ADDRESS, &change.address.to_le_bytes());
                 let no_breakpoint = u8::from(!change.breakpoint);
@@ -608,17 +626,20 @@ impl Entry {
                     state: word(journal::DETOUR)?,
                 }))
             }
-            journal::CODE | journal::GUARD | journal::UNWINDER => Some(Entry::Change(Change {
-                address,
-                len: len.into(),
-                before: bytes(journal::BEFORE)?,
-                after: bytes(journal::AFTER)?,
-                detour: word(journal::DETOUR)?,
-                phase: *entry.get(journal::PHASE)?,
-                guard: kind != journal::CODE,
-                unwinder: kind == journal::UNWINDER,
-                breakpoint: *entry.get(journal::NO_BREAKPOINT)? == 0,
-            })),
+            journal::CODE | journal::GUARD | journal::UNWINDER | journal::ACTION => {
+                Some(Entry::Change(Change {
+                    address,
+                    len: len.into(),
+                    before: bytes(journal::BEFORE)?,
+                    after: bytes(journal::AFTER)?,
+                    detour: word(journal::DETOUR)?,
+                    phase: *entry.get(journal::PHASE)?,
+                    guard: kind != journal::CODE,
+                    unwinder: kind == journal::UNWINDER,
+                    action: kind == journal::ACTION,
+                    breakpoint: *entry.get(journal::NO_BREAKPOINT)? == 0,
+                }))
+            }
             _ => None,
         }
     }
@@ -640,6 +661,7 @@ mod tests {
                 phase: 3,
                 guard,
                 unwinder,
+                action: guard && !unwinder,
                 breakpoint: !guard,
             })
         };

@@ -57,6 +57,9 @@ pub struct Change {
     /// A breakpoint of Capriole's own may stand at the first byte: for good, in place of
     /// the jump, or while a change across pages is written. Any other is somebody else's.
     pub breakpoint: bool,
+    /// It is a guard's by which the program sees its own signal actions: taken back when none
+    /// is replaced any more.
+    pub action: bool,
 }
 
 /// What stands at a site.
@@ -79,6 +82,11 @@ pub enum Found {
 }
 
 impl Change {
+    /// Whether it is taken back after the signal actions.
+    pub(crate) fn is_late(&self) -> bool {
+        self.unwinder || self.action
+    }
+
     /// Whether the bytes lie in two pages.
     pub fn crosses_pages(&self) -> bool {
         self.address / PAGE_SIZE != (self.address + self.len as u64 - 1) / PAGE_SIZE
@@ -368,6 +376,7 @@ mod tests {
             phase: 0,
             guard: false,
             unwinder: false,
+            action: false,
             breakpoint: false,
         };
         assert!(!change(0x1000, 5).crosses_pages());
@@ -393,6 +402,7 @@ mod tests {
             phase: 0,
             guard: false,
             unwinder: false,
+            action: false,
             breakpoint: false,
         };
         type Case<'a> = ([u8; 5], Found, &'a [Range<usize>]);

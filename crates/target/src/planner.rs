@@ -80,7 +80,11 @@ const RESIDENT: u64 = 1 << 20;
 
 /// Whether an object is a C library or a dynamic loader.
 pub(crate) fn is_c_library(object: &Object) -> bool {
-    let name = object.file().soname().unwrap_or_default();
+    // musl's has no name of its own everywhere.
+    let name = object
+        .file()
+        .soname()
+        .map_or_else(|| object.name(), str::to_owned);
     C_LIBRARIES.iter().any(|library| name.starts_with(library))
 }
 

@@ -462,6 +462,11 @@ impl crate::attach::Attached {
         self.memory.ledger.is_in(&self.process).unwrap_or(false)
     }
 
+    /// Whether a thread of the program waits until the probes are out.
+    pub fn must_leave(&self) -> bool {
+        self.memory.memory.load_u32(header::LEAVE) != 0
+    }
+
     /// Whether somebody else has taken the probes out (`capriole detach`). He says so in
     /// session memory, as may anybody else; so it is not believed if the process's own ledger
     /// is there and says otherwise.

@@ -284,16 +284,14 @@ impl Agent {
             let memory = Memory::map(&file, shared).map_err(fail)?;
             memory.format(base, &geometry);
             step("session memory formatted");
-            if size > shared {
-                // A forked child has calls of its own, at the same places of its stacks.
-                let (start, len) = (base + shared as u64, (size - shared) as u64);
-                let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-                let flags = (flags | libc::MAP_FIXED) as u64;
-                i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
-                    .map_err(self.refused("map memory for open calls"))?;
-                step("slots for open calls mapped");
-            }
+            // A forked child has words of its own, and calls, at the same places of its stacks.
+            let (start, len) = (base + shared as u64, (size - shared) as u64);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let flags = (flags | libc::MAP_FIXED) as u64;
+            i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
+                .map_err(self.refused("map memory for open calls"))?;
+            ledger.note_own(remote, base + geometry.own_offset() as u64)?;
+            step("slots for open calls mapped");
             Ok(SessionMemory {
                 memory: Arc::new(memory),
                 geometry,

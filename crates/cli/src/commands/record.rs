@@ -6,6 +6,7 @@ mod recorder;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::Purpose;
+use crate::filtered::Filtered;
 use crate::output::{say, tell};
 use crate::probing::{Ended, Means, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
@@ -204,6 +205,7 @@ fn record(
             "repaired": detached.repaired,
             "sites": probed.sites_json(),
         });
+        Filtered::of(attached).put_into(&mut value);
         if arguments.returns == Returns::Stack {
             unseen.put_into(&mut value);
         }
@@ -250,6 +252,7 @@ fn say_summary(
         );
     }
     Unseen::of(&probed.attached).say();
+    Filtered::of(&probed.attached).say();
     if summary.damaged > 0 {
         tell!(
             "capriole: {} could not be read: the program wrote over session memory",

@@ -15,6 +15,7 @@ mod text;
 use crate::calls;
 use crate::entry::with_companion;
 use crate::fields::{Fields, Purpose};
+use crate::filtered::Filtered;
 use crate::output::{self, tell};
 use crate::probing::{Ended, Means, Planned, Probed, Program, Watch, wait_for};
 use crate::returning::{Returns, Unseen};
@@ -293,6 +294,7 @@ fn count(
     let printed = match arguments.json {
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
+            Filtered::of(&probed.attached).put_into(&mut value);
             if arguments.returns == Returns::Stack {
                 Unseen::of(&probed.attached).put_into(&mut value);
             }
@@ -314,6 +316,7 @@ fn count(
                 );
             }
             Unseen::of(&probed.attached).say();
+            Filtered::of(&probed.attached).say();
             probed.say_end(ended, &detached);
             printed
         }

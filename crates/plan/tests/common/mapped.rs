@@ -65,7 +65,6 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
         geometry: *geometry,
         rseq_offset: None,
         tid_offset: None,
-        no_wake: true,
         traps: 0,
         old_trap: (0, 0),
     }

@@ -178,7 +178,7 @@ impl Traps {
     ) -> Result<(), TargetError> {
         let ledger = &memory.ledger;
         let old = agent.signal_action(remote, ledger, libc::SIGTRAP, None)?;
-        code.write_old_trap(agent.pid(), remote, (old[0], old[1]))?;
+        code.write_old_trap(agent.pid(), remote, old)?;
         let entries = code.entries();
         // The journal of the signal action, before the action.
         let action = Action {
@@ -226,6 +226,7 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         guard: false,
         unwinder: false,
         breakpoint: false,
+        action: false,
     };
     change.breakpoint = after == [INT3] || change.crosses_pages();
     change.before[..after.len()].copy_from_slice(&before[..after.len()]);
@@ -405,7 +406,6 @@ impl Code {
         arenas: &[Arena],
         memory: &SessionMemory,
         survey: &Survey,
-        filtered: bool,
         region: Option<Region>,
     ) -> Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
@@ -437,7 +437,6 @@ impl Code {
                 geometry: memory.geometry,
                 rseq_offset: survey.rseq_offset,
                 tid_offset: survey.tid_offset,
-                no_wake: filtered,
                 traps: 0,
                 old_trap: (0, 0),
             };
@@ -592,6 +591,8 @@ impl Code {
             }
             let place = entries.copies + 8 + index as u64 * 8;
             write(pid, remote, place, &old[0].to_le_bytes())?;
+            let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
+            write(pid, remote, entries.actions + index as u64 * 32, &words)?;
             let action = Action {
                 signal,
                 handler: entries.fault,
@@ -612,10 +613,17 @@ impl Code {
         &self,
         pid: i32,
         remote: &RemoteMemory,
-        old: (u64, u64),
+        old: [u64; 4],
     ) -> Result<(), TargetError> {
-        let bytes = [old.0.to_le_bytes(), old.1.to_le_bytes()].concat();
-        write(pid, remote, self.entries().old_trap, &bytes)
+        let bytes = [old[0].to_le_bytes(), old[1].to_le_bytes()].concat();
+        write(pid, remote, self.entries().old_trap, &bytes)?;
+        let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
+        write(
+            pid,
+            remote,
+            self.entries().actions + FAULTS.len() as u64 * 32,
+            &words,
+        )
     }
 
     /// All stubs, to be mapped.
@@ -635,6 +643,10 @@ impl Code {
             let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
             changes.for_each(|change| change.unwinder = true);
         }
+        for index in &guarded.actions {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.action = true);
+        }
         for index in &guarded.refused {
             self.made[*index] = Err(SiteError::Guarded);
         }
@@ -643,7 +655,7 @@ impl Code {
     /// Gives up probes that make system calls.
     pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
         for (made, probe) in self.made.iter_mut().zip(probes) {
-            if probe.works().any(|work| matches!(work, Work::Run { .. })) {
+            if probe.works().any(Work::may_call) {
                 *made = Err(SiteError::Filtered);
             }
         }

@@ -32,6 +32,8 @@ pub(super) enum Occupied {
     Wait,
     /// Put a breakpoint at its first byte.
     StandIn,
+    /// Leave it, and all sites but guards, as they are.
+    GuardsOnly,
 }
 
 /// What has to be known of a probe while it is being written.
@@ -52,7 +54,7 @@ pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
     /// The sites that are still to be written, ascending.
     pub(super) waiting: Vec<usize>,
-    code: Code,
+    pub(super) code: Code,
     /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
     traps_refused: bool,
     /// The guards among them, without which none may be written.
@@ -265,10 +267,11 @@ impl Round {
         };
         let waits: Vec<usize> = self.waiting.iter().filter_map(waits).collect();
         occupied.extend(waits);
-        let (ready, later): (Vec<usize>, Vec<usize>) = self
-            .waiting
-            .iter()
-            .partition(|index| !occupied.contains(index));
+        let is_turn = |index: &&usize| {
+            let guards_only = policy == Occupied::GuardsOnly;
+            !occupied.contains(index) && (!guards_only || self.guarded.guards.contains(index))
+        };
+        let (ready, later): (Vec<usize>, Vec<usize>) = self.waiting.iter().partition(is_turn);
         let entries = &self.entries;
         let stands =
             |i: &usize| entries[*i].state == SiteState::Final || ready.binary_search(i).is_ok();
@@ -297,7 +300,7 @@ impl Round {
         // Threads first: a copy in a detour behaves like the original whether or not
         // the jump is there yet, but the middle of a written jump is nothing.
         for (at, new, index) in moves {
-            if !occupied.contains(&index) {
+            if ready.binary_search(&index).is_ok() {
                 stopped.move_to(at, new)?;
                 step("thread moved");
             }
@@ -321,7 +324,7 @@ impl Round {
         }
         batch.write()?;
         step("all sites written");
-        if installed.references.is_empty() {
+        if installed.references.is_empty() && policy != Occupied::GuardsOnly {
             self.raise(pid, remote, maps, memory, installed)?;
         }
         for index in ready {

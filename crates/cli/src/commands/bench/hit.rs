@@ -161,7 +161,7 @@ impl Ours {
         };
         let (event, record_bytes) = self.kind.event(self.function, text);
         let planner = Planner::of_process(&process);
-        let mut guards = Guards::find(&objects, &planner);
+        let mut guards = Guards::find(&objects, &planner).with_filters(&objects, &planner);
         if self.kind == Kind::Stack {
             guards = guards.with_unwinders(unwinders::find(&objects, &planner)?);
         }

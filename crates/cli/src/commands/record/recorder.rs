@@ -2,6 +2,7 @@
 
 use super::mappings;
 use crate::commands::mark;
+use crate::filtered::Filtered;
 use crate::probing::{Ended, Probed, Watch};
 use capriole_ring::{Packet, Reader, writer};
 use capriole_target::attach::Attached;
@@ -265,6 +266,7 @@ impl Recorder {
         if attached.survey.tid_offset.is_none() {
             warnings.push("thread ids are unknown: every event has thread 0".to_owned());
         }
+        warnings.extend(Filtered::of(attached).message());
         if damaged > 0 {
             warnings.push(format!("{damaged} packets were unreadable"));
         }

@@ -1,0 +1,64 @@
+//! Programs that have thread pointers of their own making.
+//!
+//! Detours find a thread's `struct rseq` and its id by the thread pointer, as the C library has
+//! laid them out. Where a program makes threads with thread-local storage of its own
+//! (`clone` with `CLONE_SETTLS`), or changes the thread pointer (`wrfsbase`,
+//! `arch_prctl(ARCH_SET_FS)`), other things can stand there, or nothing. Then nothing is
+//! looked for at the thread pointer at all.
+
+use super::calls::calls;
+use crate::object::Object;
+use crate::symbols::OtherSymbol;
+
+/// `clone`, `clone3`, `arch_prctl` (asm/unistd_64.h).
+const CLONE: u32 = 56;
+const CLONE3: u32 = 435;
+const ARCH_PRCTL: u32 = 158;
+/// `CLONE_VM | CLONE_SETTLS` (linux/sched.h).
+const OWN_STORAGE: u32 = 0x8_0100;
+/// The bits of a signal in the flags of `clone`, and the highest signal.
+const SIGNAL: u32 = 0xff;
+const LAST_SIGNAL: u32 = 64;
+
+/// Whether an object that is no C library changes thread pointers. Of one that has a C library
+/// in itself its calls tell nothing.
+pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bool {
+    let file = object.file();
+    let Ok(texts) = file.text() else {
+        return false;
+    };
+    if texts.iter().any(|text| writes_base(&text.bytes)) {
+        return true;
+    }
+    if has_c_library {
+        return false;
+    }
+    let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
+    let own = |number| {
+        let found = calls(object, &[number]);
+        found.iter().any(|call| call.number == Some(number))
+    };
+    imports("arch_prctl")
+        || own(ARCH_PRCTL)
+        || own(CLONE3)
+        || (imports("clone") || own(CLONE)) && texts.iter().any(|text| has_flags(&text.bytes))
+}
+
+/// Whether there is a `wrfsbase`: f3, perhaps a prefix, 0f ae, and a register with 2 above it.
+fn writes_base(bytes: &[u8]) -> bool {
+    memchr::memmem::find_iter(bytes, &[0x0f, 0xae]).any(|at| {
+        let before = &bytes[at.saturating_sub(2)..at];
+        let register = bytes.get(at + 2).is_some_and(|b| (0xd0..=0xd7).contains(b));
+        register && matches!(before, [.., 0xf3] | [0xf3, 0x40..=0x4f])
+    })
+}
+
+/// Whether flags of `clone` that give a thread its own storage are put into edx or edi.
+fn has_flags(bytes: &[u8]) -> bool {
+    bytes.windows(5).any(|window| {
+        let flags = u32::from_le_bytes([window[1], window[2], window[3], window[4]]);
+        matches!(window[0], 0xba | 0xbf | 0xc2 | 0xc7)
+            && flags & OWN_STORAGE == OWN_STORAGE
+            && flags & SIGNAL <= LAST_SIGNAL
+    })
+}
