@@ -12,7 +12,11 @@
  *     and, when a foreign SIGTRAP has to be given its default effect, rt_sigaction,
  *     getpid, gettid and tgkill;
  *   - little stack: below 512 bytes under the detour's own (the trap handler
- *     runs on a signal frame anyway).
+ *     runs on a signal frame anyway);
+ *   - nothing that is read from session memory is trusted, as other processes can write
+ *     there: it is read once, and never used as an address, an index or a number of rounds
+ *     before it was compared with a bound from the configuration. Pointers that the program
+ *     has are not followed from there either, but from the stack.
  */
 #include "resident.h"
 
@@ -62,11 +66,6 @@ static inline struct stream *stream_of(u32 lane, u32 cpu)
 	return (struct stream *)capriole_config.streams + ((u64)lane * capriole_config.cpus + cpu);
 }
 
-static inline u64 *head_of(u32 lane, u32 cpu)
-{
-	return (u64 *)capriole_config.heads + ((u64)lane * capriole_config.cpus + cpu);
-}
-
 static inline void add_lost(struct stream *stream)
 {
 	__asm__ volatile("lock addq $1, %0" : "+m"(stream->lost));
@@ -81,7 +80,8 @@ static u32 take_packet(void)
 	u32 count = (capriole_config.packet_count + 63) / 64;
 	for (u32 i = 0; i < count; i++) {
 		u64 word = words[i];
-		while (word) {
+		/* Somebody else takes one each time that it fails. */
+		for (u32 attempt = 0; word && attempt < 1000; attempt++) {
 			u64 bit = word & -word;
 			if (__sync_bool_compare_and_swap(&words[i], word, word & ~bit)) {
 				u32 index = i * 64 + (u32)__builtin_ctzl(bit);
@@ -99,23 +99,50 @@ static void give_packet(u32 index)
 	__sync_fetch_and_or(&words[index / 64], 1ul << (index % 64));
 }
 
-/* Prepares `index` as the successor of `old`. Nobody else sees it yet. */
-static struct control *prepare(u32 index, struct control *old, u64 seq, u32 lane, u32 cpu,
-			       struct stream *stream)
+/* A position as `stream` counts. */
+static inline u64 units_to(const struct stream *stream, u64 address)
 {
-	struct control *new = (struct control *)capriole_config.controls + index;
-	u64 packet = capriole_config.packets + ((u64)index << capriole_config.packet_shift);
-	new->pos = packet + PACKET_HEADER;
-	new->end = packet + (1ul << capriole_config.packet_shift);
-	new->seq = seq;
-	new->begin = read_tsc();
-	new->lost = READ(stream->lost);
-	new->prev = old->index;
-	new->cpu = cpu;
-	new->lane = lane;
-	new->index = index;
+	return (address - (u64)stream) / UNIT;
+}
+
+/* Whether a record of so many units has room where the head says, and ends in session
+ * memory. It starts there as well then: streams count from themselves. */
+static inline u32 has_room(u64 head, u64 units)
+{
+	u64 next = (u32)head + units;
+	return next <= head >> 32 && next <= capriole_config.limit;
+}
+
+static inline struct control *control_of(u32 index)
+{
+	return (struct control *)capriole_config.controls + index;
+}
+
+/* The packet that the head says is being filled; the number of packets, which is that of the
+ * null control, if it says none. */
+static u32 filled(const struct stream *stream, u64 head)
+{
+	u64 end = (u64)stream + (head >> 32) * UNIT - capriole_config.packets;
+	u64 index = (end >> capriole_config.packet_shift) - 1;
+	return index < capriole_config.packet_count ? (u32)index : capriole_config.packet_count;
+}
+
+/* Prepares packet `index` as the successor of what `head` says. Nobody else sees it yet.
+ * Returns the head that it is to have. */
+static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u32 lane, u32 cpu)
+{
+	struct control *new = control_of(index);
+	u32 size = 1u << capriole_config.packet_shift, old = filled(stream, head);
+	u64 begin = capriole_config.packets + ((u64)index << capriole_config.packet_shift);
+	WRITE(new->seq, seq);
+	WRITE(new->begin, read_tsc());
+	WRITE(new->lost, READ(stream->lost));
+	WRITE(new->prev, old < capriole_config.packet_count ? old : NO_PACKET);
+	WRITE(new->prev_len, size - ((u32)(head >> 32) - (u32)head) * UNIT);
+	WRITE(new->cpu, cpu);
+	WRITE(new->lane, lane);
 	barrier();
-	return new;
+	return units_to(stream, begin + size) << 32 | units_to(stream, begin + PACKET_HEADER);
 }
 
 static __attribute__((noinline)) void wake_reader(void)
@@ -127,37 +154,38 @@ static __attribute__((noinline)) void wake_reader(void)
 		syscall4(202 /* futex */, (u64)waiting, 1 /* FUTEX_WAKE */, 1, 0);
 }
 
-/* Replaces `old` by `new` as the packet being filled on `cpu`, as one restartable
- * sequence: only if this thread still runs on `cpu`, and `old`, in the same life
- * (seq), is still current there. Because the only writers of a lane 0 stream are
- * restartable sequences on that CPU, no record is half-way in `old` afterwards.
- * Returns 1 when the store was made. In resident.S. */
-extern u32 capriole_install(u64 *head, struct control *old, u64 old_seq,
-			    struct control *new, u32 cpu, s64 rseq_offset);
+/* Replaces the head `old` by `new` on `cpu`, as one restartable sequence: only if this
+ * thread still runs on `cpu`, and `old`, with its packet in the same life (*seq), is still
+ * the head there. Because the only writers of a lane 0 stream are restartable sequences on
+ * that CPU, no record is half-way in the old packet afterwards.
+ * Returns 1 when the store was made. In entry.S. */
+extern u32 capriole_install(struct stream *stream, u64 old, u64 new, u32 cpu, s64 rseq_offset,
+			    const u64 *seq, u64 old_seq);
 
-/* Called by a detour which found `old`, the packet of its CPU, full.
- * Returns 0: the event is lost, and counted; 1: try again; 2: this thread has no
- * restartable sequences, go the locked way. */
-u32 capriole_switch_packet(struct control *old)
+/* Called by a detour which found no room for a record of `units` in the packet of its CPU.
+ * Returns 0: the event is lost, and counted; 1: there is another packet, try again; 2: go the
+ * locked way. Whoever comes again has used up a packet: nobody is kept in circles. */
+u32 capriole_switch_packet(u64 units)
 {
 	u32 cpu = thread_word(capriole_config.rseq_offset + 4);
 	if (cpu >= capriole_config.cpus)
-		return 2;
+		return 2; /* no restartable sequences */
 	struct stream *stream = stream_of(0, cpu);
-	u64 *head = head_of(0, cpu);
-	if (READ(*head) != (u64)old)
-		return 1; /* moved to another CPU, or somebody else was faster */
-	u64 old_seq = READ(old->seq);
+	u64 head = READ(stream->head);
+	if (has_room(head, units))
+		return 2; /* moved to another CPU, or somebody else was faster */
+	const u64 *seq = &control_of(filled(stream, head))->seq;
+	u64 old_seq = READ(*seq);
 	u32 index = take_packet();
 	if (index == NO_PACKET) {
 		add_lost(stream);
 		wake_reader();
 		return 0;
 	}
-	struct control *new = prepare(index, old, old_seq + 1, 0, cpu, stream);
-	if (!capriole_install(head, old, old_seq, new, cpu, capriole_config.rseq_offset)) {
+	u64 new = prepare(index, stream, head, old_seq + 1, 0, cpu);
+	if (!capriole_install(stream, head, new, cpu, capriole_config.rseq_offset, seq, old_seq)) {
 		give_packet(index);
-		return 1;
+		return 2;
 	}
 	wake_reader();
 	return 1;
@@ -171,8 +199,9 @@ static inline u32 thread_id(void)
 /* A lane that is held, and the record that is written there. */
 struct place {
 	struct stream *stream;
-	struct control *control;
 	struct record *record;
+	u64 time; /* of the record */
+	u32 pos;  /* of the record */
 	u32 cpu;
 };
 
@@ -197,32 +226,36 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 			stream = stream_of(1, cpu);
 			break;
 		}
-		u64 *head = head_of(lane, cpu);
-		struct control *control = (struct control *)READ(*head);
-		if (control->pos + size > control->end) {
+		u64 head = READ(stream->head);
+		if (!has_room(head, size / UNIT)) {
 			u32 index = take_packet();
-			if (index == NO_PACKET) {
+			if (index != NO_PACKET) {
+				u64 seq = READ(control_of(filled(stream, head))->seq) + 1;
+				head = prepare(index, stream, head, seq, lane, cpu);
+				WRITE(stream->head, head);
+			}
+			wake_reader();
+			if (index == NO_PACKET || !has_room(head, size / UNIT)) {
 				__sync_lock_release(&stream->lock);
-				wake_reader();
 				break;
 			}
-			control = prepare(index, control, control->seq + 1, lane, cpu, stream);
-			WRITE(*head, (u64)control);
-			wake_reader();
 		}
-		struct record *record = (struct record *)control->pos;
-		record->time = read_tsc_cpu(&cpu_now);
+		u32 pos = (u32)head;
+		struct record *record = (struct record *)((u64)stream + (u64)pos * UNIT);
+		u64 time = read_tsc_cpu(&cpu_now);
 		if (cpu_now != cpu && cpu_now < capriole_config.cpus) {
 			/* Moved since the lane was chosen: this would be told as an
 			 * event of the wrong CPU. */
 			__sync_lock_release(&stream->lock);
 			continue;
 		}
-		record->id = id;
-		record->tid = thread_id();
+		WRITE(record->time, time);
+		WRITE(record->id, id);
+		WRITE(record->tid, thread_id());
 		place->stream = stream;
-		place->control = control;
 		place->record = record;
+		place->time = time;
+		place->pos = pos;
 		place->cpu = cpu;
 		return 1;
 	}
@@ -234,7 +267,7 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 static void leave_place(struct place *place, u64 size)
 {
 	barrier();
-	WRITE(place->control->pos, place->control->pos + size); /* the commit */
+	WRITE(*(u32 *)&place->stream->head, place->pos + (u32)(size / UNIT)); /* the commit */
 	__sync_lock_release(&place->stream->lock);
 }
 
@@ -246,7 +279,7 @@ void capriole_locked_record(const u64 *event)
 	struct place place;
 	if (!take_place(&place, (u32)event[0], size))
 		return;
-	for (u64 i = 0; i < (size - RECORD_FIELDS) / 8; i++)
+	for (u64 i = 0; i < (size - RECORD_FIELDS) / UNIT; i++)
 		WRITE(place.record->field[i], event[1 + i]);
 	leave_place(&place, size);
 }
@@ -318,6 +351,17 @@ static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
 	for (u64 i = 0; i < size; i++)
 		WRITE(((u8 *)to)[i], 0);
 	return 0;
+}
+
+/* Makes the pointer at `from` the value; 0 if it cannot be read. On the way it is on the stack
+ * and not in session memory, where somebody could replace it by one that leads to what he may
+ * not read himself. */
+static u32 read_pointer(struct state *state, u64 from)
+{
+	u64 pointer = 0;
+	u32 good = read_all(state, (u64)&pointer, from, 8);
+	state->value = READ(pointer);
+	return good;
 }
 
 /* Clears the bytes from `end` to the next multiple of 8, where the next field goes. */
@@ -506,7 +550,8 @@ static void add_to(u64 counter, u64 amount, u32 maximum)
 		return;
 	}
 	u64 old = READ(*shared);
-	while (old < amount) {
+	/* It only grows, unless somebody writes over it. */
+	for (u32 attempt = 0; old < amount && attempt < 1000; attempt++) {
 		u64 seen = __sync_val_compare_and_swap(shared, old, amount);
 		if (seen == old)
 			break;
@@ -677,9 +722,8 @@ static u32 run(const struct program *program, struct state *state)
 			state->value = step->value;
 			break;
 		case STEP_POINTER:
-			if (!state->bad && !read_all(state, state->at, address, 8))
+			if (!state->bad && !read_pointer(state, address))
 				fault(state, step);
-			state->value = READ(*(u64 *)state->at);
 			break;
 		case STEP_KEEP:
 			state->begin = state->at;
@@ -711,9 +755,9 @@ static u32 run(const struct program *program, struct state *state)
 			state->begin = state->at;
 			for (u32 k = 0; k < step->count; k++) {
 				u64 begin = state->at;
-				if (!state->bad && !read_all(state, begin, address + 8 * k, 8))
+				if (!state->bad && !read_pointer(state, address + 8 * k))
 					fault(state, step);
-				if (state->bad || !copy_string(state, READ(*(u64 *)begin), step->limit)) {
+				if (state->bad || !copy_string(state, state->value, step->limit)) {
 					fault(state, step);
 					WRITE(*(u64 *)begin, 0);
 					state->at = begin + 8;
@@ -759,7 +803,9 @@ static u32 run(const struct program *program, struct state *state)
 			break;
 		case STEP_TEST_TEXT: {
 			const u8 *from = (const u8 *)state->begin + 4;
-			u32 length = READ(*(u32 *)state->begin);
+			u64 length = READ(*(u32 *)state->begin);
+			if (length > state->at - (u64)from)
+				length = state->at - (u64)from; /* written over */
 			if (!state->bad && matches(from, from + length, text, text + step->count))
 				state->truth |= bit;
 			break;
@@ -856,7 +902,7 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 	if (!take_place(&place, event, program->size))
 		return;
 	state.cpu = place.cpu;
-	state.time = place.record->time;
+	state.time = place.time;
 	state.fields = (u64)place.record->field;
 	state.at = state.fields;
 	if (program->flags & PROGRAM_FAULTS)

@@ -252,7 +252,8 @@ fn say_summary(
     Unseen::of(&probed.attached).say();
     if summary.damaged > 0 {
         eprintln!(
-            "capriole: {} could not be read: the program wrote over session memory",
+            "capriole: {} could not be read: the program, or a child that it forked, wrote over \
+             session memory; what is said to be lost may be wrong as well",
             units::counted(summary.damaged, "packet", "packets")
         );
     }

@@ -81,7 +81,8 @@ pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
     let entries = resident::entries(resident);
     Runtime {
         shadow_stack: false,
-        heads: base + geometry.heads() as u64,
+        streams: base + geometry.streams() as u64,
+        limit: geometry.limit(),
         directories: base + geometry.directories_offset() as u64,
         frames: Frames {
             address: base + geometry.frames_offset() as u64,

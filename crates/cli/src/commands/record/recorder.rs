@@ -170,11 +170,7 @@ impl Recorder {
         limit: Option<Duration>,
     ) -> anyhow::Result<Ended> {
         let memory = &attached.memory;
-        self.reader = Some(Reader::new(
-            memory.memory.clone(),
-            memory.geometry,
-            memory.base,
-        ));
+        self.reader = Some(Reader::new(memory.memory.clone(), memory.geometry));
         writer::open(&memory.memory, self.texts);
         self.started = Instant::now();
         let result = self.record(attached, limit);
