@@ -13,6 +13,7 @@ use capriole_target::attach::{Attached, attach};
 use capriole_target::detach::Detached;
 use capriole_target::error::TargetError;
 use capriole_target::guards::Guards;
+use capriole_target::lanes::Lanes;
 use capriole_target::launch::{Launched, launch};
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
@@ -405,6 +406,7 @@ pub struct Watch {
     /// Between two tries, and when the next one is.
     round: Duration,
     next_round: Instant,
+    lanes: Lanes,
 }
 
 impl Watch {
@@ -424,6 +426,7 @@ impl Watch {
             second: now,
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
+            lanes: Lanes::default(),
         })
     }
 
@@ -486,6 +489,7 @@ impl Watch {
             let _ = attached.optimise();
             self.next_round = Instant::now() + self.round;
         }
+        self.lanes.look(attached);
         if self.second.elapsed() < SECOND {
             return None;
         }

@@ -840,6 +840,7 @@ fn record_and_report() {
       "pid": "number",
       "events": "number",
       "lost": "number",
+      "lost_busy": "number",
       "bytes": "number",
       "duration_ns": "number",
       "standstill_ns": {

@@ -112,7 +112,7 @@ impl Session {
 
     fn reset(&self) {
         for at in mapped::streams(&GEOMETRY) {
-            let lock = self.memory.load_u32(at + layout::stream::LOCK);
+            let lock = self.memory.load(at + layout::stream::LOCK);
             assert_eq!(lock, 0, "a lane is held");
         }
         mapped::empty(&self.memory, self.base, &GEOMETRY);

@@ -218,7 +218,7 @@ impl Session {
         for at in (streams..GEOMETRY.packets_offset()).step_by(stream::SIZE) {
             memory.store(at + stream::HEAD, hostile_head(random));
             if random.below(4) == 0 {
-                memory.store_u32(at + stream::LOCK, 0); // nobody is in there
+                memory.store(at + stream::LOCK, 0); // nobody is in there
             }
         }
         for _ in 0..50 {
@@ -313,7 +313,7 @@ fn words_that_change_all_the_time_lead_nowhere_else() {
                         let (lane, cpu) = (random.below(9) as u32, random.below(8) as u32);
                         let at = GEOMETRY.stream(lane, cpu);
                         memory.store(at + stream::HEAD, hostile_head(&mut random));
-                        memory.store_u32(at + stream::LOCK, 0);
+                        memory.store(at + stream::LOCK, 0);
                     }
                 });
                 session

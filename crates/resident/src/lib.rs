@@ -186,6 +186,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use capriole_ring::lanes;
     use capriole_ring::layout::{self, control, directory, frame, header, record, stream};
     use iced_x86::{Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
 
@@ -222,6 +223,9 @@ mod tests {
         assert_eq!(define("COPY_EXACT"), COPY_EXACT);
         assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
         assert_eq!((stream::HEAD, stream::LOST, stream::LOCK), (0, 8, 16));
+        assert_eq!((stream::BUSY, stream::TURNS), (24, 32));
+        assert_eq!(define("LOCK_TID_SHIFT"), u64::from(lanes::TID_SHIFT));
+        assert_eq!(define("LOCK_FRAME_SHIFT"), u64::from(lanes::FRAME_SHIFT));
         assert_eq!(define("UNIT"), layout::UNIT as u64);
         assert_eq!((control::SEQ, control::BEGIN, control::LOST), (0, 8, 16));
         assert_eq!((control::PREV, control::PREV_LEN), (24, 28));

@@ -66,9 +66,14 @@ static inline struct stream *stream_of(u32 lane, u32 cpu)
 	return (struct stream *)capriole_config.streams + ((u64)lane * capriole_config.cpus + cpu);
 }
 
+static inline void add_one(u64 *word)
+{
+	__asm__ volatile("lock addq $1, %0" : "+m"(*word));
+}
+
 static inline void add_lost(struct stream *stream)
 {
-	__asm__ volatile("lock addq $1, %0" : "+m"(stream->lost));
+	add_one(&stream->lost);
 }
 
 /* Takes the free packet with the lowest number, so that as few pages as possible
@@ -200,18 +205,45 @@ static inline u32 thread_id(void)
 struct place {
 	struct stream *stream;
 	struct record *record;
+	u64 lock; /* what says in the lane that it is held */
 	u64 time; /* of the record */
 	u32 pos;  /* of the record */
 	u32 cpu;
-};
+} __attribute__((aligned(1 << LOCK_FRAME_SHIFT)));
+
+/* What says that this thread holds a lane. */
+static inline u64 lock_word(const struct place *place)
+{
+	return (u64)thread_id() << LOCK_TID_SHIFT | (u64)place >> LOCK_FRAME_SHIFT;
+}
+
+/* Whether a lane is held by this very thread, and for good: a signal handler that has
+ * interrupted it there was left by siglongjmp. That is sure if the holder's struct place
+ * stood where the stack of this event is now, from `place` to `above`: two that are both
+ * under way never share memory. Who is not sure leaves it to the tracer (lanes.rs). */
+static inline u32 is_abandoned(u64 lock, const struct place *place, u64 above)
+{
+	u64 frame = (lock & ((1ul << LOCK_TID_SHIFT) - 1)) << LOCK_FRAME_SHIFT;
+	u64 own = lock_word(place);
+	return own >> LOCK_TID_SHIFT && lock >> LOCK_TID_SHIFT == own >> LOCK_TID_SHIFT
+		&& frame >= (u64)place && frame < above;
+}
+
+/* Leaves a lane, unless somebody has taken it away. */
+static inline void unlock(const struct place *place)
+{
+	__sync_bool_compare_and_swap(&place->stream->lock, place->lock, 0);
+}
 
 /* Takes the first lane of this CPU that nobody is in, and room for `size` bytes there,
  * and begins the record. The lane is held by an atomic exchange; one that is taken (its
  * holder was preempted, or is the very thread that this signal handler interrupted) is
- * passed over, never waited for. Returns 0 if the event is lost, which is counted. */
-static u32 take_place(struct place *place, u32 id, u64 size)
+ * passed over, never waited for. `above` is where the stack ends that this event uses.
+ * Returns 0 if the event is lost, which is counted. */
+static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 {
 	struct stream *stream = 0;
+	place->lock = lock_word(place);
 	for (u32 attempt = 0; attempt < 16; attempt++) {
 		u32 cpu, cpu_now, lane;
 		read_tsc_cpu(&cpu);
@@ -219,13 +251,18 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 			cpu = 0;
 		for (lane = 1; lane < LANES; lane++) {
 			stream = stream_of(lane, cpu);
-			if (!READ(stream->lock) && !__sync_lock_test_and_set(&stream->lock, 1))
+			u64 lock = READ(stream->lock);
+			if ((!lock || is_abandoned(lock, place, above))
+			    && __sync_bool_compare_and_swap(&stream->lock, lock, place->lock))
 				break;
 		}
 		if (lane == LANES) {
 			stream = stream_of(1, cpu);
+			add_one(&stream->busy);
 			break;
 		}
+		place->stream = stream;
+		WRITE(stream->turns, READ(stream->turns) + 1);
 		u64 head = READ(stream->head);
 		if (!has_room(head, size / UNIT)) {
 			u32 index = take_packet();
@@ -236,7 +273,7 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 			}
 			wake_reader();
 			if (index == NO_PACKET || !has_room(head, size / UNIT)) {
-				__sync_lock_release(&stream->lock);
+				unlock(place);
 				break;
 			}
 		}
@@ -246,13 +283,12 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 		if (cpu_now != cpu && cpu_now < capriole_config.cpus) {
 			/* Moved since the lane was chosen: this would be told as an
 			 * event of the wrong CPU. */
-			__sync_lock_release(&stream->lock);
+			unlock(place);
 			continue;
 		}
 		WRITE(record->time, time);
 		WRITE(record->id, id);
 		WRITE(record->tid, thread_id());
-		place->stream = stream;
 		place->record = record;
 		place->time = time;
 		place->pos = pos;
@@ -267,8 +303,13 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 static void leave_place(struct place *place, u64 size)
 {
 	barrier();
+	if (READ(place->stream->lock) != place->lock) {
+		add_lost(place->stream); /* taken away: somebody else may write there */
+		return;
+	}
 	WRITE(*(u32 *)&place->stream->head, place->pos + (u32)(size / UNIT)); /* the commit */
-	__sync_lock_release(&place->stream->lock);
+	barrier();
+	WRITE(place->stream->lock, 0);
 }
 
 /* Writes a record without restartable sequences. `event` is { u32 id, u32 bytes of
@@ -277,7 +318,7 @@ void capriole_locked_record(const u64 *event)
 {
 	u64 size = RECORD_FIELDS + (event[0] >> 32);
 	struct place place;
-	if (!take_place(&place, (u32)event[0], size))
+	if (!take_place(&place, (u32)event[0], size, (u64)event))
 		return;
 	for (u64 i = 0; i < (size - RECORD_FIELDS) / UNIT; i++)
 		WRITE(place.record->field[i], event[1 + i]);
@@ -899,7 +940,7 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 {
 	struct place place;
 	struct state state = { .registers = registers, .stack = stack, .event = event };
-	if (!take_place(&place, event, program->size))
+	if (!take_place(&place, event, program->size, stack))
 		return;
 	state.cpu = place.cpu;
 	state.time = place.time;

@@ -27,9 +27,15 @@ typedef long s64;
 struct stream {
 	u64 head; /* u32 where the next record goes, u32 where the packet ends; see layout.rs */
 	u64 lost; /* events lost; only ever added to, atomically */
-	u32 lock; /* lanes 1..: 1 while a writer is inside */
-	u32 pad[11];
+	u64 lock; /* lanes 1..: who is inside, see lock_word; 0: nobody */
+	u64 busy; /* of the lost ones, those for which all lanes were taken */
+	u32 turns; /* how often the lane has been taken */
+	u32 pad[7];
 };
+
+/* Who is inside a lane: the thread's id, or 0, above the address of its struct place. */
+#define LOCK_TID_SHIFT 42
+#define LOCK_FRAME_SHIFT 5
 
 /* 64 bytes, one for each packet. */
 struct control {

@@ -189,8 +189,12 @@ pub mod stream {
     pub const HEAD: usize = 0;
     /// u64: events lost so far.
     pub const LOST: usize = 8;
-    /// u32: 1 while a writer of a locked lane is inside.
+    /// u64: whoever is inside a locked lane, see [`lanes`](crate::lanes); 0: nobody.
     pub const LOCK: usize = 16;
+    /// u64: those of the lost events for which all lanes were taken.
+    pub const BUSY: usize = 24;
+    /// u32: how often the lane has been taken.
+    pub const TURNS: usize = 32;
     /// Bytes of a stream: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
 }

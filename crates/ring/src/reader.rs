@@ -79,6 +79,17 @@ impl Reader {
             .sum()
     }
 
+    /// Those of the lost events for which all lanes of a CPU were taken.
+    pub fn busy(&self) -> u64 {
+        let busy = |(lane, cpu)| {
+            let at = self.geometry.stream(lane, cpu);
+            self.memory
+                .load(at + stream::BUSY)
+                .min(self.memory.losses(at))
+        };
+        self.streams().map(busy).sum()
+    }
+
     /// Places where a stream made no sense: somebody wrote over session memory.
     pub fn damaged(&self) -> u64 {
         self.damaged

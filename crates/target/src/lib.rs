@@ -21,6 +21,7 @@ pub mod error;
 pub mod gadgets;
 pub mod guards;
 pub mod inject;
+pub mod lanes;
 pub mod launch;
 pub mod maps;
 pub mod markers;

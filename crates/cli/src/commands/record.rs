@@ -196,6 +196,7 @@ fn record(
             "pid": attached.process.pid(),
             "events": summary.events,
             "lost": summary.lost,
+            "lost_busy": summary.busy,
             "bytes": summary.bytes,
             "duration_ns": summary.duration.as_nanos() as u64,
             "standstill_ns": probed.standstill_json(&detached),
@@ -241,12 +242,20 @@ fn say_summary(
         units::bytes(summary.bytes),
         ended.remark(),
     );
-    if summary.lost > 0 {
+    let full = summary.lost - summary.busy;
+    if full > 0 {
         eprintln!(
             "capriole: {} LOST because the buffer was full; give a larger --buffer-size \
              (now {} KiB) or record fewer functions",
-            units::counted(summary.lost, "event", "events"),
+            units::counted(full, "event", "events"),
             units::count(arguments.buffer_size >> 10)
+        );
+    }
+    if summary.busy > 0 {
+        eprintln!(
+            "capriole: {} LOST because more than eight threads were recording on one CPU, or \
+             were killed or left by longjmp while they did; record fewer fields in memory",
+            units::counted(summary.busy, "event", "events")
         );
     }
     Unseen::of(&probed.attached).say();

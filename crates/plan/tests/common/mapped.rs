@@ -37,7 +37,7 @@ pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
     memory.format(base, geometry, &nobody);
     for at in streams(geometry) {
         memory.store(at + layout::stream::LOST, 0);
-        memory.store_u32(at + layout::stream::LOCK, 0);
+        memory.store(at + layout::stream::LOCK, 0);
     }
     for copy in 0..=geometry.cpus {
         for counter in 0..geometry.counters {
