@@ -563,7 +563,7 @@ impl Geometry {
         let from = self.streams() + stream * stream::SIZE;
         let packet = self.packet(index) - from;
         let end = packet + self.packet_size as usize;
-        (end / UNIT) as u64 * (1 << 32) | ((packet + at) / UNIT) as u64
+        (((end / UNIT) as u64) << 32) | ((packet + at) / UNIT) as u64
     }
     /// What the head of the stream with number `stream` says: which packet is being filled, and
     /// how many of its bytes are in use; `None` if that makes no sense.
