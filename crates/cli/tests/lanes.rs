@@ -4,7 +4,6 @@
 #[path = "common/programs.rs"]
 mod programs;
 #[path = "common/target.rs"]
-#[allow(dead_code)]
 mod target;
 
 use programs::{Compiler, build};

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(250);
 /// The same while there are lanes that cannot be released.
-const LONGEST_PERIOD: Duration = Duration::from_secs(4);
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes of the stack, from the place in a frame that a lock names, in which the frame's return
 /// address into our code stands.
 const FRAME: usize = 1024;
