@@ -1,5 +1,6 @@
 //! Programs that filter their own system calls (seccomp), while they are recorded.
 
+use crate::output::tell;
 use capriole_ring::layout::header;
 use capriole_target::attach::Attached;
 use serde_json::Value;
@@ -40,7 +41,7 @@ impl Filtered {
     /// Tells it.
     pub fn say(self) {
         if let Some(text) = self.message() {
-            eprintln!("capriole: {text}");
+            tell!("capriole: {text}");
         }
     }
 }

@@ -15,6 +15,7 @@ use capriole_target::detach::Detached;
 use capriole_target::error::TargetError;
 use capriole_target::family::Family;
 use capriole_target::guards::Guards;
+use capriole_target::lanes::Lanes;
 use capriole_target::launch::{Launched, launch};
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
@@ -265,7 +266,7 @@ impl Probed {
     /// read.
     pub fn say_dropped(&self) {
         if self.attached.unguarded {
-            eprintln!(
+            tell!(
                 "capriole: what is in memory, and thread names, cannot be read in this program: \
                  that takes system calls, and it has calls of its own by which it could install \
                  a seccomp filter unnoticed"
@@ -371,20 +372,20 @@ impl Probed {
         );
         let taken_out = self.taken_out();
         if taken_out > 0 {
-            eprintln!(
+            tell!(
                 "capriole: {} NOT recorded to the end: another tool came to the same places",
                 units::counted(taken_out as u64, "event was", "events were")
             );
         }
         if detached.repaired > 0 {
-            eprintln!(
+            tell!(
                 "capriole: at {} another tool (a uprobe, a debugger) had come or gone since; the \
                  program's own bytes are back, and its breakpoints were left",
                 units::counted(detached.repaired as u64, "place", "places")
             );
         }
         if detached.foreign > 0 {
-            eprintln!(
+            tell!(
                 "capriole: left alone: {} that somebody else has changed or unmapped since",
                 units::counted(detached.foreign as u64, "place", "places")
             );
@@ -397,7 +398,7 @@ impl Probed {
             );
         }
         if detached.damaged > 0 {
-            eprintln!(
+            tell!(
                 "capriole: {} wrote over what tells how the probes are taken out; they stay there",
                 units::counted(detached.damaged as u64, "child", "children")
             );
@@ -520,6 +521,7 @@ pub struct Watch {
     names: Vec<String>,
     notices: Vec<String>,
     held: bool,
+    lanes: Lanes,
 }
 
 impl Watch {
@@ -545,6 +547,7 @@ impl Watch {
             names: probed.names(),
             notices: Vec::new(),
             held: false,
+            lanes: Lanes::default(),
         })
     }
 
@@ -625,7 +628,7 @@ impl Watch {
     /// Says what has happened beside what was asked for, and returns it.
     pub fn notices(&mut self) -> Vec<String> {
         for notice in &self.notices {
-            eprintln!("capriole: {notice}");
+            tell!("capriole: {notice}");
         }
         std::mem::take(&mut self.notices)
     }
@@ -662,6 +665,7 @@ impl Watch {
                 return ended;
             }
         }
+        self.lanes.look(attached);
         if self.second.elapsed() < SECOND {
             return None;
         }
@@ -672,7 +676,7 @@ impl Watch {
                 Ok(()) => "it is not recorded any more".to_owned(),
                 Err(error) => format!("its probes cannot be taken out: {error}"),
             };
-            eprintln!(
+            tell!(
                 "capriole: process {pid} ({name}), a child, has other rights than process {} now; {outcome}",
                 self.process.pid()
             );

@@ -321,43 +321,46 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    173 bytes, for threads as glibc 2.36 has them
-      save      0x4040ee: mov %rdx,-0x10(%rsp)
-                0x4040f3: mov %r11,-0x18(%rsp)
-                0x4040f8: mov %r10,-0x20(%rsp)
-                0x4040fd: lahf
-                0x4040fe: seto %al
-                0x404101: mov %rax,-0x28(%rsp)
-      record    0x404106: lea descriptor,%rax
-                0x40410d: mov %rax,%fs:0x928               restartable from here
-                0x404116: movslq %fs:0x924,%r11            the CPU
-                0x40411f: movabs $heads,%r10
-                0x404129: mov (%r10,%r11,8),%r11
-                0x40412d: rdtsc                            the time
-                0x40412f: mov (%r11),%r10
-                0x404133: add $0x20,%r10
-                0x404137: cmp 8(%r11),%r10
-                0x40413b: ja cold                          no room
-                0x40413d: mov %eax,-0x20(%r10)
-                0x404141: mov %edx,-0x1c(%r10)
-                0x404145: mov %rdi,-0x10(%r10)             arg1
-                0x404149: mov -0x10(%rsp),%rax
-                0x40414e: mov %rax,-8(%r10)                third
-                0x404152: movl $0,-0x18(%r10)              event 0
-                0x40415a: mov %fs:0x2d0,%eax               the thread's id
-                0x404162: mov %eax,-0x14(%r10)
-      commit    0x404166: mov %r10,(%r11)
-      restore   0x40416a: mov -0x28(%rsp),%rax
-                0x40416f: add $0x7f,%al
-                0x404171: sahf
-                0x404172: mov -0x20(%rsp),%r10
-                0x404177: mov -0x18(%rsp),%r11
-                0x40417c: mov -0x10(%rsp),%rdx
-      copy      0x404181: push %rbp                        of 0x401070
-                0x404182: mov %rsp,%rbp                    of 0x401071
-                0x404185: mov %rdi,%rax                    of 0x401074
-      go on     0x404188: jmp 0x401077
-      cold      14 bytes, and 96 shared: `switch` if a packet is full, `locked` if restarted
+      detour    191 bytes, for threads as glibc 2.36 has them
+      save      0x40410e: mov %rdx,-0x10(%rsp)
+                0x404113: mov %r11,-0x18(%rsp)
+                0x404118: mov %r10,-0x20(%rsp)
+                0x40411d: lahf
+                0x40411e: seto %al
+                0x404121: mov %rax,-0x28(%rsp)
+      record    0x404126: lea descriptor,%rax
+                0x40412d: mov %rax,%fs:0x928               restartable from here
+                0x404136: movslq %fs:0x924,%r11            the CPU
+                0x40413f: movabs $streams,%r10
+                0x404149: shl $6,%r11
+                0x40414d: add %r10,%r11
+                0x404150: rdtsc                            the time
+                0x404152: mov (%r11),%r10d
+                0x404156: add $4,%r10d
+                0x40415a: cmp 4(%r11),%r10d
+                0x40415e: ja cold                          no room
+                0x404160: cmp $limit,%r10d
+                0x404167: ja cold                          no room
+                0x404169: mov %eax,-0x20(%r11,%r10,8)
+                0x40416e: mov %edx,-0x1c(%r11,%r10,8)
+                0x404173: mov %rdi,-0x10(%r11,%r10,8)      arg1
+                0x404178: mov -0x10(%rsp),%rax
+                0x40417d: mov %rax,-8(%r11,%r10,8)         third
+                0x404182: movl $0,-0x18(%r11,%r10,8)       event 0
+                0x40418b: mov %fs:0x2d0,%eax               the thread's id
+                0x404193: mov %eax,-0x14(%r11,%r10,8)
+      commit    0x404198: mov %r10d,(%r11)
+      restore   0x40419c: mov -0x28(%rsp),%rax
+                0x4041a1: add $0x7f,%al
+                0x4041a3: sahf
+                0x4041a4: mov -0x20(%rsp),%r10
+                0x4041a9: mov -0x18(%rsp),%r11
+                0x4041ae: mov -0x10(%rsp),%rdx
+      copy      0x4041b3: push %rbp                        of 0x401070
+                0x4041b4: mov %rsp,%rbp                    of 0x401071
+                0x4041b7: mov %rdi,%rax                    of 0x401074
+      go on     0x4041ba: jmp 0x401077
+      cold      14 bytes, and 102 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // Dead flags, an indirect jump that does not come back.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table", path], 0), @r"
@@ -377,7 +380,7 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: dead, not saved
-      detour    151 bytes, for threads as glibc 2.36 has them
+      detour    167 bytes, for threads as glibc 2.36 has them
       save      0x4040ee: mov %rax,-0x10(%rsp)
                 0x4040f3: mov %rdx,-0x18(%rsp)
                 0x4040f8: mov %r11,-0x20(%rsp)
@@ -385,26 +388,29 @@ fn check_detours() {
       record    0x404102: lea descriptor,%rax
                 0x404109: mov %rax,%fs:0x928               restartable from here
                 0x404112: movslq %fs:0x924,%r11            the CPU
-                0x40411b: movabs $heads,%r10
-                0x404125: mov (%r10,%r11,8),%r11
-                0x404129: rdtsc                            the time
-                0x40412b: mov (%r11),%r10
-                0x40412f: add $0x10,%r10
-                0x404133: cmp 8(%r11),%r10
-                0x404137: ja cold                          no room
-                0x404139: mov %eax,-0x10(%r10)
-                0x40413d: mov %edx,-0xc(%r10)
-                0x404141: movl $0,-8(%r10)                 event 0
-                0x404149: mov %fs:0x2d0,%eax               the thread's id
-                0x404151: mov %eax,-4(%r10)
-      commit    0x404155: mov %r10,(%r11)
-      restore   0x404159: mov -0x28(%rsp),%r10
-                0x40415e: mov -0x20(%rsp),%r11
-                0x404163: mov -0x18(%rsp),%rdx
-                0x404168: mov -0x10(%rsp),%rax
-      copy      0x40416d: and $3,%edi                      of 0x4010b0
-                0x404170: jmpq *0x402000(,%rdi,8)          of 0x4010b3
-      cold      14 bytes, and 85 shared: `switch` if a packet is full, `locked` if restarted
+                0x40411b: movabs $streams,%r10
+                0x404125: shl $6,%r11
+                0x404129: add %r10,%r11
+                0x40412c: rdtsc                            the time
+                0x40412e: mov (%r11),%r10d
+                0x404132: add $2,%r10d
+                0x404136: cmp 4(%r11),%r10d
+                0x40413a: ja cold                          no room
+                0x40413c: cmp $limit,%r10d
+                0x404143: ja cold                          no room
+                0x404145: mov %eax,-0x10(%r11,%r10,8)
+                0x40414a: mov %edx,-0xc(%r11,%r10,8)
+                0x40414f: movl $0,-8(%r11,%r10,8)          event 0
+                0x404158: mov %fs:0x2d0,%eax               the thread's id
+                0x404160: mov %eax,-4(%r11,%r10,8)
+      commit    0x404165: mov %r10d,(%r11)
+      restore   0x404169: mov -0x28(%rsp),%r10
+                0x40416e: mov -0x20(%rsp),%r11
+                0x404173: mov -0x18(%rsp),%rdx
+                0x404178: mov -0x10(%rsp),%rax
+      copy      0x40417d: and $3,%edi                      of 0x4010b0
+                0x404180: jmpq *0x402000(,%rdi,8)          of 0x4010b3
+      cold      14 bytes, and 94 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // In the middle of a function, where the red zone may be in use; a neighbour's copy.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table+15", path], 0), @r"
@@ -425,9 +431,9 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    182 bytes, for threads as glibc 2.36 has them
-      copy      0x40418c: mov $1,%eax                      of 0x4010ba
-      go on     0x404191: jmp 0x4040ee
+      detour    198 bytes, for threads as glibc 2.36 has them
+      copy      0x40419c: mov $1,%eax                      of 0x4010ba
+      go on     0x4041a1: jmp 0x4040ee
       save      0x4040ee: lea -0x80(%rsp),%rsp
                 0x4040f3: mov %rax,-0x10(%rsp)
                 0x4040f8: mov %rdx,-0x18(%rsp)
@@ -439,29 +445,32 @@ fn check_detours() {
       record    0x404110: lea descriptor,%rax
                 0x404117: mov %rax,%fs:0x928               restartable from here
                 0x404120: movslq %fs:0x924,%r11            the CPU
-                0x404129: movabs $heads,%r10
-                0x404133: mov (%r10,%r11,8),%r11
-                0x404137: rdtsc                            the time
-                0x404139: mov (%r11),%r10
-                0x40413d: add $0x10,%r10
-                0x404141: cmp 8(%r11),%r10
-                0x404145: ja cold                          no room
-                0x404147: mov %eax,-0x10(%r10)
-                0x40414b: mov %edx,-0xc(%r10)
-                0x40414f: movl $0,-8(%r10)                 event 0
-                0x404157: mov %fs:0x2d0,%eax               the thread's id
-                0x40415f: mov %eax,-4(%r10)
-      commit    0x404163: mov %r10,(%r11)
-      restore   0x404167: mov -0x30(%rsp),%rax
-                0x40416c: add $0x7f,%al
-                0x40416e: sahf
-                0x40416f: mov -0x28(%rsp),%r10
-                0x404174: mov -0x20(%rsp),%r11
-                0x404179: mov -0x18(%rsp),%rdx
-                0x40417e: mov -0x10(%rsp),%rax
-                0x404183: lea 0x80(%rsp),%rsp
-      copy      0x40418b: ret                              of 0x4010bf
-      cold      14 bytes, and 91 shared: `switch` if a packet is full, `locked` if restarted
+                0x404129: movabs $streams,%r10
+                0x404133: shl $6,%r11
+                0x404137: add %r10,%r11
+                0x40413a: rdtsc                            the time
+                0x40413c: mov (%r11),%r10d
+                0x404140: add $2,%r10d
+                0x404144: cmp 4(%r11),%r10d
+                0x404148: ja cold                          no room
+                0x40414a: cmp $limit,%r10d
+                0x404151: ja cold                          no room
+                0x404153: mov %eax,-0x10(%r11,%r10,8)
+                0x404158: mov %edx,-0xc(%r11,%r10,8)
+                0x40415d: movl $0,-8(%r11,%r10,8)          event 0
+                0x404166: mov %fs:0x2d0,%eax               the thread's id
+                0x40416e: mov %eax,-4(%r11,%r10,8)
+      commit    0x404173: mov %r10d,(%r11)
+      restore   0x404177: mov -0x30(%rsp),%rax
+                0x40417c: add $0x7f,%al
+                0x40417e: sahf
+                0x40417f: mov -0x28(%rsp),%r10
+                0x404184: mov -0x20(%rsp),%r11
+                0x404189: mov -0x18(%rsp),%rdx
+                0x40418e: mov -0x10(%rsp),%rax
+                0x404193: lea 0x80(%rsp),%rsp
+      copy      0x40419b: ret                              of 0x4010bf
+      cold      14 bytes, and 94 shared: `switch` if a packet is full, `locked` if restarted
     ");
     insta::assert_snapshot!(of(&program, &["check", ":shape_reserved", "--json", path], 0), @r#"
     [
@@ -545,114 +554,130 @@ fn check_detours() {
           },
           {
             "address": "0x40411f",
-            "text": "movabs $heads,%r10",
+            "text": "movabs $streams,%r10",
             "what": "record"
           },
           {
             "address": "0x404129",
-            "text": "mov (%r10,%r11,8),%r11",
+            "text": "shl $6,%r11",
             "what": "record"
           },
           {
             "address": "0x40412d",
+            "text": "add %r10,%r11",
+            "what": "record"
+          },
+          {
+            "address": "0x404130",
             "text": "rdtsc",
             "what": "record",
             "note": "the time"
           },
           {
-            "address": "0x40412f",
-            "text": "mov (%r11),%r10",
+            "address": "0x404132",
+            "text": "mov (%r11),%r10d",
             "what": "record"
           },
           {
-            "address": "0x404133",
-            "text": "add $0x10,%r10",
+            "address": "0x404136",
+            "text": "add $2,%r10d",
             "what": "record"
           },
           {
-            "address": "0x404137",
-            "text": "cmp 8(%r11),%r10",
+            "address": "0x40413a",
+            "text": "cmp 4(%r11),%r10d",
             "what": "record"
           },
           {
-            "address": "0x40413b",
+            "address": "0x40413e",
             "text": "ja cold",
             "what": "record",
             "note": "no room"
           },
           {
-            "address": "0x40413d",
-            "text": "mov %eax,-0x10(%r10)",
+            "address": "0x404140",
+            "text": "cmp $limit,%r10d",
             "what": "record"
           },
           {
-            "address": "0x404141",
-            "text": "mov %edx,-0xc(%r10)",
+            "address": "0x404147",
+            "text": "ja cold",
+            "what": "record",
+            "note": "no room"
+          },
+          {
+            "address": "0x404149",
+            "text": "mov %eax,-0x10(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x404145",
-            "text": "movl $0,-8(%r10)",
+            "address": "0x40414e",
+            "text": "mov %edx,-0xc(%r11,%r10,8)",
+            "what": "record"
+          },
+          {
+            "address": "0x404153",
+            "text": "movl $0,-8(%r11,%r10,8)",
             "what": "record",
             "note": "event 0"
           },
           {
-            "address": "0x40414d",
+            "address": "0x40415c",
             "text": "mov %fs:0x2d0,%eax",
             "what": "record",
             "note": "the thread's id"
           },
           {
-            "address": "0x404155",
-            "text": "mov %eax,-4(%r10)",
+            "address": "0x404164",
+            "text": "mov %eax,-4(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x404159",
-            "text": "mov %r10,(%r11)",
+            "address": "0x404169",
+            "text": "mov %r10d,(%r11)",
             "what": "commit"
           },
           {
-            "address": "0x40415d",
+            "address": "0x40416d",
             "text": "mov -0x28(%rsp),%rax",
             "what": "restore"
           },
           {
-            "address": "0x404162",
+            "address": "0x404172",
             "text": "add $0x7f,%al",
             "what": "restore"
           },
           {
-            "address": "0x404164",
+            "address": "0x404174",
             "text": "sahf",
             "what": "restore"
           },
           {
-            "address": "0x404165",
+            "address": "0x404175",
             "text": "mov -0x20(%rsp),%r10",
             "what": "restore"
           },
           {
-            "address": "0x40416a",
+            "address": "0x40417a",
             "text": "mov -0x18(%rsp),%r11",
             "what": "restore"
           },
           {
-            "address": "0x40416f",
+            "address": "0x40417f",
             "text": "mov -0x10(%rsp),%rdx",
             "what": "restore"
           },
           {
-            "address": "0x404174",
+            "address": "0x404184",
             "text": "jmp 0x401055",
             "what": "go on"
           }
         ],
         "detour_entry": "0x4040ee",
         "detour_bytes": {
-          "own": 153,
+          "own": 169,
           "cold": 14,
-          "shared": 85
+          "shared": 94
         },
         "registers": [
           {
@@ -815,6 +840,7 @@ fn record_and_report() {
       "pid": "number",
       "events": "number",
       "lost": "number",
+      "lost_busy": "number",
       "bytes": "number",
       "duration_ns": "number",
       "standstill_ns": {

@@ -7,11 +7,12 @@
 //!  entry          go below the red zone                     if one may be live
 //!                 save the scratch registers and the flags  those that are live
 //!  begin          rseq_cs of this thread = ours
-//!  start          control = heads[cpu]                      abort from here on
+//!  start          stream = streams + 64 * cpu               abort from here on
 //!                 rdtsc
-//!                 room for the record?                      no: cold
+//!                 place = stream.pos + size                 read once
+//!                 place above stream.end or the limit?      cold
 //!                 store the time, the arguments, event id, thread id
-//!  commit         control.pos = behind the record           the one store
+//!  commit         stream.pos = place                        the one store
 //!                 restore flags, registers, stack
 //!  copies         the displaced instructions, relocated
 //!                 jmp resume
@@ -25,9 +26,16 @@
 //! **Restartable.** From *start* to *commit* the kernel restarts nobody: it sends
 //! a thread that was preempted, migrated or interrupted by a signal there to the
 //! abort address, from where the event goes the locked way. Everything stored
-//! before the commit lies behind `control.pos`, in room nobody else looks at, so
+//! before the commit lies behind `stream.pos`, in room nobody else looks at, so
 //! an aborted attempt leaves nothing. It does not loop, so that a debugger which
 //! steps through a detour (every step is an abort) comes out at the other end.
+//!
+//! **Hostile words.** A process that shares session memory may write anything there at any
+//! time. The address of the stream comes from the code and the thread's own `struct rseq`. The
+//! position is taken from the stream once, into a register of 32 bits, and what is compared with
+//! the limit, a constant, is what is used. So a record is written between
+//! [`MAX_STRAIGHT`](capriole_ring::layout::MAX_STRAIGHT) bytes before the stream and the end of
+//! session memory, whatever stands there.
 //!
 //! **Counting** is the same with less: the commit is an `add` to this CPU's copy of
 //! the counter. Who is aborted, or has no restartable sequences, adds with a `lock`
@@ -52,7 +60,7 @@
 //! about 27 cycles. It begins when everything before it is done, and for most of that time
 //! nothing behind it is even taken up. So two things cost time: every instruction, a sixth of
 //! a cycle; and the longest chain of results between one reading of the clock and the next.
-//! The chain of a record is cpu, head, control, position, comparison, 20 cycles or more. With
+//! The chain of a record is cpu, stream, position, comparison, 15 cycles or more. With
 //! the clock in its middle one record's second half and the next one's first half are done
 //! at the same time. (With the clock first or last a hit took 2 to 4 ns more.)
 //!
@@ -97,9 +105,12 @@ use thiserror::Error;
 /// What the detours of one arena need to know of the session and the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runtime {
-    /// Address of the heads in the target: for each CPU, the control of the packet
-    /// being filled; before the first, those for threads without a CPU.
-    pub heads: u64,
+    /// Address of the streams in the target, of which each CPU's has the place where its next
+    /// record goes; before the first, those for threads without a CPU.
+    pub streams: u64,
+    /// The largest position that is taken from a stream, see
+    /// [`Geometry::limit`](capriole_ring::layout::Geometry::limit).
+    pub limit: u32,
     /// Where counters stand.
     pub counters: Counters,
     /// Address of the tables' directories in the target.

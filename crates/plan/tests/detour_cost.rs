@@ -73,7 +73,8 @@ fn time_and_bytes_of_detours() {
 fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
     let runtime = Runtime {
         shadow_stack: false,
-        heads: 0x7f12_3456_7000,
+        streams: 0x7f12_3456_7000,
+        limit: 1 << 20,
         directories: 0,
         frames: Frames::default(),
         counters: Counters {

@@ -19,7 +19,7 @@ mod undisturbed;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Runtime, Word, Work, room};
 use capriole_resident as resident;
-use capriole_ring::layout::{self, Geometry, control};
+use capriole_ring::layout::{self, Geometry, stream};
 use capriole_ring::{Memory, Reader};
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
@@ -380,7 +380,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     check("abort", restarted || !case.is_told_apart(), || {
         "a CPU's counter was changed".into()
     })?;
-    let mut reader = Reader::new(session.memory.clone(), GEOMETRY, session.base);
+    let mut reader = Reader::new(session.memory.clone(), GEOMETRY);
     let mut seen: Vec<(u64, u32, Vec<u64>)> = Vec::new();
     let size = |event: u32| {
         let record = case.records().find(|record| record.event == event);
@@ -561,7 +561,7 @@ fn stepped_detours_come_out_at_the_other_end() {
 }
 
 /// The hot path, read in its own disassembly: no call, no lock, no system call, no
-/// vector register, and one store to the packet's control.
+/// vector register, and one store to the stream's head.
 #[test]
 fn the_hot_path_is_straight_code() {
     let _guard = alone();
@@ -593,15 +593,16 @@ fn the_hot_path_is_straight_code() {
                     used.access(),
                     OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite
                 );
-                // The one store to the packet's control is the commit.
-                let to_control = used.displacement() == control::POS as u64
+                // The one store to the stream's head is the commit.
+                let to_head = used.displacement() == stream::HEAD as u64
+                    && used.index() == Register::None
                     && used.segment() != Register::FS
                     && used.base() != Register::RSP
                     && i.mnemonic() == Mnemonic::Mov
-                    && i.memory_size().size() == 8;
+                    && i.memory_size().size() == 4;
                 // Or to the counter.
                 let counted = written && i.mnemonic() == Mnemonic::Add;
-                stores += usize::from(written && to_control || counted);
+                stores += usize::from(written && to_head || counted);
             }
         }
         let commits = case.work.iter().filter(|w| **w != Work::Unregister).count();

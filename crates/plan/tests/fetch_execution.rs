@@ -112,7 +112,7 @@ impl Session {
 
     fn reset(&self) {
         for at in mapped::streams(&GEOMETRY) {
-            let lock = self.memory.load_u32(at + layout::stream::LOCK);
+            let lock = self.memory.load(at + layout::stream::LOCK);
             assert_eq!(lock, 0, "a lane is held");
         }
         mapped::empty(&self.memory, self.base, &GEOMETRY);
@@ -153,7 +153,7 @@ impl Session {
 
     /// The records: event, content.
     fn records(&self) -> Result<Vec<(u32, u32, Vec<u8>)>, String> {
-        let mut reader = Reader::new(self.memory.clone(), GEOMETRY, self.base);
+        let mut reader = Reader::new(self.memory.clone(), GEOMETRY);
         let mut records = Vec::new();
         reader
             .collect::<String>(true, |packet| {

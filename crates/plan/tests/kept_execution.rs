@@ -261,7 +261,7 @@ impl Session {
 
     /// The records: time, event, content.
     fn records(&self) -> Result<Vec<(u64, u32, Vec<u8>)>, String> {
-        let mut reader = Reader::new(self.memory.clone(), GEOMETRY, self.base);
+        let mut reader = Reader::new(self.memory.clone(), GEOMETRY);
         let mut records = Vec::new();
         reader
             .collect::<String>(true, |packet| {

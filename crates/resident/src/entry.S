@@ -125,7 +125,7 @@ capriole_patience:
 /* From %rbp after SAVE: 11 saved words, the return address, the argument. */
 #define ARGUMENT 96
 
-/* [argument] = control of the full packet; becomes 0: lost, 1: try again, 2: locked. */
+/* [argument] = units of the record; becomes 0: lost, 1: try again, 2: locked. */
 	.balign	16
 capriole_entry_switch:
 	SAVE
@@ -191,21 +191,23 @@ capriole_entry_filtering:
 	RESTORE_ALL
 	ret
 
-/* u32 capriole_install(head rdi, old rsi, old_seq rdx, new rcx, cpu r8d, rseq_offset r9) */
+/* u32 capriole_install(stream rdi, old rsi, new rdx, cpu ecx, rseq_offset r8, seq r9,
+ * old_seq on the stack) */
 	.balign	16
 	.globl	capriole_install
 	.hidden	capriole_install
 capriole_install:
+	mov	8(%rsp), %r10
 	lea	capriole_install_cs(%rip), %rax
-	mov	%rax, %fs:8(%r9)
+	mov	%rax, %fs:8(%r8)
 .Linstall_start:
-	cmp	%r8d, %fs:4(%r9)		/* still on this CPU? */
+	cmp	%ecx, %fs:4(%r8)		/* still on this CPU? */
 	jne	.Lnot_stored
-	cmp	%rsi, (%rdi)			/* still the current packet, */
+	cmp	%rsi, (%rdi)			/* still the current packet, as full, */
 	jne	.Lnot_stored
-	cmp	%rdx, 16(%rsi)			/* in the same life? */
+	cmp	%r10, (%r9)			/* in the same life? */
 	jne	.Lnot_stored
-	mov	%rcx, (%rdi)			/* the one store */
+	mov	%rdx, (%rdi)			/* the one store */
 .Linstall_commit:
 	mov	$1, %eax
 	ret

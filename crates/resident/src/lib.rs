@@ -205,7 +205,6 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (TRAPS, config.traps),
         (OLD_TRAP, config.old_trap.0),
         (OLD_TRAP + 8, config.old_trap.1),
-        (88, address(g.heads())),
         (136, address(g.directories_offset())),
         (144, address(g.counters_offset())),
         (176, address(g.own_offset())),
@@ -227,6 +226,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (44, flags),
         (48, config.rseq_offset.unwrap_or(0) as u32),
         (52, config.tid_offset.unwrap_or(0) as u32),
+        (88, g.limit()),
         (152, g.counter_stride() as u32),
         (156, g.frames.wrapping_sub(1)),
         (168, g.frame_size().trailing_zeros()),
@@ -249,6 +249,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use capriole_ring::lanes;
     use capriole_ring::layout::{self, control, directory, frame, header, own, record, stream};
     use iced_x86::{
         Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, Register,
@@ -297,14 +298,14 @@ mod tests {
         ] {
             assert_eq!(define(name), value, "{name}");
         }
-        assert_eq!((stream::LOST, stream::LOCK), (0, 8));
-        assert_eq!(define("HEAD_SIZE"), layout::HEAD_SIZE as u64);
-        assert_eq!(
-            (control::POS, control::END, control::SEQ, control::BEGIN),
-            (0, 8, 16, 24)
-        );
-        assert_eq!((control::LOST, control::PREV, control::CPU), (32, 40, 44));
-        assert_eq!((control::LANE, control::INDEX), (48, 52));
+        assert_eq!((stream::HEAD, stream::LOST, stream::LOCK), (0, 8, 16));
+        assert_eq!((stream::BUSY, stream::TURNS), (24, 32));
+        assert_eq!(define("LOCK_TID_SHIFT"), u64::from(lanes::TID_SHIFT));
+        assert_eq!(define("LOCK_FRAME_SHIFT"), u64::from(lanes::FRAME_SHIFT));
+        assert_eq!(define("UNIT"), layout::UNIT as u64);
+        assert_eq!((control::SEQ, control::BEGIN, control::LOST), (0, 8, 16));
+        assert_eq!((control::PREV, control::PREV_LEN), (24, 28));
+        assert_eq!((control::CPU, control::LANE), (32, 36));
         assert_eq!((directory::TAG, directory::LENGTH), (0, 4));
         assert_eq!((frame::OWNER, frame::BEGIN), (0, 8));
         assert_eq!((frame::KEPT, frame::WORD), (16, 16));

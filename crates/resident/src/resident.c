@@ -13,7 +13,11 @@
  *     process_vm_readv, and getpid for it; prctl and gettid for the thread's name and id.
  *     (And rt_sigreturn, by which a signal handler has to end.)
  *   - little stack: below 512 bytes under the detour's own (the trap handler
- *     runs on a signal frame anyway).
+ *     runs on a signal frame anyway);
+ *   - nothing that is read from session memory is trusted, as other processes can write
+ *     there: it is read once, and never used as an address, an index or a number of rounds
+ *     before it was compared with a bound from the configuration. Pointers that the program
+ *     has are not followed from there either, but from the stack.
  */
 #include "resident.h"
 
@@ -63,14 +67,14 @@ static inline struct stream *stream_of(u32 lane, u32 cpu)
 	return (struct stream *)capriole_config.streams + ((u64)lane * capriole_config.cpus + cpu);
 }
 
-static inline u64 *head_of(u32 lane, u32 cpu)
+static inline void add_one(u64 *word)
 {
-	return (u64 *)capriole_config.heads + ((u64)lane * capriole_config.cpus + cpu);
+	__asm__ volatile("lock addq $1, %0" : "+m"(*word));
 }
 
 static inline void add_lost(struct stream *stream)
 {
-	__asm__ volatile("lock addq $1, %0" : "+m"(stream->lost));
+	add_one(&stream->lost);
 }
 
 /* Takes the free packet with the lowest number, so that as few pages as possible
@@ -82,7 +86,8 @@ static u32 take_packet(void)
 	u32 count = (capriole_config.packet_count + 63) / 64;
 	for (u32 i = 0; i < count; i++) {
 		u64 word = words[i];
-		while (word) {
+		/* Somebody else takes one each time that it fails. */
+		for (u32 attempt = 0; word && attempt < 1000; attempt++) {
 			u64 bit = word & -word;
 			if (__sync_bool_compare_and_swap(&words[i], word, word & ~bit)) {
 				u32 index = i * 64 + (u32)__builtin_ctzl(bit);
@@ -100,23 +105,50 @@ static void give_packet(u32 index)
 	__sync_fetch_and_or(&words[index / 64], 1ul << (index % 64));
 }
 
-/* Prepares `index` as the successor of `old`. Nobody else sees it yet. */
-static struct control *prepare(u32 index, struct control *old, u64 seq, u32 lane, u32 cpu,
-			       struct stream *stream)
+/* A position as `stream` counts. */
+static inline u64 units_to(const struct stream *stream, u64 address)
 {
-	struct control *new = (struct control *)capriole_config.controls + index;
-	u64 packet = capriole_config.packets + ((u64)index << capriole_config.packet_shift);
-	new->pos = packet + PACKET_HEADER;
-	new->end = packet + (1ul << capriole_config.packet_shift);
-	new->seq = seq;
-	new->begin = read_tsc();
-	new->lost = READ(stream->lost);
-	new->prev = old->index;
-	new->cpu = cpu;
-	new->lane = lane;
-	new->index = index;
+	return (address - (u64)stream) / UNIT;
+}
+
+/* Whether a record of so many units has room where the head says, and ends in session
+ * memory. It starts there as well then: streams count from themselves. */
+static inline u32 has_room(u64 head, u64 units)
+{
+	u64 next = (u32)head + units;
+	return next <= head >> 32 && next <= capriole_config.limit;
+}
+
+static inline struct control *control_of(u32 index)
+{
+	return (struct control *)capriole_config.controls + index;
+}
+
+/* The packet that the head says is being filled; the number of packets, which is that of the
+ * null control, if it says none. */
+static u32 filled(const struct stream *stream, u64 head)
+{
+	u64 end = (u64)stream + (head >> 32) * UNIT - capriole_config.packets;
+	u64 index = (end >> capriole_config.packet_shift) - 1;
+	return index < capriole_config.packet_count ? (u32)index : capriole_config.packet_count;
+}
+
+/* Prepares packet `index` as the successor of what `head` says. Nobody else sees it yet.
+ * Returns the head that it is to have. */
+static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u32 lane, u32 cpu)
+{
+	struct control *new = control_of(index);
+	u32 size = 1u << capriole_config.packet_shift, old = filled(stream, head);
+	u64 begin = capriole_config.packets + ((u64)index << capriole_config.packet_shift);
+	WRITE(new->seq, seq);
+	WRITE(new->begin, read_tsc());
+	WRITE(new->lost, READ(stream->lost));
+	WRITE(new->prev, old < capriole_config.packet_count ? old : NO_PACKET);
+	WRITE(new->prev_len, size - ((u32)(head >> 32) - (u32)head) * UNIT);
+	WRITE(new->cpu, cpu);
+	WRITE(new->lane, lane);
 	barrier();
-	return new;
+	return units_to(stream, begin + size) << 32 | units_to(stream, begin + PACKET_HEADER);
 }
 
 #define OWN ((struct own *)capriole_config.own)
@@ -200,36 +232,37 @@ void capriole_filtering(const u64 *registers, u64 known)
 	}
 }
 
-/* Replaces `old` by `new` as the packet being filled on `cpu`, as one restartable
- * sequence: only if this thread still runs on `cpu`, and `old`, in the same life
- * (seq), is still current there. Because the only writers of a lane 0 stream are
- * restartable sequences on that CPU, no record is half-way in `old` afterwards.
- * Returns 1 when the store was made. In resident.S. */
-extern u32 capriole_install(u64 *head, struct control *old, u64 old_seq,
-			    struct control *new, u32 cpu, s64 rseq_offset);
+/* Replaces the head `old` by `new` on `cpu`, as one restartable sequence: only if this
+ * thread still runs on `cpu`, and `old`, with its packet in the same life (*seq), is still
+ * the head there. Because the only writers of a lane 0 stream are restartable sequences on
+ * that CPU, no record is half-way in the old packet afterwards.
+ * Returns 1 when the store was made. In entry.S. */
+extern u32 capriole_install(struct stream *stream, u64 old, u64 new, u32 cpu, s64 rseq_offset,
+			    const u64 *seq, u64 old_seq);
 
-/* Called by a detour which found `old`, the packet of its CPU, full.
- * Returns 0: the event is lost, and counted; 1: try again; 2: this thread has no
- * restartable sequences, go the locked way. */
-u32 capriole_switch_packet(struct control *old)
+/* Called by a detour which found no room for a record of `units` in the packet of its CPU.
+ * Returns 0: the event is lost, and counted; 1: there is another packet, try again; 2: go the
+ * locked way. Whoever comes again has used up a packet: nobody is kept in circles. */
+u32 capriole_switch_packet(u64 units)
 {
 	u32 cpu = thread_word(capriole_config.rseq_offset + 4);
 	if (cpu >= capriole_config.cpus)
-		return 2;
+		return 2; /* no restartable sequences */
 	struct stream *stream = stream_of(0, cpu);
-	u64 *head = head_of(0, cpu);
-	if (READ(*head) != (u64)old)
-		return 1; /* moved to another CPU, or somebody else was faster */
-	u64 old_seq = READ(old->seq);
+	u64 head = READ(stream->head);
+	if (has_room(head, units))
+		return 2; /* moved to another CPU, or somebody else was faster */
+	const u64 *seq = &control_of(filled(stream, head))->seq;
+	u64 old_seq = READ(*seq);
 	u32 index = take_packet();
 	if (index == NO_PACKET) {
 		add_lost(stream);
 		return 0;
 	}
-	struct control *new = prepare(index, old, old_seq + 1, 0, cpu, stream);
-	if (!capriole_install(head, old, old_seq, new, cpu, capriole_config.rseq_offset)) {
+	u64 new = prepare(index, stream, head, old_seq + 1, 0, cpu);
+	if (!capriole_install(stream, head, new, cpu, capriole_config.rseq_offset, seq, old_seq)) {
 		give_packet(index);
-		return 1;
+		return 2;
 	}
 	return 1;
 }
@@ -242,18 +275,46 @@ static inline u32 thread_id(void)
 /* A lane that is held, and the record that is written there. */
 struct place {
 	struct stream *stream;
-	struct control *control;
 	struct record *record;
+	u64 lock; /* what says in the lane that it is held */
+	u64 time; /* of the record */
+	u32 pos;  /* of the record */
 	u32 cpu;
-};
+} __attribute__((aligned(1 << LOCK_FRAME_SHIFT)));
+
+/* What says that this thread holds a lane. */
+static inline u64 lock_word(const struct place *place)
+{
+	return (u64)thread_id() << LOCK_TID_SHIFT | (u64)place >> LOCK_FRAME_SHIFT;
+}
+
+/* Whether a lane is held by this very thread, and for good: a signal handler that has
+ * interrupted it there was left by siglongjmp. That is sure if the holder's struct place
+ * stood where the stack of this event is now, from `place` to `above`: two that are both
+ * under way never share memory. Who is not sure leaves it to the tracer (lanes.rs). */
+static inline u32 is_abandoned(u64 lock, const struct place *place, u64 above)
+{
+	u64 frame = (lock & ((1ul << LOCK_TID_SHIFT) - 1)) << LOCK_FRAME_SHIFT;
+	u64 own = lock_word(place);
+	return own >> LOCK_TID_SHIFT && lock >> LOCK_TID_SHIFT == own >> LOCK_TID_SHIFT
+		&& frame >= (u64)place && frame < above;
+}
+
+/* Leaves a lane, unless somebody has taken it away. */
+static inline void unlock(const struct place *place)
+{
+	__sync_bool_compare_and_swap(&place->stream->lock, place->lock, 0);
+}
 
 /* Takes the first lane of this CPU that nobody is in, and room for `size` bytes there,
  * and begins the record. The lane is held by an atomic exchange; one that is taken (its
  * holder was preempted, or is the very thread that this signal handler interrupted) is
- * passed over, never waited for. Returns 0 if the event is lost, which is counted. */
-static u32 take_place(struct place *place, u32 id, u64 size)
+ * passed over, never waited for. `above` is where the stack ends that this event uses.
+ * Returns 0 if the event is lost, which is counted. */
+static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 {
 	struct stream *stream = 0;
+	place->lock = lock_word(place);
 	for (u32 attempt = 0; attempt < 16; attempt++) {
 		u32 cpu, cpu_now, lane;
 		read_tsc_cpu(&cpu);
@@ -261,37 +322,46 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 			cpu = 0;
 		for (lane = 1; lane < LANES; lane++) {
 			stream = stream_of(lane, cpu);
-			if (!READ(stream->lock) && !__sync_lock_test_and_set(&stream->lock, 1))
+			u64 lock = READ(stream->lock);
+			if ((!lock || is_abandoned(lock, place, above))
+			    && __sync_bool_compare_and_swap(&stream->lock, lock, place->lock))
 				break;
 		}
 		if (lane == LANES) {
 			stream = stream_of(1, cpu);
+			add_one(&stream->busy);
 			break;
 		}
-		u64 *head = head_of(lane, cpu);
-		struct control *control = (struct control *)READ(*head);
-		if (control->pos + size > control->end) {
+		place->stream = stream;
+		WRITE(stream->turns, READ(stream->turns) + 1);
+		u64 head = READ(stream->head);
+		if (!has_room(head, size / UNIT)) {
 			u32 index = take_packet();
-			if (index == NO_PACKET) {
-				__sync_lock_release(&stream->lock);
+			if (index != NO_PACKET) {
+				u64 seq = READ(control_of(filled(stream, head))->seq) + 1;
+				head = prepare(index, stream, head, seq, lane, cpu);
+				WRITE(stream->head, head);
+			}
+			if (index == NO_PACKET || !has_room(head, size / UNIT)) {
+				unlock(place);
 				break;
 			}
-			control = prepare(index, control, control->seq + 1, lane, cpu, stream);
-			WRITE(*head, (u64)control);
 		}
-		struct record *record = (struct record *)control->pos;
-		record->time = read_tsc_cpu(&cpu_now);
+		u32 pos = (u32)head;
+		struct record *record = (struct record *)((u64)stream + (u64)pos * UNIT);
+		u64 time = read_tsc_cpu(&cpu_now);
 		if (cpu_now != cpu && cpu_now < capriole_config.cpus) {
 			/* Moved since the lane was chosen: this would be told as an
 			 * event of the wrong CPU. */
-			__sync_lock_release(&stream->lock);
+			unlock(place);
 			continue;
 		}
-		record->id = id;
-		record->tid = thread_id();
-		place->stream = stream;
-		place->control = control;
+		WRITE(record->time, time);
+		WRITE(record->id, id);
+		WRITE(record->tid, thread_id());
 		place->record = record;
+		place->time = time;
+		place->pos = pos;
 		place->cpu = cpu;
 		return 1;
 	}
@@ -303,8 +373,13 @@ static u32 take_place(struct place *place, u32 id, u64 size)
 static void leave_place(struct place *place, u64 size)
 {
 	barrier();
-	WRITE(place->control->pos, place->control->pos + size); /* the commit */
-	__sync_lock_release(&place->stream->lock);
+	if (READ(place->stream->lock) != place->lock) {
+		add_lost(place->stream); /* taken away: somebody else may write there */
+		return;
+	}
+	WRITE(*(u32 *)&place->stream->head, place->pos + (u32)(size / UNIT)); /* the commit */
+	barrier();
+	WRITE(place->stream->lock, 0);
 }
 
 /* Writes a record without restartable sequences. `event` is { u32 id, u32 bytes of
@@ -313,9 +388,9 @@ void capriole_locked_record(const u64 *event)
 {
 	u64 size = RECORD_FIELDS + (event[0] >> 32);
 	struct place place;
-	if (!take_place(&place, (u32)event[0], size))
+	if (!take_place(&place, (u32)event[0], size, (u64)event))
 		return;
-	for (u64 i = 0; i < (size - RECORD_FIELDS) / 8; i++)
+	for (u64 i = 0; i < (size - RECORD_FIELDS) / UNIT; i++)
 		WRITE(place.record->field[i], event[1 + i]);
 	leave_place(&place, size);
 }
@@ -597,7 +672,8 @@ static void add_to(u64 counter, u64 amount, u32 maximum)
 		return;
 	}
 	u64 old = READ(*shared);
-	while (old < amount) {
+	/* It only grows, unless somebody writes over it. */
+	for (u32 attempt = 0; old < amount && attempt < 1000; attempt++) {
 		u64 seen = __sync_val_compare_and_swap(shared, old, amount);
 		if (seen == old)
 			break;
@@ -959,10 +1035,10 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 	struct place place;
 	u64 words[MOST_WORDS];
 	struct state state = { .registers = registers, .stack = stack, .words = words, .event = event };
-	if (!take_place(&place, event, program->size))
+	if (!take_place(&place, event, program->size, stack))
 		return;
 	state.cpu = place.cpu;
-	state.time = place.record->time;
+	state.time = place.time;
 	state.fields = (u64)place.record->field;
 	state.at = state.fields;
 	if (program->flags & PROGRAM_FAULTS)

@@ -19,31 +19,36 @@ typedef long s64;
 #define PACKET_HEADER 80
 #define NO_PACKET 0xffffffffu
 #define STREAM_SIZE 64
-#define HEAD_SIZE 8
+#define UNIT 8
 #define CONTROL_SIZE 64
 #define RECORD_FIELDS 16
 #define RSEQ_SIGNATURE 0x53053053
 
-/* 64 bytes, one for each (lane, cpu). Its head, the address of the control of the
- * packet being filled, stands in a table of its own. */
+/* 64 bytes, one for each (lane, cpu). Anybody who shares session memory may write anything
+ * here at any time. */
 struct stream {
-	u64 lost; /* events lost because no packet was free; only ever added to, atomically */
-	u32 lock; /* lanes 1..: 1 while a writer is inside */
-	u32 pad[13];
+	u64 head; /* u32 where the next record goes, u32 where the packet ends; see layout.rs */
+	u64 lost; /* events lost; only ever added to, atomically */
+	u64 lock; /* lanes 1..: who is inside, see lock_word; 0: nobody */
+	u64 busy; /* of the lost ones, those for which all lanes were taken */
+	u32 turns; /* how often the lane has been taken */
+	u32 pad[7];
 };
+
+/* Who is inside a lane: the thread's id, or 0, above the address of its struct place. */
+#define LOCK_TID_SHIFT 42
+#define LOCK_FRAME_SHIFT 5
 
 /* 64 bytes, one for each packet. */
 struct control {
-	u64 pos;
-	u64 end;
 	u64 seq;
 	u64 begin;
 	u64 lost;
 	u32 prev;
+	u32 prev_len;
 	u32 cpu;
 	u32 lane;
-	u32 index;
-	u64 pad;
+	u64 pad[3];
 };
 
 struct record {
@@ -73,7 +78,8 @@ struct config {
 	u64 pad;         /* 64 */
 	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
 	u64 old_flags;   /* 80 */
-	u64 heads;       /* 88: address of the heads: for each stream, the current control */
+	u32 limit;       /* 88: no record of any stream ends behind this position */
+	u32 pad3;        /* 92 */
 	u64 copies;      /* 96: address of a struct traps: (start of a copy, the original) */
 	u64 old_faults[4]; /* 104: the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
 	u64 directories; /* 136: address of the tables' directories */

@@ -7,21 +7,28 @@
 //!
 //! ```text
 //! 0          HEADER     one page: geometry, free packets
-//! heads      8 bytes for each (lane, cpu): the packet being filled; before the
-//!            first one, eight that lead to the null control
-//! streams    64 bytes for each (lane, cpu): lost events, lock
 //! controls   64 bytes for each packet, and one more: the null control
 //! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
 //! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
+//! streams    64 bytes for each (lane, cpu): head, lost events, lock; before the first one,
+//!            eight of which nothing but an empty head is used
 //! packets    the packets, each `packet_size` bytes, aligned to that size
+//! slack      as many bytes as the streams have
 //! frames     a slot for each call that can be open at once: when it began, and what is kept;
 //!            each process's own, a forked child has a copy
 //! ```
 //!
-//! Numbers are little endian. Pointers are virtual addresses *in the target*;
-//! the reader never follows one without turning it into an offset that it has
-//! checked. The resident (C) is compiled against `resident.h`; a test compares
-//! that header with this module.
+//! Numbers are little endian. The resident (C) is compiled against `resident.h`; a test
+//! compares that header with this module.
+//!
+//! # Nobody trusts what stands here
+//!
+//! A child that the program forks shares this memory, also when it has given its privileges up.
+//! So code in the target takes no address from it: what says where to write is an index from
+//! an address that the code has as a constant, it is read once, into a register, and compared
+//! with a bound that is a constant as well ([`Geometry::limit`]) before it is used. Whatever
+//! stands here, nothing outside of session memory is written or read because of it; but
+//! records may be lost or garbled, and the reader, which checks every number too, says so.
 //!
 //! # One stream, one writer at a time
 //!
@@ -31,12 +38,21 @@
 //! by threads that have no restartable sequences; the last one is for other processes
 //! ([`writer`](crate::writer)), which lock the file.
 //!
-//! A stream's *head* points to the control of the packet being filled. One store to
-//! `control.pos` publishes a record; one store to `stream.cur` closes a packet
-//! and opens the next. A closed packet is never written again, and a new control
-//! names its predecessor (`prev`, `seq`), so that the reader finds all closed
-//! packets in order by walking back from the head: nothing has to be marked by a
-//! writer that could be interrupted before it comes to it.
+//! A stream's *head* is one word: where the next record goes, and where the packet being
+//! filled ends, both in units of 8 bytes from the head itself. One store to its lower half
+//! publishes a record; one store to the whole word closes a packet and opens the next. A closed
+//! packet is never written again, and a new control names its predecessor and where that ended
+//! (`prev`, `prev_len`, `seq`), so that the reader finds all closed packets in order by walking
+//! back from the head: nothing has to be marked by a writer that could be interrupted before it
+//! comes to it.
+//!
+//! ```text
+//! head       u32 pos, u32 end                end = 0: no packet yet
+//! address of the next record = address of the head + 8 * pos
+//! ```
+//!
+//! A `pos` of 32 bits that was added to and wrapped around leads to somewhere below the head,
+//! which is session memory too: more than [`MAX_STRAIGHT`] bytes of it.
 //!
 //! # Counters
 //!
@@ -48,7 +64,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
 /// Version of this layout; another version's session can be restored, by its ledger, but
 /// not read.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Byte offsets in the header page.
 pub mod header {
@@ -104,11 +120,13 @@ pub const LANES: usize = 9;
 pub const OUTSIDE: u32 = LANES as u32;
 /// Lanes of a CPU in all.
 pub const ALL_LANES: usize = LANES + 1;
-/// Bytes of a head: u64, address of the control of the packet being filled. Heads
-/// change once a packet, so CPUs may share a cache line.
-pub const HEAD_SIZE: usize = 8;
-/// Heads before the first that lead to the null control.
-pub const NULL_HEADS: usize = 8;
+/// Streams before the first, whose heads have no packet: a thread that has not registered
+/// restartable sequences reads CPU -1 or -2.
+pub const NULL_STREAMS: usize = 8;
+/// Bytes of a unit in which heads count.
+pub const UNIT: usize = 8;
+/// Bytes of the largest record that straight code writes.
+pub const MAX_STRAIGHT: usize = 4096;
 /// Most counters of a session: a CPU's copy stays below 2 GiB.
 pub const MAX_COUNTERS: u32 = (1 << 28) - 8;
 /// Bytes of a counter: u64.
@@ -138,34 +156,37 @@ pub mod own {
 
 /// Byte offsets in a stream.
 pub mod stream {
-    /// u64: events lost so far because no packet was free.
-    pub const LOST: usize = 0;
-    /// u32: 1 while a writer of a locked lane is inside.
-    pub const LOCK: usize = 8;
+    /// u64, the head: u32 where the next record goes, the store to which is the commit; above
+    /// it u32 where the packet ends. In [units](super::UNIT) from the stream's own address.
+    pub const HEAD: usize = 0;
+    /// u64: events lost so far.
+    pub const LOST: usize = 8;
+    /// u64: whoever is inside a locked lane, see [`lanes`](crate::lanes); 0: nobody.
+    pub const LOCK: usize = 16;
+    /// u64: those of the lost events for which all lanes were taken.
+    pub const BUSY: usize = 24;
+    /// u32: how often the lane has been taken.
+    pub const TURNS: usize = 32;
     /// Bytes of a stream: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
 }
 
 /// Byte offsets in a packet's control.
 pub mod control {
-    /// u64: address where the next record goes; the store to it is the commit.
-    pub const POS: usize = 0;
-    /// u64: address behind the packet.
-    pub const END: usize = 8;
     /// u64: number of the packet in its stream, from 0.
-    pub const SEQ: usize = 16;
+    pub const SEQ: usize = 0;
     /// u64: time stamp counter when the packet was opened.
-    pub const BEGIN: usize = 24;
+    pub const BEGIN: usize = 8;
     /// u64: events the stream had lost when the packet was opened.
-    pub const LOST: usize = 32;
+    pub const LOST: usize = 16;
     /// u32: index of the packet before in the stream, or [`super::NO_PACKET`].
-    pub const PREV: usize = 40;
+    pub const PREV: usize = 24;
+    /// u32: bytes of that packet that are in use, its header included.
+    pub const PREV_LEN: usize = 28;
     /// u32: CPU of the stream.
-    pub const CPU: usize = 44;
+    pub const CPU: usize = 32;
     /// u32: lane of the stream.
-    pub const LANE: usize = 48;
-    /// u32: index of this packet.
-    pub const INDEX: usize = 52;
+    pub const LANE: usize = 36;
     /// Bytes of a control: a cache line.
     pub const SIZE: usize = 64;
 }
@@ -410,41 +431,14 @@ impl Geometry {
         (frame::SIZE + self.kept as usize * frame::WORD).next_power_of_two()
     }
 
-    /// Byte offset of the heads. A thread that has not registered restartable
-    /// sequences reads CPU -1 or -2; the entries before the first lead it to the
-    /// null control.
-    pub fn heads(&self) -> usize {
-        HEADER_SIZE + NULL_HEADS * HEAD_SIZE
-    }
-    /// Byte offset of the head of the stream of `lane` on `cpu`.
-    pub fn head(&self, lane: u32, cpu: u32) -> usize {
-        self.heads() + (lane as usize * self.cpus as usize + cpu as usize) * HEAD_SIZE
-    }
-    /// Byte offset of the stream table.
-    pub fn streams(&self) -> usize {
-        self.head(ALL_LANES as u32, 0)
-            .next_multiple_of(stream::SIZE)
-    }
-    /// Byte offset of the stream of `lane` on `cpu`.
-    pub fn stream(&self, lane: u32, cpu: u32) -> usize {
-        self.streams() + (lane as usize * self.cpus as usize + cpu as usize) * stream::SIZE
-    }
     /// Byte offset of the packets' controls; the null control stands behind them.
     pub fn controls(&self) -> usize {
-        self.streams() + ALL_LANES * self.cpus as usize * stream::SIZE
+        HEADER_SIZE
     }
     /// Byte offset of the control of packet `index`; `index == packets` is the
-    /// null control, which is always full.
+    /// null control: what a stream has before its first packet.
     pub fn control(&self, index: u32) -> usize {
         self.controls() + index as usize * control::SIZE
-    }
-    /// The index of the packet whose control stands at byte `offset`, if one does; the null
-    /// control is none's.
-    pub fn index_of(&self, offset: u64) -> Option<u32> {
-        let offset = offset.checked_sub(self.controls() as u64)?;
-        let index = offset / control::SIZE as u64;
-        let is_one = offset.is_multiple_of(control::SIZE as u64) && index < u64::from(self.packets);
-        is_one.then_some(index as u32)
     }
     /// Byte offset of the tables' directories, a multiple of 64.
     pub fn directories_offset(&self) -> usize {
@@ -466,19 +460,63 @@ impl Geometry {
             + cpu as usize * self.counter_stride()
             + counter as usize * COUNTER_SIZE
     }
+    /// Bytes of the streams.
+    pub fn streams_size(&self) -> usize {
+        ALL_LANES * self.cpus as usize * stream::SIZE
+    }
+    /// Byte offset of the streams, right before the packets.
+    pub fn streams(&self) -> usize {
+        self.packets_offset() - self.streams_size()
+    }
+    /// Number of the stream of `lane` on `cpu`.
+    pub fn stream_index(&self, lane: u32, cpu: u32) -> usize {
+        lane as usize * self.cpus as usize + cpu as usize
+    }
+    /// Byte offset of the stream of `lane` on `cpu`.
+    pub fn stream(&self, lane: u32, cpu: u32) -> usize {
+        self.streams() + self.stream_index(lane, cpu) * stream::SIZE
+    }
     /// Byte offset of the first packet, a multiple of the packet size.
     pub fn packets_offset(&self) -> usize {
         let end = self.counter(self.cpus + 1, 0);
-        end.next_multiple_of(self.packet_size as usize)
+        let streams = NULL_STREAMS * stream::SIZE + self.streams_size();
+        (end + streams).next_multiple_of(self.packet_size as usize)
     }
     /// Byte offset of packet `index`.
     pub fn packet(&self, index: u32) -> usize {
         self.packets_offset() + index as usize * self.packet_size as usize
     }
+    /// The largest position, in [units](UNIT) from a stream, that code in the target takes from
+    /// a head: the end of the last packet as the first stream counts. As another one counts, it
+    /// is as many bytes behind that as the stream is behind the first: there is the slack.
+    pub fn limit(&self) -> u32 {
+        ((self.packet(self.packets) - self.streams()) / UNIT) as u32
+    }
+    /// The head of the stream with number `stream` while it fills packet `index` from its byte
+    /// `at` on.
+    pub fn head(&self, stream: usize, index: u32, at: usize) -> u64 {
+        let from = self.streams() + stream * stream::SIZE;
+        let packet = self.packet(index) - from;
+        let end = packet + self.packet_size as usize;
+        (((end / UNIT) as u64) << 32) | ((packet + at) / UNIT) as u64
+    }
+    /// What the head of the stream with number `stream` says: which packet is being filled, and
+    /// how many of its bytes are in use; `None` if that makes no sense.
+    pub fn filled(&self, stream: usize, head: u64) -> Option<(u32, usize)> {
+        let from = self.streams() + stream * stream::SIZE;
+        let [pos, end] = [head as u32, (head >> 32) as u32];
+        let [pos, end] = [pos, end].map(|units| from + units as usize * UNIT);
+        let size = self.packet_size as usize;
+        let start = end.checked_sub(self.packets_offset() + size)?;
+        let index = start / size;
+        let used = pos.checked_sub(self.packets_offset() + start)?;
+        let is_one = start.is_multiple_of(size) && index < self.packets as usize;
+        (is_one && (PACKET_HEADER..=size).contains(&used)).then_some((index as u32, used))
+    }
     /// Bytes that the processes of a session share: all but their own words and the slots for
     /// open calls. Whole pages.
     pub fn shared_size(&self) -> usize {
-        self.packet(self.packets)
+        self.packet(self.packets) + self.streams_size().next_multiple_of(MIN_PACKET_SIZE)
     }
     /// Byte offset of the words that each process has for itself, the start of a page.
     pub fn own_offset(&self) -> usize {
@@ -517,10 +555,7 @@ mod tests {
                 assert!(g.packet_size.is_power_of_two());
                 let order = [
                     HEADER_SIZE,
-                    g.heads() - NULL_HEADS * HEAD_SIZE,
-                    g.head(OUTSIDE, cpus - 1) + HEAD_SIZE,
-                    g.streams(),
-                    g.stream(OUTSIDE, cpus - 1) + stream::SIZE,
+                    g.controls(),
                     g.control(g.packets) + control::SIZE,
                     g.directories_offset(),
                     g.directories_offset() + 64 * 5,
@@ -529,7 +564,10 @@ mod tests {
                     g.counter(1, 0),
                     g.counter(cpus, 0),
                     g.counter(cpus, 4000) + COUNTER_SIZE,
+                    g.streams() - NULL_STREAMS * stream::SIZE,
+                    g.stream(OUTSIDE, cpus - 1) + stream::SIZE,
                     g.packets_offset(),
+                    g.packet(g.packets),
                     g.shared_size(),
                     g.own_offset() + own::SIZE,
                     g.frames_offset(),
@@ -540,7 +578,48 @@ mod tests {
                 assert_eq!(g.counter(0, 0) % LINE, 0);
                 assert_eq!(g.counter_stride() % LINE, 0);
                 assert_eq!(g.packets_offset() % g.packet_size as usize, 0);
+                assert!(g.streams() - NULL_STREAMS * stream::SIZE >= MAX_STRAIGHT);
+                let limit = g.limit() as usize * UNIT;
+                let last = g.stream_index(OUTSIDE, cpus - 1);
+                assert!(g.stream(OUTSIDE, cpus - 1) + limit <= g.shared_size());
+                for index in [0, g.packets - 1] {
+                    for stream in [0, last] {
+                        let head = g.head(stream, index, g.packet_size as usize);
+                        assert_eq!(head as u32, (head >> 32) as u32);
+                        assert!(head as u32 <= g.limit());
+                    }
+                }
             }
+        }
+    }
+
+    #[test]
+    fn a_head_says_what_is_filled_or_nothing() {
+        let g = Geometry::for_buffer(1 << 20, 3, 10);
+        for stream in [0, 1, g.stream_index(OUTSIDE, 2)] {
+            assert_eq!(g.filled(stream, 0), None);
+            for index in [0, 1, g.packets - 1] {
+                for at in [PACKET_HEADER, 4000, g.packet_size as usize] {
+                    assert_eq!(
+                        g.filled(stream, g.head(stream, index, at)),
+                        Some((index, at))
+                    );
+                }
+                let head = g.head(stream, index, PACKET_HEADER);
+                for wrong in [
+                    head - 1,
+                    head + (1 << 32),
+                    head - (1 << 32),
+                    head | 0xffff_0000,
+                ] {
+                    assert_eq!(g.filled(stream, wrong), None);
+                }
+            }
+            assert_eq!(
+                g.filled(stream, g.head(stream, g.packets, PACKET_HEADER)),
+                None
+            );
+            assert_eq!(g.filled(stream, u64::MAX), None);
         }
     }
 

@@ -2,17 +2,18 @@
 //!
 //! A session's memory is shared with the program that is being traced, which may
 //! be broken or hostile. The reader therefore keeps its own copy of the geometry,
-//! turns every pointer it reads into an offset that it checks, bounds every walk,
-//! and copies a packet before it looks at it: it can be fed nonsense, but not
-//! crashed.
+//! checks every position and number that it reads, bounds every walk, and copies a
+//! packet before it looks at it: it can be fed nonsense, but not crashed.
 //!
 //! - [`layout`]: byte offsets, geometry
+//! - [`lanes`]: who holds a lane
 //! - [`memory`]: the mapping; the only unsafe code of the crate
 //! - [`tables`]: what was counted, and kept by key
 //! - [`reader`]: closed packets, in order, stream by stream
 //! - [`writer`]: records from outside of the program
 #![deny(unsafe_code)]
 
+pub mod lanes;
 pub mod layout;
 #[allow(unsafe_code)]
 pub mod memory;

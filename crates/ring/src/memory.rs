@@ -1,6 +1,6 @@
 //! The mapping of session memory, read and written with atomics and bounds checks.
 
-use crate::layout::{self, Geometry, State, control, header};
+use crate::layout::{self, Geometry, State, control, header, stream};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -8,6 +8,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// More than a stream loses in years. Sums of such numbers do not overflow.
+const MOST_LOSSES: u64 = 1 << 48;
 
 /// A mapping of session memory.
 ///
@@ -155,6 +158,13 @@ impl Memory {
         self.word(offset).fetch_add(value, Ordering::AcqRel);
     }
 
+    /// Stores a u64 if the old one is `old`; tells whether it was.
+    pub(crate) fn replace(&self, offset: usize, old: u64, new: u64) -> bool {
+        let word = self.word(offset);
+        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
     /// Copies bytes out. They may change while they are copied; the copy does not.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
@@ -193,8 +203,8 @@ impl Memory {
 
     /// Lays out fresh (zeroed) session memory that the target has mapped at `base`.
     ///
-    /// Every stream starts at the null control, which is always full: a CPU takes
-    /// its first packet when it records its first event.
+    /// Every stream starts without a packet, as if that was full: a CPU takes its first packet
+    /// when it records its first event.
     pub fn format(&self, base: u64, g: &Geometry) {
         use header as h;
         for (offset, value) in [
@@ -219,17 +229,20 @@ impl Memory {
         for index in 0..g.packets {
             self.free_packet(index);
         }
-        let null = g.control(g.packets);
-        self.store(null + control::POS, 0);
-        self.store(null + control::END, 0);
-        self.store(null + control::SEQ, u64::MAX);
-        self.store_u32(null + control::INDEX, layout::NO_PACKET);
-        let first = g.heads() - layout::NULL_HEADS * layout::HEAD_SIZE;
-        for head in (first..g.head(layout::ALL_LANES as u32, 0)).step_by(layout::HEAD_SIZE) {
-            self.store(head, base + null as u64);
+        self.store(g.control(g.packets) + control::SEQ, u64::MAX);
+        let first = g.streams() - layout::NULL_STREAMS * stream::SIZE;
+        for stream in (first..g.packets_offset()).step_by(stream::SIZE) {
+            self.store(stream + stream::HEAD, 0);
         }
         // Last, so that memory with a magic is memory with a whole header.
         self.store(h::MAGIC, layout::MAGIC);
+    }
+
+    /// Events that the stream at byte `offset` has lost so far. As many as nobody can lose are
+    /// none: that word was written over.
+    pub(crate) fn losses(&self, offset: usize) -> u64 {
+        let lost = self.load(offset + stream::LOST);
+        if lost < MOST_LOSSES { lost } else { 0 }
     }
 
     /// Gives packet `index` to the writers.

@@ -1,6 +1,6 @@
 //! Reading closed packets in order.
 
-use crate::layout::{self, Geometry, NO_PACKET, control, record, stream};
+use crate::layout::{self, Geometry, control, record, stream};
 use crate::memory::Memory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,12 +37,15 @@ struct Found {
 pub struct Reader {
     memory: Arc<Memory>,
     geometry: Geometry,
-    base: u64,
-    /// For each stream, how many packets were delivered = the next `seq`.
+    /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
+    /// For each stream, how many packets were delivered.
+    delivered: Vec<u64>,
+    /// For each stream, the packet at which damage was last noted, by its end.
+    broken: Vec<Option<u32>>,
     buffer: Vec<u8>,
     found: Vec<Found>,
-    /// Packets whose control made no sense; they are left alone.
+    /// Places where a stream made no sense.
     damaged: u64,
     /// How long to sleep before the next look.
     nap: Duration,
@@ -57,14 +60,15 @@ const IDLE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)
 const RATE: u64 = 2;
 
 impl Reader {
-    /// A reader of session memory that the target has mapped at `base`.
-    pub fn new(memory: Arc<Memory>, geometry: Geometry, base: u64) -> Reader {
+    /// A reader of session memory.
+    pub fn new(memory: Arc<Memory>, geometry: Geometry) -> Reader {
         let streams = layout::ALL_LANES * geometry.cpus as usize;
         Reader {
             memory,
             geometry,
-            base,
             next: vec![0; streams],
+            delivered: vec![0; streams],
+            broken: vec![None; streams],
             buffer: vec![0; geometry.packet_size as usize],
             found: Vec::new(),
             damaged: 0,
@@ -75,14 +79,22 @@ impl Reader {
     /// Events lost so far because no packet was free.
     pub fn lost(&self) -> u64 {
         self.streams()
-            .map(|(lane, cpu)| {
-                self.memory
-                    .load(self.geometry.stream(lane, cpu) + stream::LOST)
-            })
-            .fold(0, u64::saturating_add)
+            .map(|(lane, cpu)| self.memory.losses(self.geometry.stream(lane, cpu)))
+            .sum()
     }
 
-    /// Packets whose control made no sense: the program wrote over session memory.
+    /// Those of the lost events for which all lanes of a CPU were taken.
+    pub fn busy(&self) -> u64 {
+        let busy = |(lane, cpu)| {
+            let at = self.geometry.stream(lane, cpu);
+            self.memory
+                .load(at + stream::BUSY)
+                .min(self.memory.losses(at))
+        };
+        self.streams().map(busy).sum()
+    }
+
+    /// Places where a stream made no sense: somebody wrote over session memory.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
@@ -92,75 +104,75 @@ impl Reader {
         (0..layout::ALL_LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
     }
 
-    /// The index of the control at address `pointer`, if there is one; the null
-    /// control is none.
-    fn index_of(&self, pointer: u64) -> Option<u32> {
-        self.geometry.index_of(pointer.checked_sub(self.base)?)
-    }
-
-    /// Bytes of records in packet `index`, as its control says.
-    fn content_len(&self, index: u32) -> Option<usize> {
-        let start = self.base + self.geometry.packet(index) as u64 + layout::PACKET_HEADER as u64;
-        let room = self.geometry.packet_size as usize - layout::PACKET_HEADER;
-        let pos = self
-            .memory
-            .load(self.geometry.control(index) + control::POS);
-        let len = pos.checked_sub(start)?;
-        (len <= room as u64 && len % 8 == 0).then_some(len as usize)
+    /// Notes that the stream `slot` is damaged at the head or behind it; once for a packet.
+    fn damage(&mut self, slot: usize, head: u64) {
+        let packet = Some((head >> 32) as u32);
+        if self.broken[slot] != packet {
+            self.broken[slot] = packet;
+            self.damaged = self.damaged.saturating_add(1);
+        }
     }
 
     /// Walks one stream back from its current packet and collects in `found`
-    /// what was not delivered yet, newest first.
+    /// what was not delivered yet, newest first. If the way back is broken, what is before is
+    /// given up.
     fn walk(&mut self, lane: u32, cpu: u32, open_too: bool) {
         self.found.clear();
-        let slot = lane as usize * self.geometry.cpus as usize + cpu as usize;
-        let at = self.geometry.stream(lane, cpu);
-        let head = self.memory.load(self.geometry.head(lane, cpu));
-        let Some(mut index) = self.index_of(head) else {
-            return;
+        let g = self.geometry;
+        let (slot, at) = (g.stream_index(lane, cpu), g.stream(lane, cpu));
+        let head = self.memory.load(at + stream::HEAD);
+        if head == 0 {
+            return; // no packet yet
+        }
+        let Some((mut index, mut used)) = g.filled(slot, head) else {
+            return self.damage(slot, head);
         };
-        let mut discarded = self.memory.load(at + stream::LOST);
+        let mut discarded = self.memory.losses(at);
         let mut newer: Option<u64> = None;
         // At most every packet once: a cycle made by a broken program ends.
-        for _ in 0..self.geometry.packets {
-            let c = self.geometry.control(index);
+        for _ in 0..g.packets {
+            let c = g.control(index);
             let seq = self.memory.load(c + control::SEQ);
             let owner = (
                 self.memory.load_u32(c + control::LANE),
                 self.memory.load_u32(c + control::CPU),
             );
-            if seq < self.next[slot] {
-                return; // delivered, and given back to the writers since
+            let follows = match newer {
+                Some(newer) => seq.checked_add(1) == Some(newer),
+                None => seq >= self.next[slot],
+            };
+            if seq == u64::MAX || owner != (lane, cpu) {
+                self.next[slot] = newer.unwrap_or(self.next[slot]);
+                return self.damage(slot, head);
             }
-            if seq == u64::MAX
-                || owner != (lane, cpu)
-                || newer.is_some_and(|n| seq.checked_add(1) != Some(n))
-            {
-                self.damaged += 1;
-                return;
+            if !follows {
+                self.next[slot] = newer.unwrap_or(seq);
+                return self.damage(slot, head);
             }
             if open_too || newer.is_some() {
-                match self.content_len(index) {
-                    Some(len) => self.found.push(Found {
-                        index,
-                        seq,
-                        len,
-                        discarded,
-                    }),
-                    None => self.damaged += 1,
-                }
+                let len = used - layout::PACKET_HEADER;
+                self.found.push(Found {
+                    index,
+                    seq,
+                    len,
+                    discarded,
+                });
             }
             if seq == self.next[slot] {
                 return;
             }
             newer = Some(seq);
-            discarded = self.memory.load(c + control::LOST);
+            discarded = self.memory.load(c + control::LOST).min(discarded);
             let previous = self.memory.load_u32(c + control::PREV);
-            if previous == NO_PACKET || previous >= self.geometry.packets {
-                self.damaged += u64::from(previous != NO_PACKET);
-                return;
+            let len = self.memory.load_u32(c + control::PREV_LEN) as usize;
+            let sound = previous < g.packets
+                && (layout::PACKET_HEADER..=g.packet_size as usize).contains(&len)
+                && len.is_multiple_of(layout::UNIT);
+            if !sound {
+                self.next[slot] = seq;
+                return self.damage(slot, head);
             }
-            index = previous;
+            (index, used) = (previous, len);
         }
     }
 
@@ -182,13 +194,13 @@ impl Reader {
         let mut delivered = 0;
         for (lane, cpu) in self.streams() {
             self.walk(lane, cpu, all);
-            let slot = lane as usize * self.geometry.cpus as usize + cpu as usize;
+            let slot = self.geometry.stream_index(lane, cpu);
             for found in self.found.iter().rev() {
                 let content = &mut self.buffer[..found.len];
                 let at = self.geometry.packet(found.index) + layout::PACKET_HEADER;
                 self.memory.read(at, content);
                 let discarded = found.discarded;
-                let seq = found.seq;
+                let seq = self.delivered[slot];
                 sink(Packet {
                     cpu,
                     lane,
@@ -196,7 +208,8 @@ impl Reader {
                     discarded,
                     content,
                 })?;
-                self.next[slot] = found.seq + 1;
+                self.next[slot] = found.seq.saturating_add(1);
+                self.delivered[slot] += 1;
                 if !all {
                     self.memory.free_packet(found.index);
                 }
@@ -259,6 +272,7 @@ pub const fn record_size(fields: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::NO_PACKET;
     use rustix::fs::MemfdFlags;
 
     const BASE: u64 = 0x7000_0000_0000;
@@ -274,22 +288,23 @@ mod tests {
     /// Plays the writer: opens packet `index` as number `seq` of a stream.
     fn open(m: &Memory, g: &Geometry, lane: u32, cpu: u32, index: u32, seq: u64, prev: u32) {
         let c = g.control(index);
-        let packet = BASE + g.packet(index) as u64;
-        m.store(c + control::POS, packet + layout::PACKET_HEADER as u64);
-        m.store(c + control::END, packet + u64::from(g.packet_size));
+        let (slot, at) = (g.stream_index(lane, cpu), g.stream(lane, cpu));
+        if let Some((_, used)) = g.filled(slot, m.load(at)) {
+            m.store_u32(c + control::PREV_LEN, used as u32);
+        }
         m.store(c + control::SEQ, seq);
         m.store_u32(c + control::PREV, prev);
         m.store_u32(c + control::CPU, cpu);
         m.store_u32(c + control::LANE, lane);
-        m.store_u32(c + control::INDEX, index);
-        m.store(g.head(lane, cpu), BASE + c as u64);
+        m.store(at, g.head(slot, index, layout::PACKET_HEADER));
     }
 
-    fn put(m: &Memory, g: &Geometry, index: u32, time: u64) {
-        let c = g.control(index);
-        let pos = m.load(c + control::POS);
-        m.store((pos - BASE) as usize, time);
-        m.store(c + control::POS, pos + 16);
+    /// Writes a record.
+    fn put(m: &Memory, g: &Geometry, lane: u32, cpu: u32, time: u64) {
+        let at = g.stream(lane, cpu);
+        let pos = m.load_u32(at + stream::HEAD);
+        m.store(at + pos as usize * layout::UNIT, time);
+        m.store_u32(at + stream::HEAD, pos + 2);
     }
 
     fn geometry() -> Geometry {
@@ -323,7 +338,7 @@ mod tests {
         let g = geometry();
         let m = memory(&g);
         assert_eq!(m.free_packets(), 8);
-        let mut reader = Reader::new(m, g, BASE);
+        let mut reader = Reader::new(m, g);
         assert!(times(&mut reader, true).is_empty());
         assert!(!reader.has_closed_packets());
     }
@@ -333,13 +348,13 @@ mod tests {
         let g = geometry();
         let m = memory(&g);
         open(&m, &g, 0, 1, 3, 0, NO_PACKET);
-        put(&m, &g, 3, 100);
+        put(&m, &g, 0, 1, 100);
         open(&m, &g, 0, 1, 0, 1, 3);
-        put(&m, &g, 0, 200);
-        put(&m, &g, 0, 201);
+        put(&m, &g, 0, 1, 200);
+        put(&m, &g, 0, 1, 201);
         open(&m, &g, 0, 1, 5, 2, 0);
-        put(&m, &g, 5, 300);
-        let mut reader = Reader::new(m.clone(), g, BASE);
+        put(&m, &g, 0, 1, 300);
+        let mut reader = Reader::new(m.clone(), g);
         assert!(reader.has_closed_packets());
         assert_eq!(
             times(&mut reader, false),
@@ -349,7 +364,7 @@ mod tests {
         // The writer reuses what was given back.
         open(&m, &g, 0, 1, 3, 3, 5);
         assert_eq!(times(&mut reader, false), [(1, 2, vec![300])]);
-        put(&m, &g, 3, 400);
+        put(&m, &g, 0, 1, 400);
         assert_eq!(times(&mut reader, true), [(1, 3, vec![400])]);
         assert_eq!(reader.damaged(), 0);
     }
@@ -359,9 +374,9 @@ mod tests {
         let g = geometry();
         let m = memory(&g);
         open(&m, &g, 0, 0, 0, 0, NO_PACKET);
-        put(&m, &g, 0, 7);
+        put(&m, &g, 0, 0, 7);
         open(&m, &g, 0, 0, 1, 1, 0);
-        let mut reader = Reader::new(m, g, BASE);
+        let mut reader = Reader::new(m, g);
         assert_eq!(reader.collect(false, |_| Err("full")), Err("full"));
         assert_eq!(times(&mut reader, false), [(0, 0, vec![7])]);
     }
@@ -371,12 +386,12 @@ mod tests {
         let g = geometry();
         let m = memory(&g);
         open(&m, &g, 2, 1, 0, 0, NO_PACKET);
-        put(&m, &g, 0, 1);
+        put(&m, &g, 2, 1, 1);
         m.store(g.stream(2, 1) + stream::LOST, 9);
         open(&m, &g, 2, 1, 1, 1, 0);
         m.store(g.control(1) + control::LOST, 9);
         m.store(g.stream(2, 1) + stream::LOST, 12);
-        let mut reader = Reader::new(m, g, BASE);
+        let mut reader = Reader::new(m, g);
         let mut seen = Vec::new();
         reader
             .collect::<()>(true, |p| {
@@ -406,21 +421,24 @@ mod tests {
                     i as u64,
                     if i == 0 { NO_PACKET } else { index - 1 },
                 );
-                put(&m, &g, index, 1);
+                put(&m, &g, 0, 1, 1);
             }
             for _ in 0..1 + round % 40 {
                 let tables = g.packets_offset() / 8;
                 let at = random() as usize % tables * 8;
                 let interesting = [
                     random(),
-                    BASE + random() % g.size() as u64,
-                    BASE + g.control((random() % 9) as u32) as u64,
+                    g.head(
+                        random() as usize % 20,
+                        (random() % 9) as u32,
+                        random() as usize % 4097,
+                    ),
                     u64::MAX,
                     random() % 16,
                 ];
                 m.store(at, interesting[random() as usize % interesting.len()]);
             }
-            let mut reader = Reader::new(m, g, BASE);
+            let mut reader = Reader::new(m, g);
             let _ = times(&mut reader, false);
             let _ = times(&mut reader, true);
             let _ = reader.lost();

@@ -181,11 +181,9 @@ impl TableReader {
     pub fn lost(&self) -> u64 {
         let lanes = 0..layout::LANES as u32;
         let streams = lanes.flat_map(|lane| (0..self.geometry.cpus).map(move |cpu| (lane, cpu)));
-        let lost = streams.map(|(lane, cpu)| {
-            let at = self.geometry.stream(lane, cpu) + layout::stream::LOST;
-            self.memory.load(at)
-        });
-        lost.fold(0, u64::wrapping_add)
+        streams
+            .map(|(lane, cpu)| self.memory.losses(self.geometry.stream(lane, cpu)))
+            .sum()
     }
 
     /// The rows of a table that the geometry has room for. While the target runs, what

@@ -43,10 +43,8 @@ pub struct Writer {
     memory: Memory,
     /// What is where; only up to the directories.
     geometry: Geometry,
-    /// Address of session memory in the program.
-    base: u64,
     /// Byte offset of the first packet.
-    packets: u64,
+    packets: usize,
 }
 
 impl Writer {
@@ -76,7 +74,6 @@ impl Writer {
         };
         // Each once: the program may change them meanwhile.
         let packets = memory.load(header::PACKETS_OFFSET);
-        let base = memory.load(header::BASE);
         let len = memory.len() as u64;
         let bytes = u64::from(geometry.packets) * u64::from(geometry.packet_size);
         // Each CPU takes more than a byte, so a number of them that fits is small enough to
@@ -86,8 +83,7 @@ impl Writer {
             && geometry.packet_size.is_power_of_two()
             && (1..=layout::MAX_PACKETS as u32).contains(&geometry.packets)
             && (1..len).contains(&u64::from(geometry.cpus))
-            && geometry.directories_offset() as u64 <= packets
-            && base.checked_add(len).is_some()
+            && (geometry.directories_offset() + geometry.streams_size()) as u64 <= packets
             && packets.is_multiple_of(layout::MIN_PACKET_SIZE as u64)
             && packets.checked_add(bytes).is_some_and(|end| end <= len);
         if !fits {
@@ -96,8 +92,7 @@ impl Writer {
         Ok(Writer {
             memory,
             geometry,
-            base,
-            packets,
+            packets: packets as usize,
         })
     }
 
@@ -142,8 +137,7 @@ impl Writer {
         let written = self.write(cpu, tid, &field, size, now);
         self.memory.unlock();
         if written == Err(WriteError::Full) {
-            self.memory
-                .add(self.geometry.stream(OUTSIDE, cpu) + stream::LOST, 1);
+            self.memory.add(self.stream(cpu) + stream::LOST, 1);
         }
         written
     }
@@ -159,24 +153,27 @@ impl Writer {
     ) -> Result<(), WriteError> {
         // Only now: whoever closes the session waits for those who have locked it by then.
         let event = self.event().ok_or(WriteError::Closed)?;
-        let current = self.current(cpu)?;
-        let index = match current {
-            Some((index, room)) if size <= room => index,
-            _ => self.open(cpu, current.map(|(index, _)| index), &now)?,
+        let g = &self.geometry;
+        let head = self.stream(cpu) + stream::HEAD;
+        let current = self.current(cpu, self.memory.load(head))?;
+        let (index, used) = match current {
+            Some((index, used)) if size <= g.packet_size as usize - used => (index, used),
+            _ => (self.open(cpu, current, &now)?, PACKET_HEADER),
         };
-        let pos = self.geometry.control(index) + control::POS;
-        let at = self.memory.load(pos);
-        let offset = at.wrapping_sub(self.base) as usize;
         let mut record = now().to_le_bytes().to_vec();
         record.extend_from_slice(&event.to_le_bytes());
         record.extend_from_slice(&tid.to_le_bytes());
         record.extend_from_slice(field);
-        // `current` and `open` have seen that it fits, but the program may write as well.
-        if self.room(index, at).is_none_or(|room| room < size) {
+        let packet = self.packets + index as usize * g.packet_size as usize;
+        self.memory.write(packet + used, &record);
+        let head_of = |at| self.head(cpu, index, at);
+        // The commit. If the head is not what it was, somebody has written over it.
+        if !self
+            .memory
+            .replace(head, head_of(used), head_of(used + size))
+        {
             return Err(WriteError::Damaged);
         }
-        self.memory.write(offset, &record);
-        self.memory.store(pos, at + size as u64); // the commit
         // Whoever closes the session waits, but not for ever.
         match self.memory.load_u32(header::MESSAGES) {
             0 => Err(WriteError::Late),
@@ -184,68 +181,62 @@ impl Writer {
         }
     }
 
-    /// The packet that a stream is filling and what room there is in it; nothing if the stream
-    /// has none yet.
-    fn current(&self, cpu: u32) -> Result<Option<(u32, usize)>, WriteError> {
-        let g = &self.geometry;
-        let head = self
-            .memory
-            .load(g.head(OUTSIDE, cpu))
-            .wrapping_sub(self.base);
-        if head == g.control(g.packets) as u64 {
-            return Ok(None);
-        }
-        let index = g.index_of(head).ok_or(WriteError::Damaged)?;
-        let at = self.memory.load(g.control(index) + control::POS);
-        let room = self.room(index, at).ok_or(WriteError::Damaged)?;
-        Ok(Some((index, room)))
+    /// Byte offset of the stream for texts of a CPU. The streams stand right before the packets.
+    fn stream(&self, cpu: u32) -> usize {
+        let index = self.geometry.stream_index(OUTSIDE, cpu);
+        self.packets - self.geometry.streams_size() + index * stream::SIZE
     }
 
-    /// Bytes from the address `at` to the end of a packet, if the address is one in it.
-    fn room(&self, index: u32, at: u64) -> Option<usize> {
-        let size = u64::from(self.geometry.packet_size);
-        let start = self.packets + u64::from(index) * size;
-        let offset = at.checked_sub(self.base)?.checked_sub(start)?;
-        (offset >= PACKET_HEADER as u64 && offset <= size && offset % 8 == 0)
-            .then_some((size - offset) as usize)
+    /// The head of that stream while packet `index` is being filled from its byte `at` on.
+    fn head(&self, cpu: u32, index: u32, at: usize) -> u64 {
+        self.geometry
+            .head(self.geometry.stream_index(OUTSIDE, cpu), index, at)
+    }
+
+    /// The packet that the stream of a CPU is filling and how much of it is in use; nothing if the
+    /// stream has none yet.
+    fn current(&self, cpu: u32, head: u64) -> Result<Option<(u32, usize)>, WriteError> {
+        if head == 0 {
+            return Ok(None);
+        }
+        let stream = self.geometry.stream_index(OUTSIDE, cpu);
+        let filled = self.geometry.filled(stream, head);
+        filled.map(Some).ok_or(WriteError::Damaged)
     }
 
     /// Takes a packet and makes it the successor of what the stream was filling.
     fn open(
         &self,
         cpu: u32,
-        before: Option<u32>,
+        before: Option<(u32, usize)>,
         now: impl Fn() -> u64,
     ) -> Result<u32, WriteError> {
         let (g, memory) = (&self.geometry, &self.memory);
         let Some(index) = memory.take_packet(g.packets) else {
             return Err(WriteError::Full);
         };
-        let seq = before.map_or(u64::MAX, |old| memory.load(g.control(old) + control::SEQ));
-        let size = u64::from(g.packet_size);
-        let packet = self.base + self.packets + u64::from(index) * size;
+        let seq = before.map_or(u64::MAX, |(old, _)| {
+            memory.load(g.control(old) + control::SEQ)
+        });
         let new = g.control(index);
         for (at, value) in [
-            (control::POS, packet + PACKET_HEADER as u64),
-            (control::END, packet + size),
             (control::SEQ, seq.wrapping_add(1)),
             (control::BEGIN, now()),
-            (
-                control::LOST,
-                memory.load(g.stream(OUTSIDE, cpu) + stream::LOST),
-            ),
+            (control::LOST, memory.load(self.stream(cpu) + stream::LOST)),
         ] {
             memory.store(new + at, value);
         }
+        let (previous, used) = before.unwrap_or((NO_PACKET, 0));
         for (at, value) in [
-            (control::PREV, before.unwrap_or(NO_PACKET)),
+            (control::PREV, previous),
+            (control::PREV_LEN, used as u32),
             (control::CPU, cpu),
             (control::LANE, OUTSIDE),
-            (control::INDEX, index),
         ] {
             memory.store_u32(new + at, value);
         }
-        memory.store(g.head(OUTSIDE, cpu), self.base + new as u64);
+        let head = self.head(cpu, index, PACKET_HEADER);
+        memory.store(self.stream(cpu) + stream::HEAD, head);
         Ok(index)
     }
 }
@@ -365,7 +356,7 @@ mod tests {
         ] {
             assert_eq!(writer.write_text(cpu, 7, text.as_bytes(), || time), Ok(()));
         }
-        let mut reader = Reader::new(memory, g, BASE);
+        let mut reader = Reader::new(memory, g);
         let text = |time, text: &str| (time, text.to_owned());
         let expected = BTreeMap::from([
             ((0, OUTSIDE), vec![text(1, ""), text(4, "none")]),
@@ -382,7 +373,7 @@ mod tests {
         let writer = writer(&fd, &g);
         let text = "x".repeat(1000);
         let mut written = 0;
-        let mut reader = Reader::new(memory, g, BASE);
+        let mut reader = Reader::new(memory, g);
         let mut seen = 0;
         let some = |reader: &mut Reader, all| {
             let found = collected(reader, all);
@@ -467,7 +458,7 @@ mod tests {
             };
             let (fd, memory) = session(&g);
             let clock = AtomicU64::new(0);
-            let mut reader = Reader::new(memory.clone(), g, BASE);
+            let mut reader = Reader::new(memory.clone(), g);
             let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
             let accepted = std::thread::scope(|scope| {
                 let write = |name: u64| {
@@ -537,11 +528,18 @@ mod tests {
                 let tables = g.packets_offset() / 8;
                 let at = random() as usize % tables * 8;
                 let at = if round % 3 == 0 { at % 256 } else { at };
-                let at = if round % 5 == 0 { header::BASE } else { at };
+                let at = if round % 5 == 0 {
+                    g.stream(OUTSIDE, 0)
+                } else {
+                    at
+                };
                 let interesting = [
                     random(),
-                    BASE + random() % g.size() as u64,
-                    BASE + g.control((random() % 9) as u32) as u64,
+                    g.head(
+                        random() as usize % 20,
+                        (random() % 9) as u32,
+                        random() as usize % 4097,
+                    ),
                     u64::MAX,
                     u64::MAX - random() % 0x2_0000,
                     random() % 16,

@@ -23,6 +23,7 @@ pub mod files;
 pub mod gadgets;
 pub mod guards;
 pub mod inject;
+pub mod lanes;
 pub mod launch;
 pub mod ledger;
 pub mod maps;

@@ -176,7 +176,7 @@ impl Target {
 /// For each thread, the sequence numbers of its recorded calls.
 fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
     let memory = &attached.memory;
-    let mut reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+    let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
     let mut calls: Vec<(u64, u64, u64)> = Vec::new();
     let mut take = |p: capriole_ring::Packet<'_>| -> Result<(), ()> {
         let mut last = 0;

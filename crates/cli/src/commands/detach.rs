@@ -44,7 +44,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         units::time(report.standstill)
     );
     if report.repaired > 0 {
-        println!(
+        say!(
             "at {} another tool (a uprobe, a debugger) had come or gone since; the program's own \
              bytes are back, and its breakpoints were left",
             units::counted(report.repaired as u64, "place", "places")
@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
     }
     if report.damaged > 0 {
-        println!(
+        say!(
             "left alone: {} that wrote over what tells how the probes are taken out",
             units::counted(report.damaged as u64, "child", "children")
         );

@@ -195,6 +195,7 @@ fn record(
             "pid": attached.process.pid(),
             "events": summary.events,
             "lost": summary.lost,
+            "lost_busy": summary.busy,
             "bytes": summary.bytes,
             "duration_ns": summary.duration.as_nanos() as u64,
             "standstill_ns": probed.standstill_json(&detached),
@@ -243,19 +244,28 @@ fn say_summary(
         units::bytes(summary.bytes),
         ended.remark(),
     );
-    if summary.lost > 0 {
+    let full = summary.lost - summary.busy;
+    if full > 0 {
         tell!(
             "capriole: {} LOST because the buffer was full; give a larger --buffer-size \
              (now {} KiB) or record fewer functions",
-            units::counted(summary.lost, "event", "events"),
+            units::counted(full, "event", "events"),
             units::count(arguments.buffer_size >> 10)
+        );
+    }
+    if summary.busy > 0 {
+        tell!(
+            "capriole: {} LOST because more than eight threads were recording on one CPU, or \
+             were killed or left by longjmp while they did; record fewer fields in memory",
+            units::counted(summary.busy, "event", "events")
         );
     }
     Unseen::of(&probed.attached).say();
     Filtered::of(&probed.attached).say();
     if summary.damaged > 0 {
         tell!(
-            "capriole: {} could not be read: the program wrote over session memory",
+            "capriole: {} could not be read: the program, or a child that it forked, wrote over \
+             session memory; what is said to be lost may be wrong as well",
             units::counted(summary.damaged, "packet", "packets")
         );
     }

@@ -86,7 +86,7 @@ pub fn probed(
     let work = points.flat_map(|point| &point.work);
     let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();
     let memory = &attached.memory;
-    let mut reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+    let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
     let mut hits = Hits::default();
     let ended = AtomicBool::new(false);
     let (result, read) = std::thread::scope(|scope| {

@@ -303,7 +303,7 @@ pub fn attach_guarded(
         assert!(outcome.is_ok(), "{name}: {outcome:?}");
     }
     let memory = &attached.memory;
-    let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+    let reader = Reader::new(memory.memory.clone(), memory.geometry);
     Recording {
         attached,
         reader,

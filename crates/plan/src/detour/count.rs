@@ -32,7 +32,7 @@ pub(super) fn cold(
 ) -> Result<Cold, IcedError> {
     a.dd(&[RSEQ_SIGNATURE])?;
     let abort = mark(a)?;
-    let after_abort = into_shared(a, runtime, frame.control, links.shared.aborted)?;
+    let after_abort = into_shared(a, runtime, frame.pointer, links.shared.aborted)?;
     Ok(Cold {
         way_out: abort,
         abort,
@@ -51,7 +51,7 @@ pub(super) fn hot(
     links: &Links,
     cold: Cold,
 ) -> Result<Labels, IcedError> {
-    let r = frame.control;
+    let r = frame.pointer;
     let begin = mark(a)?;
     let counters = own_counters(a, r, runtime, rseq, links, cold.way_out)?;
     // Always with a displacement of 32 bits.
@@ -136,7 +136,7 @@ pub(super) fn shared(
     sequence: &Sequence,
     base: u64,
 ) -> Result<(CodeLabel, Option<CodeLabel>), IcedError> {
-    let r = frame.control;
+    let r = frame.pointer;
     let site = sequence.after_abort();
     let aborted = mark(a)?;
     from_detour(a, runtime, r)?;
@@ -162,10 +162,10 @@ pub(super) fn locked(
     let begin = mark(a)?;
     let counters = &runtime.counters;
     let address = counters.shared() + u64::from(counters.offset(counter));
-    let load = Instruction::with2(Code::Mov_r64_imm64, frame.control, address)?;
+    let load = Instruction::with2(Code::Mov_r64_imm64, frame.pointer, address)?;
     a.add_instruction(load)?;
     let value = (mark(a)?, 8);
-    lock_add(a, frame.control)?;
+    lock_add(a, frame.pointer)?;
     let done = mark(a)?;
     Ok(Labels {
         begin,

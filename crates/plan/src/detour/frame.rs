@@ -51,8 +51,8 @@ pub(super) fn near(address: u64) -> MemoryOperand {
 /// Which registers are used for what at one site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Address of the packet's control, or of a counter.
-    pub control: Register,
+    /// Address of the stream, or of a counter.
+    pub pointer: Register,
     /// Address of the record, or offset of a table's row.
     pub place: Register,
     /// A table's key, and what is added there.
@@ -121,31 +121,31 @@ impl Frame {
         };
         // What is free when the time is known, which is in rax: rdx, and the slot's address
         // if rcx takes its place.
-        let (control, place, key, amount) = match timed && !records {
+        let (pointer, place, key, amount) = match timed && !records {
             true => {
                 let (place, key) = (take(&[]), take(&[]));
-                let control = if shifts && !rows {
+                let pointer = if shifts && !rows {
                     place
                 } else {
                     Register::RDX
                 };
-                (control, place, key, Register::RAX)
+                (pointer, place, key, Register::RAX)
             }
             false => {
-                let control = match (records, keep_flags) {
+                let pointer = match (records, keep_flags) {
                     (true, _) => take(&[]),
                     (false, true) => take(&[Register::RDX]),
                     (false, false) => take(&[Register::RDX, Register::RAX]),
                 };
-                let mut also = |wanted| if wanted { take(&[]) } else { control };
-                (control, also(records || keyed), also(keyed), also(amounts))
+                let mut also = |wanted| if wanted { take(&[]) } else { pointer };
+                (pointer, also(records || keyed), also(keyed), also(amounts))
             }
         };
         // Without restartable sequences a record needs rax only.
         let used = [
             (Register::RAX, records || keep_flags || filters || timed),
             (Register::RDX, records && restartable || timed),
-            (control, adds || records && restartable),
+            (pointer, adds || records && restartable),
             (place, records && restartable || keyed),
             (key, keyed),
             (amount, amounts),
@@ -162,7 +162,7 @@ impl Frame {
             }
         }
         all.then_some(Frame {
-            control,
+            pointer,
             place,
             key,
             amount,
@@ -177,7 +177,7 @@ impl Frame {
     /// All that distinguishes frames, as bytes.
     pub fn key(&self, key: &mut Vec<u8>) {
         let byte = |register: Register| register as u8;
-        let used = [self.control, self.place, self.key, self.amount];
+        let used = [self.pointer, self.place, self.key, self.amount];
         key.extend(used.map(byte));
         key.extend(self.saved.map(byte));
         let bits = [self.shifts, self.keep_flags, self.red_zone, self.flags_live];

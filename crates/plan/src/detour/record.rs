@@ -7,7 +7,7 @@ use super::assemble::{
 use super::frame::{Frame, at, fs, near};
 use super::tally::Patch;
 use super::{Record, Runtime, Word, word};
-use capriole_ring::layout::{HEAD_SIZE, control, record};
+use capriole_ring::layout::{MAX_STRAIGHT, UNIT, record, stream};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
@@ -31,6 +31,11 @@ pub(super) fn cold(
     })
 }
 
+/// Bytes of the record.
+fn record_size(work: &Record) -> i64 {
+    (record::FIELDS + 8 * work.fields.len()) as i64
+}
+
 /// The restartable sequence.
 pub(super) fn hot(
     a: &mut CodeAssembler,
@@ -42,38 +47,49 @@ pub(super) fn hot(
     cold: Cold,
 ) -> Result<Labels, IcedError> {
     use Register as R;
-    let (control_ptr, place) = (frame.control, frame.place);
+    let (stream, place) = (frame.pointer, frame.place);
+    let place32 = place.full_register32();
     let load = |to, from| Instruction::with2(Code::Mov_r64_rm64, to, from);
     let store = |to, from| Instruction::with2(Code::Mov_rm64_r64, to, from);
     let store32 = |to, from| Instruction::with2(Code::Mov_rm32_r32, to, from);
     let lea = |to, from| Instruction::with2(Code::Lea_r64_m, to, from);
-    let size = (record::FIELDS + 8 * work.fields.len()) as i64;
+    let size = record_size(work);
+    assert!(size as usize <= MAX_STRAIGHT, "a record of {size} bytes");
 
     let begin = mark(a)?;
     a.add_instruction(lea(R::RAX, near(links.descriptor))?)?;
     let descriptor = mark(a)?;
     a.add_instruction(store(fs(rseq + RSEQ_CS), R::RAX)?)?;
     let start = mark(a)?;
-    // -1 or -2 for an unregistered thread: those heads lead to a full packet.
+    // -1 or -2 for an unregistered thread: those streams have no room.
     let cpu = fs(rseq + RSEQ_CPU_ID);
-    a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, control_ptr, cpu)?)?;
-    let heads = Instruction::with2(Code::Mov_r64_imm64, place, runtime.heads)?;
-    a.add_instruction(heads)?;
-    let head = MemoryOperand::new(place, control_ptr, HEAD_SIZE as u32, 0, 0, false, R::None);
-    a.add_instruction(load(control_ptr, head)?)?;
+    a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, stream, cpu)?)?;
+    let streams = Instruction::with2(Code::Mov_r64_imm64, place, runtime.streams)?;
+    a.add_instruction(streams)?;
+    let shift = stream::SIZE.ilog2();
+    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, stream, shift)?)?;
+    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, stream, place)?)?;
     a.rdtsc()?;
-    let pos = at(control_ptr, control::POS as i64);
-    let end = at(control_ptr, control::END as i64);
-    a.add_instruction(load(place, pos)?)?;
-    let add = match i8::try_from(size) {
-        Ok(_) => Code::Add_rm64_imm8,
-        Err(_) => Code::Add_rm64_imm32,
+    // Whatever is in the head, `place` is at most the limit then, and behind the record.
+    let pos = at(stream, stream::HEAD as i64);
+    let end = at(stream, stream::HEAD as i64 + 4);
+    a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, place32, pos)?)?;
+    let units = (size / UNIT as i64) as i32;
+    let add = match i8::try_from(units) {
+        Ok(_) => Code::Add_rm32_imm8,
+        Err(_) => Code::Add_rm32_imm32,
     };
-    a.add_instruction(Instruction::with2(add, place, size as i32)?)?;
-    a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, place, end)?)?;
+    a.add_instruction(Instruction::with2(add, place32, units)?)?;
+    a.add_instruction(Instruction::with2(Code::Cmp_r32_rm32, place32, end)?)?;
+    a.ja(cold.way_out)?;
+    let limit = Instruction::with2(Code::Cmp_rm32_imm32, place32, runtime.limit)?;
+    a.add_instruction(limit)?;
     a.ja(cold.way_out)?;
     // From behind the record.
-    let part = |offset: usize| at(place, offset as i64 - size);
+    let part = |offset: usize| {
+        let by = offset as i64 - size;
+        MemoryOperand::new(stream, place, UNIT as u32, by, 1, false, R::None)
+    };
     a.add_instruction(store32(part(record::TIME), R::EAX)?)?;
     a.add_instruction(store32(part(record::TIME + 4), R::EDX)?)?;
     let mut more = Vec::new();
@@ -123,7 +139,7 @@ pub(super) fn hot(
     }
     a.add_instruction(store32(part(record::TID), R::EAX)?)?;
     // What is behind the record becomes the place of the next one.
-    a.add_instruction(store(pos, place)?)?;
+    a.add_instruction(store32(pos, place32)?)?;
     let done = mark(a)?;
     Ok(Labels {
         begin,
@@ -160,7 +176,8 @@ pub(super) fn shared(
     let full = mark(a)?;
     from_detour(a, runtime, Register::RAX)?;
     Frame::move_stack(a, 8 - frame.size())?;
-    a.add_instruction(Instruction::with1(Code::Push_r64, frame.control)?)?;
+    let units = record_size(work) / UNIT as i64;
+    a.add_instruction(Instruction::with1(Code::Pushq_imm32, units as i32)?)?;
     a.call(runtime.switch)?;
     a.pop(rax)?; // 0: lost, 1: try again, 2: go the locked way
     Frame::move_stack(a, frame.size() - 8)?;

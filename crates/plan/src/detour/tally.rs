@@ -249,7 +249,7 @@ pub(super) fn hot(
     links: &Links,
     before: Before,
 ) -> Result<Labels, IcedError> {
-    let r = frame.control;
+    let r = frame.pointer;
     let begin = mark(a)?;
     let mut tags = Vec::new();
     // Set up while the clock is read, if there is a register for it.
@@ -261,7 +261,7 @@ pub(super) fn hot(
             Value::Latency(call) => {
                 let out = before.way.out;
                 let clock = timing::clock(a, frame, runtime, call, out, &mut tags)?;
-                if frame.control == frame.place {
+                if frame.pointer == frame.place {
                     counters = Some(own_counters(a, r, runtime, rseq, links, out)?);
                 }
                 timing::since(a, clock, out)?;

@@ -32,7 +32,7 @@ pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
     memory.format(base, geometry);
     for at in streams(geometry) {
         memory.store(at + layout::stream::LOST, 0);
-        memory.store_u32(at + layout::stream::LOCK, 0);
+        memory.store(at + layout::stream::LOCK, 0);
     }
     for copy in 0..=geometry.cpus {
         for counter in 0..geometry.counters {
@@ -75,7 +75,8 @@ pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
     let entries = resident::entries(resident);
     Runtime {
         shadow_stack: false,
-        heads: base + geometry.heads() as u64,
+        streams: base + geometry.streams() as u64,
+        limit: geometry.limit(),
         directories: base + geometry.directories_offset() as u64,
         frames: Frames {
             address: base + geometry.frames_offset() as u64,

@@ -117,7 +117,7 @@ impl Session {
         let shared = |counter| self.memory.load(GEOMETRY.counter(GEOMETRY.cpus, counter));
         let shared: u64 = (0..COUNTERS).map(shared).sum();
         let mut restartable = counts.iter().sum::<u64>() - shared;
-        let mut reader = Reader::new(self.memory.clone(), GEOMETRY, self.base);
+        let mut reader = Reader::new(self.memory.clone(), GEOMETRY);
         let mut written: Vec<(u64, Written)> = Vec::new();
         reader.collect::<String>(true, |packet| {
             let mut rest = packet.content;

@@ -414,7 +414,8 @@ impl Code {
             let entries = resident::entries(arena.start);
             let runtime = Runtime {
                 shadow_stack: survey.shadow_stack,
-                heads: memory.base + memory.geometry.heads() as u64,
+                streams: memory.base + memory.geometry.streams() as u64,
+                limit: memory.geometry.limit(),
                 rseq_offset: survey.rseq_offset,
                 tid_offset: survey.tid_offset,
                 switch: entries.switch,

@@ -180,7 +180,8 @@ impl Doubts<'_> {
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.lost_events > 0 {
-            let share = self.lost_events as f64 / (self.lost_events + self.events) as f64;
+            let lost = self.lost_events as f64;
+            let share = lost / (lost + self.events as f64);
             lines.push(format!(
                 "LOST {} ({}): not in the table; record with a larger --buffer-size",
                 counted(self.lost_events, "EVENT", "EVENTS"),

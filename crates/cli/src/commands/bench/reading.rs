@@ -43,7 +43,7 @@ impl Reading {
     /// Starts it, for records of that many bytes.
     pub fn start(attached: &Attached, record_bytes: usize) -> Reading {
         let memory = &attached.memory;
-        let reader = Reader::new(memory.memory.clone(), memory.geometry, memory.base);
+        let reader = Reader::new(memory.memory.clone(), memory.geometry);
         let count = Arc::new(Mutex::new(Count {
             reader,
             bytes: 0,

@@ -65,7 +65,8 @@ impl Sketch {
         let session = start + (1 << 20);
         let runtime = Runtime {
             shadow_stack: false,
-            heads: session,
+            streams: session,
+            limit: u32::MAX >> 4,
             directories: 0,
             frames: Frames::default(),
             counters: Counters::default(),
@@ -127,7 +128,8 @@ impl Sketch {
             _ => "cold",
         };
         let mut names = HashMap::from([
-            (runtime.heads, "heads".to_owned()),
+            (runtime.streams, "streams".to_owned()),
+            (u64::from(runtime.limit), "limit".to_owned()),
             (runtime.switch, "switch".to_owned()),
             (runtime.locked, "locked".to_owned()),
             (runtime.run, "run".to_owned()),

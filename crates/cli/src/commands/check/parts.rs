@@ -11,13 +11,13 @@ pub(super) struct Parts {
     commit: u64,
     restore: u64,
     copies: u64,
-    /// What holds the address of the record.
+    /// What holds the place behind the record.
     pub(super) place: Register,
 }
 
 impl Parts {
     /// Recording is from `begin` to `done`. With restartable sequences the last instruction
-    /// before `done` is the commit: `mov %place, (%control)`.
+    /// before `done` is the commit: `mov %place, (%stream)`.
     pub(super) fn between(begin: u64, done: u64, copies: u64, code: &[Instruction]) -> Parts {
         let last = code.iter().rfind(|i| i.next_ip() == done);
         let commit =
@@ -27,7 +27,7 @@ impl Parts {
             commit: commit.map_or(done, Instruction::ip),
             restore: done,
             copies,
-            place: commit.map_or(Register::None, Instruction::op1_register),
+            place: commit.map_or(Register::None, |i| i.op1_register().full_register()),
         }
     }
 
@@ -78,7 +78,7 @@ impl Notes<'_> {
                 _ if rseq.is_some_and(|rseq| displacement == rseq + 8) => "restartable from here",
                 _ => "the thread's id",
             },
-            Mnemonic::Mov if i.op0_kind() == OpKind::Memory && i.memory_base() == self.place => {
+            Mnemonic::Mov if i.op0_kind() == OpKind::Memory && i.memory_index() == self.place => {
                 const FIELDS: i64 = record::FIELDS as i64;
                 // The place is behind the record.
                 let size = FIELDS + 8 * self.event.fields.fetch.recorded as i64;

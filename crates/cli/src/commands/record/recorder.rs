@@ -24,6 +24,8 @@ pub struct Summary {
     pub events: u64,
     /// Events that are not.
     pub lost: u64,
+    /// Those of them for which all lanes of a CPU were taken.
+    pub busy: u64,
     /// Bytes of the streams.
     pub bytes: u64,
     /// Packets that could not be read.
@@ -169,11 +171,7 @@ impl Recorder {
     /// Records until something ends it.
     pub fn run(&mut self, probed: &mut Probed, limit: Option<Duration>) -> anyhow::Result<Ended> {
         let memory = &probed.attached.memory;
-        self.reader = Some(Reader::new(
-            memory.memory.clone(),
-            memory.geometry,
-            memory.base,
-        ));
+        self.reader = Some(Reader::new(memory.memory.clone(), memory.geometry));
         writer::open(&memory.memory, self.texts);
         self.started = Instant::now();
         let result = self.record(probed, limit);
@@ -251,10 +249,10 @@ impl Recorder {
         if !self.failed_packets {
             self.collect(true)?;
         }
-        let (lost, damaged) = self
+        let (lost, busy, damaged) = self
             .reader
             .as_ref()
-            .map_or((0, 0), |r| (r.lost(), r.damaged()));
+            .map_or((0, 0, 0), |r| (r.lost(), r.busy(), r.damaged()));
         let stop = |what: &str, time: Duration| Stop {
             what: what.to_owned(),
             duration_ns: time.as_nanos() as u64,
@@ -283,6 +281,7 @@ impl Recorder {
         Ok(Summary {
             events: totals.events,
             lost: totals.lost_events,
+            busy: busy.min(totals.lost_events),
             bytes: totals.bytes,
             damaged,
             duration,

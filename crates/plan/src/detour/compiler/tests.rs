@@ -26,7 +26,8 @@ impl Random {
 fn runtime(rseq_offset: Option<i32>) -> Runtime {
     Runtime {
         shadow_stack: false,
-        heads: 0x7000_0000_1000,
+        streams: 0x7000_0000_1000,
+        limit: 1 << 20,
         directories: 0,
         frames: crate::detour::Frames {
             address: 0x7000_0100_0000,

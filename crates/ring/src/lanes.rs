@@ -1,0 +1,83 @@
+//! Locked lanes, and who is inside.
+//!
+//! A lane's lock is one word: 0, or the id of the thread that is inside, as that sees it itself
+//! (0 if it does not know), above the address of a variable of the resident's that it has on its
+//! stack while it is inside. A thread that is killed inside, or leaves it by `siglongjmp` from a
+//! signal handler, holds its lane for good. The thread itself takes it back when its stack is in
+//! use again; all else is for whoever records to find out
+//! (`capriole_target::lanes`).
+
+use crate::layout::{Geometry, LANES, stream};
+use crate::memory::Memory;
+
+/// Bits of a lock below the thread's id.
+pub const TID_SHIFT: u32 = 42;
+/// How far the address is moved to the right.
+pub const FRAME_SHIFT: u32 = 5;
+
+/// A lane that is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Byte offset of the stream.
+    stream: usize,
+    lock: u64,
+    turns: u32,
+}
+
+impl Held {
+    /// All lanes that are held.
+    pub fn all(memory: &Memory, geometry: &Geometry) -> Vec<Held> {
+        let streams = (1..LANES as u32)
+            .flat_map(|lane| (0..geometry.cpus).map(move |cpu| geometry.stream(lane, cpu)));
+        let held = streams.map(|stream| Held {
+            stream,
+            lock: memory.load(stream + stream::LOCK),
+            turns: memory.load_u32(stream + stream::TURNS),
+        });
+        held.filter(|held| held.lock != 0).collect()
+    }
+
+    /// The thread that holds it; 0: it does not know its id.
+    pub fn tid(&self) -> u32 {
+        (self.lock >> TID_SHIFT) as u32
+    }
+
+    /// An address on the stack of whoever holds it, in that frame which holds it.
+    pub fn frame(&self) -> u64 {
+        (self.lock & ((1 << TID_SHIFT) - 1)) << FRAME_SHIFT
+    }
+
+    /// Lets others in; tells whether it was still held in the same way.
+    pub fn release(&self, memory: &Memory) -> bool {
+        memory.replace(self.stream + stream::LOCK, self.lock, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::MemfdFlags;
+
+    #[test]
+    fn a_lane_is_released_only_as_it_was_seen() {
+        let geometry = Geometry::for_buffer(1 << 16, 2, 1);
+        let fd = rustix::fs::memfd_create("lanes-test", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&fd, geometry.size() as u64).expect("ftruncate");
+        let memory = Memory::map(&fd, geometry.size()).expect("map");
+        assert_eq!(Held::all(&memory, &geometry), []);
+        let at = geometry.stream(3, 1);
+        let (tid, frame) = ((1 << 22) - 1, 0x7fff_ffff_efe0);
+        let lock = tid << TID_SHIFT | frame >> FRAME_SHIFT;
+        memory.store(at + stream::LOCK, lock);
+        let held = Held::all(&memory, &geometry);
+        assert_eq!(held.len(), 1);
+        assert_eq!((u64::from(held[0].tid()), held[0].frame()), (tid, frame));
+        memory.store_u32(at + stream::TURNS, 1);
+        assert_ne!(Held::all(&memory, &geometry), held, "in another turn");
+        memory.store(at + stream::LOCK, lock + 1);
+        assert!(!held[0].release(&memory), "by somebody else");
+        memory.store(at + stream::LOCK, lock);
+        assert!(held[0].release(&memory));
+        assert_eq!(Held::all(&memory, &geometry), []);
+    }
+}
