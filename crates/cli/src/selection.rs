@@ -542,7 +542,7 @@ pub fn select(
     let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
     let plans = planner.plan_all(&sites);
     for (((site, definition), _), plan) in distinct.iter().zip(&plans) {
-        if by_stack(&events[*definition]) && plan.as_ref().is_ok_and(|p| !p.shape.at_entry) {
+        if by_stack(&events[*definition]) && plan.as_ref().is_ok_and(|p| !p.called) {
             let function = (*definition, site.address);
             not_followed.entry(function).or_insert(NotFollowed::Loop);
         }

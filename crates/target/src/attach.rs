@@ -501,6 +501,9 @@ fn prepare_and_write(
         code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
     }
+    if handles_faults {
+        code.write_copies(pid, &remote, probes)?;
+    }
     let noted = memory.ledger.header(&remote)?;
     let installed = Installed {
         ledger: memory.ledger,
@@ -533,12 +536,12 @@ fn prepare_and_write(
             return Ok(None);
         }
         let agent = Agent::hire(process, &remote)?;
-        let (memory, code) = (&attached.memory, &mut attached.round.code);
+        let (memory, code) = (&attached.memory, &attached.round.code);
         if !traps.is_empty() {
             traps.install(&agent, &remote, memory, code)?;
         }
         if handles_faults {
-            code.install_faults(&agent, &remote, memory, probes)?;
+            code.install_faults(&agent, &remote, memory)?;
         }
         attached.standstill.one += agent.dismiss();
         attached.installed.actions = memory.ledger.header(&remote)?.actions();

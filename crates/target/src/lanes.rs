@@ -23,8 +23,11 @@ use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::process::{Process, State};
 use crate::recover::sharing;
+use crate::session::Arena;
 use crate::survey::own_tid;
 use crate::threads::{Stopped, StoppedThread};
+use crate::tracer;
+use capriole_ring::Memory;
 use capriole_ring::lanes::Held;
 use std::time::{Duration, Instant};
 
@@ -54,6 +57,14 @@ impl Default for Lanes {
     }
 }
 
+/// What has to be known of a session.
+struct Session<'a> {
+    process: &'a Process,
+    inode: u64,
+    memory: &'a Memory,
+    arenas: &'a [Arena],
+}
+
 /// A thread that may hold a lane, and its process.
 struct Candidate {
     process: Process,
@@ -73,7 +84,16 @@ impl Lanes {
         let stuck: Vec<Held> = held.iter().filter(is_stuck).copied().collect();
         let released = match stuck.is_empty() {
             true => 0,
-            false => release(attached, &stuck),
+            false if tracer::check_filters(&attached.process).is_err() => 0,
+            false => {
+                let session = Session {
+                    process: &attached.process,
+                    inode: attached.inode(),
+                    memory: &session.memory,
+                    arenas: &attached.installed.arenas,
+                };
+                tracer::apart(|| release(&session, &stuck))
+            }
         };
         self.period = match released < stuck.len() {
             true => (self.period * 2).min(LONGEST_PERIOD),
@@ -85,17 +105,17 @@ impl Lanes {
     }
 }
 
-fn release(attached: &Attached, stuck: &[Held]) -> usize {
-    let mut sharers = vec![attached.process.clone()];
-    sharers.extend(sharing(attached.inode(), attached.process.pid()));
+fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
+    let mut sharers = vec![session.process.clone()];
+    sharers.extend(sharing(session.inode, session.process.pid()));
     let threads: Vec<(u32, Candidate)> = sharers.iter().flat_map(own_tids).collect();
     let is_free = |lane: &&Held| {
         let mut holders = threads.iter().filter(|(own, _)| *own == lane.tid());
         // Until the lane is released they stand still: who goes on may take the same lane, with
         // the same frame, which would be the same word.
         let mut still = Vec::new();
-        let left = holders.all(|(_, holder)| has_left(attached, holder, lane, &mut still));
-        left && lane.release(&attached.memory.memory)
+        let left = holders.all(|(_, holder)| has_left(session, holder, lane, &mut still));
+        left && lane.release(session.memory)
     };
     stuck.iter().filter(is_free).count()
 }
@@ -115,7 +135,7 @@ fn own_tids(process: &Process) -> Vec<(u32, Candidate)> {
 /// Whether a thread, which stands still then, is not in the frame that holds a lane. If that
 /// cannot be found out, it may be.
 fn has_left(
-    attached: &Attached,
+    session: &Session<'_>,
     holder: &Candidate,
     lane: &Held,
     still: &mut Vec<Stopped>,
@@ -138,7 +158,7 @@ fn has_left(
         Err(_) => return false,
     };
     let left = stopped.threads().iter().all(|thread| {
-        is_above(thread, &maps, lane.frame()) || !is_intact(attached, &memory, lane.frame())
+        is_above(thread, &maps, lane.frame()) || !is_intact(session, &memory, lane.frame())
     });
     still.push(stopped);
     left
@@ -156,12 +176,12 @@ fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
 }
 
 /// Whether what stands at `frame` may be a frame that was called by our code.
-fn is_intact(attached: &Attached, memory: &RemoteMemory, frame: u64) -> bool {
+fn is_intact(session: &Session<'_>, memory: &RemoteMemory, frame: u64) -> bool {
     let bytes = memory.read_some(frame, FRAME).unwrap_or_default();
     let mut words = bytes.chunks_exact(8).map(|word| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(word);
         u64::from_le_bytes(bytes)
     });
-    words.any(|word| attached.installed.arenas.iter().any(|a| a.contains(word)))
+    words.any(|word| session.arenas.iter().any(|a| a.contains(word)))
 }

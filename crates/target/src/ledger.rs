@@ -698,6 +698,6 @@ mod tests {
         };
         assert!(with(journal::PHASE, 255).is_some());
         assert_eq!(with(journal::LEN, 17), None);
-        assert_eq!(with(journal::KIND, 4), None);
+        assert_eq!(with(journal::KIND, 5), None);
     }
 }

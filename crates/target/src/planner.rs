@@ -45,6 +45,9 @@ pub struct Plan {
     pub before: Vec<u8>,
     /// Whether a breakpoint may be put at the site.
     pub breakpoint: bool,
+    /// Whether a function is entered there by calls and jumps that leave it, so that its return
+    /// address is on top of the stack. Something may still be kept below the stack pointer.
+    pub called: bool,
 }
 
 /// Mappings of a process that are left to it in any case.
@@ -456,11 +459,11 @@ impl Planner {
             .ok_or_else(|| outside(site))?;
         // Behind an `endbr64` the function is entered as well.
         let near_start = site.address.wrapping_sub(site.extent.start) <= ENDBR;
-        let split_part = near_start && object.is_entered_in_use(site.extent.start)
-            || site.object.symbols().is_ok_and(|symbols| {
-                let function = symbols.function_at(site.link_address);
-                function.is_none_or(|f| symbols.is_split_off(f))
-            });
+        let in_use = near_start && object.is_entered_in_use(site.extent.start);
+        let split_part = site.object.symbols().is_ok_and(|symbols| {
+            let function = symbols.function_at(site.link_address);
+            function.is_none_or(|f| symbols.is_split_off(f))
+        });
         let others = others.iter().filter(|other| **other != site.address);
         let others = others.map(|other| Extent::new(*other, other + 1));
         let near = object.forbidden_near(site.extent);
@@ -482,7 +485,10 @@ impl Planner {
             go: object.is_go(),
             split_part,
         };
-        then(&input, near.len())
+        let mut plan = then(&input, near.len())?;
+        plan.called = plan.shape.at_entry;
+        plan.shape.at_entry &= !in_use;
+        Ok(plan)
     }
 }
 
@@ -495,6 +501,7 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
         before: before.ok_or_else(|| outside(site))?.to_vec(),
         shape,
         breakpoint: input.int3.is_ok(),
+        called: false,
     })
 }
 

@@ -34,6 +34,7 @@ use crate::patch::{Batch, Change, Found, INT3};
 use crate::recover::sharing;
 use crate::steps::step;
 use crate::threads::Stopped;
+use crate::tracer;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -110,6 +111,11 @@ pub(super) struct Watched {
 impl Watched {
     fn of(round: &Round, memory: RemoteMemory) -> Watched {
         let mut all = Vec::new();
+        let made = round.entries.iter().filter_map(|e| e.made.as_ref().ok());
+        let changes = made.flat_map(|made| &made.changes);
+        let ours: BTreeSet<u64> = changes
+            .flat_map(|change| change.address..change.address + change.len as u64)
+            .collect();
         for (index, entry) in round.entries.iter().enumerate() {
             let Ok(made) = &entry.made else { continue };
             let mut expect = |address, bytes: &[u8]| {
@@ -128,7 +134,12 @@ impl Watched {
                     }
                     let placed = entry.shape.placed.iter();
                     for (address, bytes) in placed.flat_map(|placed| &placed.relies_on) {
-                        expect(*address, bytes);
+                        // As they were before: what is changed there by us is expected above.
+                        for (at, byte) in (*address..).zip(bytes) {
+                            if !ours.contains(&at) {
+                                expect(at, &[*byte]);
+                            }
+                        }
                     }
                 }
             }
@@ -238,6 +249,19 @@ impl Attached {
     /// The program cannot be stopped: a debugger may hold it. Nothing has changed then, and
     /// a later look finds the same.
     pub fn look(&mut self) -> Result<Beside, TargetError> {
+        let nothing = Beside::TakenOut(Vec::new());
+        if self
+            .watched
+            .as_ref()
+            .is_some_and(|w| w.changed().is_empty())
+        {
+            return Ok(nothing);
+        }
+        tracer::check_filters(&self.process)?;
+        tracer::apart(|| self.look_again())
+    }
+
+    fn look_again(&mut self) -> Result<Beside, TargetError> {
         let nothing = Beside::TakenOut(Vec::new());
         if self.watched.is_none() {
             let memory = RemoteMemory::open(self.process.pid() as i32)?;

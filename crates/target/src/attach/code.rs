@@ -555,16 +555,13 @@ impl Code {
         Ok(())
     }
 
-    /// Has the resident stand before the program's own handlers of faults, so that they
-    /// see a displaced instruction's fault at its own address.
-    pub(super) fn install_faults(
+    /// Tells the resident which copies of instructions there are, for handlers of faults.
+    pub(super) fn write_copies(
         &mut self,
-        agent: &Agent,
+        pid: i32,
         remote: &RemoteMemory,
-        memory: &SessionMemory,
         probes: &[Probe],
     ) -> Result<(), TargetError> {
-        let pid = agent.pid();
         let made = self.made.iter().zip(probes);
         let copies = made.filter_map(|(made, probe)| {
             let made = made.as_ref().ok()?;
@@ -579,8 +576,19 @@ impl Code {
         );
         write(pid, remote, at, &table)?;
         self.free = at + table.len() as u64;
+        write(pid, remote, self.entries().copies, &at.to_le_bytes())
+    }
+
+    /// Has the resident stand before the program's own handlers of faults, so that they
+    /// see a displaced instruction's fault at its own address.
+    pub(super) fn install_faults(
+        &self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        memory: &SessionMemory,
+    ) -> Result<(), TargetError> {
+        let pid = agent.pid();
         let entries = self.entries();
-        write(pid, remote, entries.copies, &at.to_le_bytes())?;
         let ledger = &memory.ledger;
         for (index, signal) in FAULTS.into_iter().enumerate() {
             let old = agent.signal_action(remote, ledger, signal, None)?;
