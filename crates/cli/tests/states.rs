@@ -76,12 +76,12 @@ fn no_probe_needs_more_stack_than_is_said() {
     let kinds: [(&str, &[&str], &[&str], i64); 11] = [
         ("nothing", &[], &[], 0),
         ("count", &["stat"], &["-e", ":painted"], 0),
-        ("latency", &["stat"], &["-e", "latency(:painted)"], 720),
+        ("latency", &["stat"], &["-e", "latency(:painted)"], 832),
         (
             "histogram",
             &["stat"],
             &["-e", ":painted hist($arg1) by key=$arg2"],
-            720,
+            832,
         ),
         ("record", record, &["-e", ":painted $arg1 $arg2"], 320),
         ("return", record, &["-e", "r :painted n=$retval"], 448),
@@ -96,14 +96,14 @@ fn no_probe_needs_more_stack_than_is_said() {
             "memory",
             record,
             &["-e", ":painted text=+0($arg2):string"],
-            720,
+            832,
         ),
-        ("stack", record, &["-e", ":painted stack"], 720),
+        ("stack", record, &["-e", ":painted stack"], 832),
         (
             "stack at the exit",
             record,
             &["-e", "r :painted stack"],
-            720,
+            832,
         ),
     ];
     let kinds = kinds.iter().flat_map(|kind| [(kind, 0), (kind, 1)]);

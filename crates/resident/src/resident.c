@@ -226,6 +226,8 @@ void capriole_filtering(const u64 *registers, u64 known)
 			;
 	}
 	if (leaves) {
+		/* What others can write is a hint to look at what they cannot. */
+		__sync_lock_test_and_set(&OWN->leave, 1);
 		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_LEAVE), 1);
 		while (!READ(OWN->left) && read_tsc() - begin < LEAVE_PATIENCE)
 			;

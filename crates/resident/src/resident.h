@@ -114,6 +114,7 @@ struct own {
 	u32 no_calls; /* not 0: a filter of system calls may be installed: make none any more */
 	u32 calling;  /* threads that are in a system call of ours, or about to be */
 	u32 left;     /* no byte leads to a detour any more */
+	u32 leave;    /* a thread waits until that is so */
 };
 
 /* What capriole_run does for an event, in this order. Never changed once it is in use.

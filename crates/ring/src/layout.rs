@@ -103,8 +103,7 @@ pub mod header {
     pub const NO_CALLS: usize = 192;
     /// u64: how often something was not read for want of a system call.
     pub const NOT_CALLED: usize = 200;
-    /// u32: 1 when a thread waits for the probes to be taken out, as it is about to give up
-    /// the time stamp counter.
+    /// u32: 1 when some process of the session may have [`own::LEAVE`](super::own::LEAVE) set.
     pub const LEAVE: usize = 216;
     /// 64 × u64: a bit for each packet, 1 = free.
     pub const FREE: usize = 256;
@@ -150,6 +149,8 @@ pub mod own {
     pub const CALLING: usize = 4;
     /// u32: 1 when no byte of the process leads to a detour any more.
     pub const LEFT: usize = 8;
+    /// u32: 1 when a thread waits for that, as it is about to give up the time stamp counter.
+    pub const LEAVE: usize = 12;
     /// Bytes: a page.
     pub const SIZE: usize = 4096;
 }

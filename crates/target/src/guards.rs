@@ -35,6 +35,7 @@ use crate::planner::{Plan, Planner, is_c_library};
 use crate::process::{Process, ProcessError};
 use crate::resolve::Site;
 use crate::returns::Region;
+use crate::symbols::SymbolTable;
 use capriole_insn::{Code, Extent};
 use capriole_plan::detour::Work;
 use capriole_plan::site::Tactic;
@@ -379,6 +380,14 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     let Some(function) = call.function else {
         return Before::Nothing;
     };
+    // It makes children, and nothing else.
+    let vforks = |symbols: &SymbolTable| {
+        let found = symbols.exact(GO_VFORK).into_iter();
+        found.map(|f| object.run_time_extent(f.function.extent)).any(|extent| extent == function)
+    };
+    if object.symbols().is_ok_and(vforks) {
+        return Before::Harmless;
+    }
     let address = call.address + 2;
     let site = Site::of_function(object, function).and_then(|site| site.at(address));
     let plan = site.and_then(|site| planner.plan(&site).ok());

@@ -12,7 +12,7 @@ use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
 use crate::threads::Stopped;
 use crate::tracer;
 use crate::{gadgets, inject};
-use capriole_ring::layout::{State, header};
+use capriole_ring::layout::{State, header, own};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -462,9 +462,32 @@ impl crate::attach::Attached {
         self.memory.ledger.is_in(&self.process).unwrap_or(false)
     }
 
-    /// Whether a thread of the program waits until the probes are out.
+    /// Whether a thread of the program waits until the probes are out. A forked child of which
+    /// one waits is left at once, and the recording goes on.
+    ///
+    /// That somebody waits stands in memory that all of them can write; who it is, in what each
+    /// has for itself. So a child ends its own part in a recording, and nobody else's.
     pub fn must_leave(&self) -> bool {
-        self.memory.memory.load_u32(header::LEAVE) != 0
+        let memory = &self.memory.memory;
+        if memory.load_u32(header::LEAVE) == 0 {
+            return false;
+        }
+        memory.store_u32(header::LEAVE, 0);
+        let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
+        let waits = |process: &Process| {
+            let remote = RemoteMemory::open(process.pid() as i32);
+            remote.is_ok_and(|remote| remote.read_u32(word).is_ok_and(|word| word != 0))
+        };
+        if waits(&self.process) {
+            return true;
+        }
+        for child in sharing(self.inode(), self.process.pid()) {
+            if waits(&child) {
+                // If that fails it goes on after some seconds by itself.
+                let _ = detach_sharing(&child, self.inode());
+            }
+        }
+        false
     }
 
     /// Whether somebody else has taken the probes out (`capriole detach`). He says so in

@@ -24,7 +24,7 @@ const GEOMETRY: Geometry = Geometry {
 };
 /// How many counters there are.
 pub const COUNTERS: u32 = GEOMETRY.counters;
-const RESIDENT_SIZE: u64 = 0x1000;
+const RESIDENT_SIZE: u64 = 0x4000;
 /// The detours stand behind the residents.
 pub const DETOURS: u64 = ARENA + 3 * RESIDENT_SIZE;
 
