@@ -864,7 +864,8 @@ fn record_and_report() {
           "refusals": [],
           "state": "text"
         }
-      ]
+      ],
+      "not_read": "number"
     }
     "#);
     let value: Value = serde_json::from_str(&said).expect("JSON");

@@ -83,14 +83,14 @@ fn no_probe_needs_more_stack_than_is_said() {
             &["-e", ":painted hist($arg1) by key=$arg2"],
             832,
         ),
-        ("record", record, &["-e", ":painted $arg1 $arg2"], 320),
-        ("return", record, &["-e", "r :painted n=$retval"], 448),
-        ("graph", record, &["--graph", ":painted"], 448),
+        ("record", record, &["-e", ":painted $arg1 $arg2"], 600),
+        ("return", record, &["-e", "r :painted n=$retval"], 600),
+        ("graph", record, &["--graph", ":painted"], 600),
         (
             "followed",
             record,
             &["--return=stack", "--graph", ":painted"],
-            448,
+            600,
         ),
         (
             "memory",

@@ -383,7 +383,9 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     // It makes children, and nothing else.
     let vforks = |symbols: &SymbolTable| {
         let found = symbols.exact(GO_VFORK).into_iter();
-        found.map(|f| object.run_time_extent(f.function.extent)).any(|extent| extent == function)
+        found
+            .map(|f| object.run_time_extent(f.function.extent))
+            .any(|extent| extent == function)
     };
     if object.symbols().is_ok_and(vforks) {
         return Before::Harmless;
