@@ -459,7 +459,8 @@ mod tests {
 
     #[test]
     fn where_programs_map_comes_last() {
-        let placer = Placer::new(Space::new(vec![0x1000_0000..0x9000_0000], 100));
+        let free = std::iter::once(0x1000_0000..0x9000_0000).collect();
+        let placer = Placer::new(Space::new(free, 100));
         // 0x20..... to 0x2f.....: 256 MiB, of which the first 16 are from a round address.
         let from = 0x40_1005;
         let all = placer.candidates(from, mask([None, None, None, None]), 40);

@@ -7,7 +7,6 @@
 #[path = "common/constants.rs"]
 mod constants;
 #[path = "common/description.rs"]
-#[allow(dead_code)]
 mod description;
 #[path = "common/flags.rs"]
 #[allow(dead_code)]
@@ -167,15 +166,14 @@ impl Session {
         use rustix::mm::{MapFlags, ProtFlags};
         let none = ProtFlags::empty();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh mapping, never unmapped; its middle is then replaced.
-        let base = unsafe {
-            let around =
-                rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * AROUND, none, flags).unwrap();
-            let at = around.wrapping_byte_add(AROUND);
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            let flags = MapFlags::SHARED | MapFlags::FIXED;
-            rustix::mm::mmap(at, GEOMETRY.size(), access, flags, &fd, 0)
-        };
+        let null = std::ptr::null_mut();
+        // SAFETY: a fresh mapping, never unmapped.
+        let around = unsafe { rustix::mm::mmap_anonymous(null, 2 * AROUND, none, flags) };
+        let at = around.unwrap().wrapping_byte_add(AROUND);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: it replaces the middle of that mapping, which nobody uses.
+        let base = unsafe { rustix::mm::mmap(at, GEOMETRY.size(), access, flags, &fd, 0) };
         Session {
             memory,
             base: base.unwrap() as u64,

@@ -80,7 +80,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     for session in &mut sessions {
         if let Some(at) = session.installed.memory {
             let is_its = |m: &&Mapping| m.start == at.base && m.inode == at.inode;
-            if let Some(index) = memories.iter().position(|m| is_its(m)) {
+            if let Some(index) = memories.iter().position(is_its) {
                 session.inode = memories.swap_remove(index).inode;
             }
         }

@@ -313,7 +313,7 @@ fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, Tar
 
 /// What became of a thread that was asked to stop.
 enum Settled {
-    Still(StoppedThread),
+    Still(Box<StoppedThread>),
     Gone,
     /// It cannot stop now.
     Busy,
@@ -366,12 +366,12 @@ fn settle(
         ptrace::set_registers(tid, &registers)
             .map_err(|errno| TargetError::ptrace("set the registers of", tid, errno))?;
     }
-    Ok(Settled::Still(StoppedThread {
+    Ok(Settled::Still(Box::new(StoppedThread {
         tid,
         pid,
         signal,
         registers,
-    }))
+    })))
 }
 
 /// Lets threads go on untraced.
@@ -410,7 +410,7 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
                 continue;
             };
             match settle(pid, tid, Some(event), Instant::now())? {
-                Settled::Still(thread) => still.push((thread, Instant::now())),
+                Settled::Still(thread) => still.push((*thread, Instant::now())),
                 Settled::Gone => {}
                 Settled::Busy => later.push((pid, tid)),
             }
@@ -527,7 +527,7 @@ impl Stopped {
             let mut busy = Vec::new();
             for (pid, tid) in asked {
                 match settle(pid, tid, None, since) {
-                    Ok(Settled::Still(thread)) => self.threads.push(thread),
+                    Ok(Settled::Still(thread)) => self.threads.push(*thread),
                     Ok(Settled::Gone) => {}
                     Ok(Settled::Busy) => busy.push((pid, tid)),
                     Err(error) => failure = failure.or(Some(error)),
@@ -558,7 +558,7 @@ impl Stopped {
         }
         ask(tid);
         match settle(pid, tid, None, Instant::now())? {
-            Settled::Still(thread) => stopped.threads.push(thread),
+            Settled::Still(thread) => stopped.threads.push(*thread),
             Settled::Gone => return Ok(None),
             Settled::Busy => {
                 let state = thread_state(tid);
@@ -639,7 +639,7 @@ impl Stopped {
         let StoppedThread { tid, pid, .. } = self.threads[index];
         match settle(pid, tid, event, Instant::now())? {
             Settled::Still(thread) => {
-                self.threads[index] = thread;
+                self.threads[index] = *thread;
                 Ok(true)
             }
             Settled::Gone => {

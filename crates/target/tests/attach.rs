@@ -154,6 +154,7 @@ impl Target {
             shape,
             before,
             breakpoint: false,
+            called: false,
         };
         let record = Record::new(7, vec![Register::RDI, Register::RSI]);
         Probe::new(plan, first.start..last).with(vec![record.into()])
