@@ -57,6 +57,11 @@ EVERY_CONDITION(DECLARED)
 extern long twice(long x), running_on(long x), over_nops(long x), either(long x), looping(long x);
 extern long counted(long x), framed(long x), zero(void), frame(void);
 
+#ifdef ROOM
+/* 62 MiB behind the program, where the first jump at the start of `looping` would lead. */
+char room[96 << 20];
+#endif
+
 /* What is printed at the end: nothing is called meanwhile that has probes. */
 static struct {
 	const char *name;

@@ -8,6 +8,11 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
+use capriole_event::EventSpec;
+use capriole_plan::site::{Shape, Tactic};
+use capriole_target::object::Objects;
+use capriole_target::planner::Planner;
+use capriole_target::resolve::{Site, resolve};
 use programs::{Compiler, build};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -210,6 +215,43 @@ fn calls_end_where_they_are_left() {
         assert_eq!(row["calls"], calls, "{row}");
         for nothing in ["abandoned", "open", "unpaired"] {
             assert_eq!(row[nothing], 0, "{nothing}: {row}");
+        }
+    }
+}
+
+/// The entry of `looping` is reached by no jump but those that its next bytes are part of. Where
+/// the first one would lead the program has memory; the other needs a byte that the exit's jump
+/// would change, so that one has to stand elsewhere.
+#[test]
+fn a_jump_stands_elsewhere_for_another_site() {
+    let Some(program) = build(Compiler::Gcc, "conditional_exits.c", &["-DROOM"]) else {
+        return;
+    };
+    let objects = Objects::offline(&program).expect("a program");
+    let planner = Planner::offline().with_breakpoints(false);
+    let planned = |events: &[&str]| {
+        let specs = events
+            .iter()
+            .map(|text| EventSpec::parse(text).expect("an event"));
+        let sites = specs.flat_map(|spec| resolve(&objects, &spec).expect("functions"));
+        let sites: Vec<Site> = sites.collect();
+        let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
+        let shapes = plans.into_iter().map(|plan| plan.expect("a plan").shape);
+        shapes.collect::<Vec<_>>()
+    };
+    let alone = planned(&["r :looping"]);
+    assert!(alone.iter().all(|shape| shape.tactic == Tactic::Region));
+    for events in [
+        &[":looping", "r :looping"][..],
+        &["r :looping", ":looping", "r :looping"],
+    ] {
+        let both = planned(events);
+        assert_eq!(both.len(), events.len());
+        for (shape, event) in both.iter().zip(events) {
+            assert_eq!(shape.tactic, Tactic::Punned, "{event} {both:#?}");
+            let apart =
+                |other: &Shape| other.site == shape.site || !other.covered.overlaps(&shape.covered);
+            assert!(both.iter().all(apart), "{event}");
         }
     }
 }

@@ -209,6 +209,15 @@ impl Placer {
         }
     }
 
+    /// Takes back that bytes change: their probe is planned anew.
+    pub fn untake(&mut self, bytes: Range<u64>) {
+        for at in bytes {
+            if self.claims.get(&at) == Some(&Claim::Taken) {
+                self.claims.remove(&at);
+            }
+        }
+    }
+
     /// Notes bytes that have to stay as they are.
     pub(crate) fn pin(&mut self, bytes: impl Iterator<Item = u64>) {
         for at in bytes {

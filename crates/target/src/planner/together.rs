@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Functions that a processor plans before it asks for more.
 const PORTION: usize = 16;
+/// Bytes from a site on that a jump there may lie over or rely on: prefixes, and the jump.
+const NEAR: u64 = 3 + JUMP;
 
 impl Planner {
     /// Plans many sites to be probed at the same time; in the order of the sites.
@@ -120,9 +122,9 @@ impl Planner {
                     continue;
                 }
                 let site = sites[index];
-                let function = Extent::new(site.extent.start, site.extent.end + 1);
+                let extent = Extent::new(site.extent.start, site.extent.end + 1);
                 let others = match covers[index] {
-                    true => within(wanted, function),
+                    true => within(wanted, extent),
                     false => &[],
                 };
                 if let Some(same) = placed.get(&site.address) {
@@ -132,6 +134,13 @@ impl Planner {
                 placer.give_back(own_bytes(site, &plans[index]));
                 give_back_instruction(&mut placer, site);
                 let planned = self.plan_in(site, &flow, Some(&mut placer), others);
+                if planned.is_err()
+                    && !covers[index]
+                    && self.make_way(sites, &flow, function, index, plans, &mut placer)
+                {
+                    placed.insert(site.address, index);
+                    continue;
+                }
                 // Rather this one alone than the others alone.
                 if planned.is_ok() || !covers[index] {
                     plans[index] = planned;
@@ -148,6 +157,74 @@ impl Planner {
             }
         }
         self.place_beside(sites, functions, plans, &mut placer);
+    }
+
+    /// Plans a site that relies on bytes which a free jump of the same function would change:
+    /// that jump's site, if it is the only one, gets a stub instead. Whether both could be
+    /// placed; if not, nothing is changed.
+    fn make_way(
+        &self,
+        sites: &[&Site],
+        flow: &FunctionFlow,
+        function: &[usize],
+        index: usize,
+        plans: &mut [Planned],
+        placer: &mut Placer,
+    ) -> bool {
+        let site = sites[index];
+        for &other in function {
+            let Ok(plan) = &plans[other] else { continue };
+            let (theirs, covered) = (plan.shape.site, plan.shape.covered);
+            let near = covered.start > site.address && covered.start < site.address + NEAR;
+            if !near || !matches!(plan.shape.tactic, Tactic::Region | Tactic::Reserved) {
+                continue;
+            }
+            let users = |index: &&usize| {
+                let plan = plans[**index].as_ref();
+                plan.is_ok_and(|plan| plan.shape.covered.overlaps(&covered))
+            };
+            let users: Vec<usize> = function.iter().filter(users).copied().collect();
+            let is_theirs = |index: &usize| {
+                let plan = plans[*index].as_ref();
+                plan.is_ok_and(|plan| plan.shape.site == theirs)
+            };
+            if !users.iter().all(is_theirs) {
+                continue;
+            }
+            let own = own_bytes(sites[other], &plans[other]);
+            let mut placer_then = placer.clone();
+            placer_then.untake(covered.start..covered.end);
+            placer_then.want(own.clone());
+            let Ok(mine) = self.plan_in(site, flow, Some(&mut placer_then), &[]) else {
+                continue;
+            };
+            placer_then.take(mine.shape.covered.start..mine.shape.covered.end);
+            placer_then.give_back(own);
+            let relied = mine
+                .shape
+                .placed
+                .iter()
+                .flat_map(|placed| &placed.relies_on);
+            let relied = relied.flat_map(|(at, bytes)| *at..at + bytes.len() as u64);
+            let mut kept: Vec<u64> = relied.collect();
+            kept.extend(mine.shape.covered.start..mine.shape.covered.end);
+            let placer_now = Some(&mut placer_then);
+            let Ok(theirs) = self.plan_in(sites[other], flow, placer_now, &kept) else {
+                continue;
+            };
+            // A breakpoint is what only its own site may end with.
+            if theirs.shape.tactic == Tactic::Int3 {
+                continue;
+            }
+            placer_then.take(theirs.shape.covered.start..theirs.shape.covered.end);
+            for user in users {
+                plans[user] = Ok(theirs.clone());
+            }
+            plans[index] = Ok(mine);
+            *placer = placer_then;
+            return true;
+        }
+        false
     }
 
     /// The last pass: sites that only a breakpoint would reach, or nothing, and that stand right
