@@ -64,11 +64,11 @@ pub struct Entries {
     /// Called by a guard behind a system call that may be `rt_sigaction`: the argument is its
     /// number, or another one if it is not known.
     pub action: u64,
-    /// Where the program's own actions stand: of [`FAULTS`](capriole_ring::layout::FAULTS), then
+    /// Where the program's own actions stand: of `FAULTS` of the ledger, then
     /// of SIGTRAP, four words each.
     pub actions: u64,
     /// Where the address of the table of copies stands, and the program's own handlers
-    /// of faults behind it, in the order of [`FAULTS`](capriole_ring::layout::FAULTS).
+    /// of faults behind it, in the order of `FAULTS` of the ledger.
     pub copies: u64,
     /// Where the address of the table of breakpoints stands.
     pub traps: u64,
@@ -132,6 +132,10 @@ impl FilterCall {
 /// original, and all of it stands for the original's start.
 pub const COPY_EXACT: u64 = 1 << 63;
 
+/// Set in the original's address, in the table of copies: the jump of a probe, or its breakpoint,
+/// begins there.
+pub const COPY_CHANGED: u64 = 1 << 62;
+
 /// Byte offsets in the configuration.
 const TRAPS: usize = 56;
 const OLD_TRAP: usize = 72;
@@ -141,7 +145,8 @@ const ACTIONS: usize = 184;
 /// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
 /// in the target at a multiple of 16. The table of copies has the same form: (start of a
 /// row of copies as long as their originals, address of the first original), or with
-/// [`COPY_EXACT`] (start of a copy, the original's address); and (end of a row, 0).
+/// [`COPY_EXACT`] (start of a copy, the original's address), both perhaps with
+/// [`COPY_CHANGED`]; and (end of a row, 0).
 pub fn trap_table(traps: &[(u64, u64)]) -> Vec<u8> {
     let mut sorted = traps.to_vec();
     sorted.sort_unstable();
@@ -286,6 +291,7 @@ mod tests {
         assert_eq!(define("CONTROL_SIZE"), control::SIZE as u64);
         assert_eq!(define("RECORD_FIELDS"), record::FIELDS as u64);
         assert_eq!(define("COPY_EXACT"), COPY_EXACT);
+        assert_eq!(define("COPY_CHANGED"), COPY_CHANGED);
         assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
         for (name, value) in [
             ("FILTER_NUMBER_REGISTER", NUMBER_REGISTER),

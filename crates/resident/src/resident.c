@@ -1099,9 +1099,26 @@ void capriole_trap(int signal, void *info, void *context)
 	UCONTEXT_RIP(context) = (u64)capriole_breakpoint;
 }
 
+/* Where a handler goes on that steps over an instruction, to an original nearby: at its copy, if
+ * it may be covered by the jump of a probe. Not if that jump begins there, which leads to the
+ * probe. */
+static u64 copy_of(const struct traps *table, u64 original)
+{
+	for (u64 row = 0; row + 1 < table->count; row++) {
+		u64 flags = table->trap[row].detour & (COPY_EXACT | COPY_CHANGED);
+		u64 first = table->trap[row].detour ^ flags, start = table->trap[row].site;
+		u64 length = flags & COPY_EXACT ? 1 : table->trap[row + 1].site - start;
+		if (!first || original - first >= length)
+			continue;
+		return original == first && flags & COPY_CHANGED ? original : start + (original - first);
+	}
+	return original;
+}
+
 /* SIGILL, SIGBUS, SIGFPE or SIGSEGV: the program's own handler is to see the fault of a
  * displaced instruction where that instruction was. If it returns to there, which means
- * "try again", the copy is tried again: the original may be covered by a jump. */
+ * "try again", the copy is tried again: the original may be covered by a jump; and so it is with
+ * what it steps to, also if the jump has come only now. */
 void capriole_fault(int signal, void *info, void *context)
 {
 	const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.copies);
@@ -1117,7 +1134,7 @@ void capriole_fault(int signal, void *info, void *context)
 			high = middle;
 	}
 	if (low > 0) {
-		original = table->trap[low - 1].detour;
+		original = table->trap[low - 1].detour & ~COPY_CHANGED;
 		if (original & COPY_EXACT)
 			original &= ~COPY_EXACT;
 		else if (original)
@@ -1128,11 +1145,15 @@ void capriole_fault(int signal, void *info, void *context)
 		if ((signal == 4 || signal == 8) && SIGINFO_ADDRESS(info) == at)
 			SIGINFO_ADDRESS(info) = original;
 	}
+	u64 from = UCONTEXT_RIP(context);
 	u64 index = signal == 4 ? 0 : signal == 7 ? 1 : signal == 8 ? 2 : 3;
 	u64 handler = capriole_config.old_faults[index];
 	((void (*)(int, void *, void *))handler)(signal, info, context);
-	if (original && UCONTEXT_RIP(context) == original)
+	u64 to = UCONTEXT_RIP(context);
+	if (original && to == original)
 		UCONTEXT_RIP(context) = at;
+	else if (to != from && to - from + MAX_STEP < 2 * MAX_STEP)
+		UCONTEXT_RIP(context) = copy_of(table, to);
 }
 
 /* Behind a system call that may have been rt_sigaction(2), number 13: the program never gets to

@@ -274,6 +274,11 @@ struct trap {
 /* In a table of copies: all of the copy stands for the start of the original. Without it
  * a row of copies is as long as the originals. */
 #define COPY_EXACT 0x8000000000000000
+/* At the start of the (first) original stands a jump to a probe, or a breakpoint. */
+#define COPY_CHANGED 0x4000000000000000
+/* How far a handler may go from an instruction to be taken for stepping over it, bytes: over a
+ * jump and the instructions that it covers. */
+#define MAX_STEP 32
 
 /* Sorted by site. Never changed once the handler can see it. */
 struct traps {

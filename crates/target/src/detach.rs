@@ -406,15 +406,21 @@ fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
 
 /// Whether a SIGTRAP waits for a thread that does not block it.
 pub(crate) fn sigtrap_pending(tid: i32) -> bool {
+    is_pending(tid, &[libc::SIGTRAP])
+}
+
+/// Whether one of some signals waits for a thread that does not block it.
+pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
         return false;
     };
-    let has = |field: &str| {
+    let set = |field: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(field));
         line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok())
-            .is_some_and(|set| set >> (libc::SIGTRAP - 1) & 1 == 1)
     };
-    has("SigPnd:") && !has("SigBlk:")
+    let (pending, blocked) = (set("SigPnd:").unwrap_or(0), set("SigBlk:").unwrap_or(0));
+    let waits = |signal: &i32| (pending & !blocked) >> (signal - 1) & 1 == 1;
+    signals.iter().any(waits)
 }
 
 /// Gets every thread out of the arenas. `false` if one stays.

@@ -116,7 +116,7 @@ fn tables_room(probes: &[Probe]) -> u64 {
 fn copies_room(probes: &[Probe]) -> u64 {
     let evicted = |p: &Probe| placed(p).map(|p| p.evicted.len()).sum::<usize>();
     let parts = |p: &Probe| p.points.len() + 1;
-    let copies = |p: &Probe| p.shape.displaced.len() + parts(p) + 2 * evicted(p);
+    let copies = |p: &Probe| 2 * p.shape.displaced.len() + parts(p) + 2 * evicted(p);
     let copies: usize = probes.iter().map(copies).sum();
     2 * ENTRY + ENTRY * copies as u64
 }
@@ -354,6 +354,7 @@ impl Made {
     /// are told where the originals are.
     fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
         let exact = |original: u64| original | resident::COPY_EXACT;
+        let starts = |original: &u64| self.changes.iter().any(|c| c.address == *original);
         let mut rows = Vec::new();
         let mut displaced = displaced.iter();
         for part in &self.detour.parts {
@@ -363,15 +364,20 @@ impl Made {
                 // Others than jumps and calls are copied as they are, or with another
                 // displacement.
                 let as_long = instruction.flow_control() == FlowControl::Next;
-                if !as_long {
-                    rows.push((*copy, exact(*original)));
-                } else if next != Some((*copy, *original)) {
-                    rows.push((*copy, *original));
+                let changed = match starts(original) {
+                    true => resident::COPY_CHANGED,
+                    false => 0,
+                };
+                if !as_long || next != Some((*copy, *original)) {
+                    rows.extend(next.map(|(end, _)| (end, 0)).filter(|row| row.0 < *copy));
+                    let row = if as_long { *original } else { exact(*original) };
+                    rows.push((*copy, row | changed));
                 }
                 let len = instruction.len() as u64;
                 next = as_long.then_some((copy + len, original + len));
             }
-            rows.push((part.address + part.size as u64, 0));
+            let end = next.map_or(part.address + part.size as u64, |(end, _)| end);
+            rows.push((end, 0));
         }
         for (start, end, original) in &self.evicted {
             rows.extend([(*start, exact(*original)), (*end, 0)]);

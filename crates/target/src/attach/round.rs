@@ -9,10 +9,10 @@
 use super::code::{Code, Made, Traps};
 use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
 use crate::counter::ReferenceCounter;
-use crate::detach::{Installed, sigtrap_pending};
+use crate::detach::{Installed, is_pending, sigtrap_pending};
 use crate::error::TargetError;
 use crate::guards::Guarded;
-use crate::ledger;
+use crate::ledger::{self, FAULTS};
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::patch::{Batch, Change, Found};
@@ -216,14 +216,30 @@ impl Round {
                 {
                     occupied.insert(index);
                 }
+                // A handler may step over the first instruction, which faulted.
+                if let Some(rip) = word.saved_rip
+                    && let Some(index) = find(rip.wrapping_add(1))
+                {
+                    occupied.insert(index);
+                }
             });
         }
         let mut moves = Vec::new();
         for (at, thread) in stopped.threads().iter().enumerate() {
             let rip = thread.registers.rip;
-            let Some(index) = find(rip) else { continue };
+            let Some(index) = find(rip).or_else(|| find(rip.wrapping_add(1))) else {
+                continue;
+            };
             let entry = &entries[index];
             let Ok(made) = &entry.made else { continue };
+            // The fault of an instruction there is about to be told to the program.
+            if FAULTS.contains(&thread.signal) || is_pending(thread.tid, &FAULTS) {
+                occupied.insert(index);
+                continue;
+            }
+            if find(rip).is_none() {
+                continue; // at the start
+            }
             // It may have run into the breakpoint that stands in here: the handler
             // wants to find it where it was.
             let stands_in = entry.state == SiteState::StandIn;
