@@ -6,8 +6,8 @@
  *
  * HOW it does so: prctl, syscall, inline, register (the number of the call is not in the
  * code), strict (seccomp's first mode), thread (from another thread, for all of them), child
- * (a forked child does, its parent does not), dispatch (system calls are handed to the
- * program itself while it works).
+ * (a forked child does, its parent does not), strict-child (so does one in strict mode),
+ * dispatch (system calls are handed to the program itself while it works).
  *
  * With "wait" it says "ready PID" and waits for a line before it filters. It ends by saying
  * "ok calls=N": so often it has called work(), FILTERED times of that with the filter.
@@ -170,13 +170,16 @@ int main(int argc, char **argv)
 		done = 1;
 		for (volatile int i = 0; i < 10000000; i++)
 			;
-	} else if (!strcmp(how, "child")) {
+	} else if (!strcmp(how, "child") || !strcmp(how, "strict-child")) {
+		int strict = how[0] == 's';
 		pid_t child = fork();
 		CHECK(child >= 0);
 		if (!child) {
-			filter_by("prctl");
+			filter_by(strict ? "strict" : "prctl");
 			filtered = 1;
 			works(FILTERED);
+			if (strict)
+				syscall(SYS_exit, 7); /* exit_group is not among its calls */
 			_exit(7);
 		}
 		int status;

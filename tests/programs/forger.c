@@ -12,7 +12,7 @@
  *           the address of a pointer to the first one, all the time
  *   forge   a child is forked that seeks, in all memory of the session, what could be an entry
  *           of the journal for the code of this program, changes the bytes that it says were
- *           there, and overwrites what session memory begins with. Prints "forged N", N entries
+ *           there, and overwrites all of session memory. Prints "forged N", N entries
  *   damage  a child is forked that overwrites its ledger. Prints "damaged"
  *   drop    a child is forked that becomes user and group 65534. Prints "dropped PID"
  *   share   a child is made that shares the memory, as one of vfork does, and becomes user 65534.
@@ -89,9 +89,8 @@ static int child_of_session(enum deed deed)
 			memset(memory, 0xff, end - start);
 		if (deed == FORGE) {
 			forged += forge_entries(memory, (unsigned char *)end);
-			/* not the packets that are free, nor what says who has to be woken */
 			if (!ledger)
-				memset(memory + 768, 0xff, 4096 - 768);
+				memset(memory, 0xff, end - start);
 		}
 	}
 	fclose(maps);

@@ -1,6 +1,6 @@
 /*
  * A program whose children, which have given their privileges up, write over what they share
- * with it: `hostile [all]`. It calls hostile_record(n, m), hostile_text(text, n) and, from
+ * with it: `scribbler [all]`. It calls hostile_record(n, m), hostile_text(text, n) and, from
  * there, hostile_inner(n) as fast as it can, verifies what they return and that the memory
  * which it has set aside is as it was, and forks one child after the other. A child that finds
  * session memory writes random words there for 30 ms: to everything that detours use, or with

@@ -17,11 +17,8 @@ pub struct Filtered {
 impl Filtered {
     /// What a session has counted, in all processes that share it.
     pub fn of(attached: &Attached) -> Filtered {
-        // Any process of the session can write there; nobody reads so often.
-        const MOST: u64 = 1 << 48;
-        let not_read = attached.memory.memory.load(header::NOT_CALLED);
         Filtered {
-            not_read: if not_read < MOST { not_read } else { 0 },
+            not_read: attached.memory.memory.counted(header::NOT_CALLED),
             from_start: attached.unguarded,
         }
     }

@@ -32,8 +32,8 @@ impl Unseen {
     pub fn of(attached: &Attached) -> Unseen {
         let memory = &attached.memory.memory;
         Unseen {
-            missed: memory.load(header::RETURNS_MISSED),
-            abandoned: memory.load(header::RETURNS_ABANDONED),
+            missed: memory.counted(header::RETURNS_MISSED),
+            abandoned: memory.counted(header::RETURNS_ABANDONED),
         }
     }
 

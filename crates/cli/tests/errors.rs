@@ -352,7 +352,7 @@ fn somebody_elses_process() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("ours");
     let copy = directory.path().join("capriole");
-    std::fs::copy(env!("CARGO_BIN_EXE_capriole"), &copy).expect("a copy");
+    programs::copied(Path::new(env!("CARGO_BIN_EXE_capriole")), &copy);
     let as_other = |words: &[&str]| {
         let mut command = Command::new(&copy);
         command

@@ -317,7 +317,7 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
     if unsafe { libc::geteuid() } == 0 {
         // With our name, but another user's. (He cannot come into the directory of the tests.)
         let copy = open.path().join("capriole");
-        std::fs::copy(&program, &copy).expect("a copy");
+        programs::copied(&program, &copy);
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(open.path(), all).expect("it is ours");
         let mut command = Command::new(&copy);

@@ -132,6 +132,21 @@ fn probes_are_taken_out_before_the_clock_is_given_up() {
     }
 }
 
+/// A child does so: its probes are taken out, and the recording of its parent goes on.
+#[test]
+fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let output = record(&trace, &["-e", EVENT], &program, "strict-child");
+    let (calls, told) = said(&output);
+    assert_eq!(told["ended"], "program ended", "{told}");
+    // The parent's before the child, meanwhile and after it; none of the child's.
+    assert_eq!(told["events"], calls - FILTERED, "{told}");
+}
+
 #[test]
 fn what_is_added_up_is_so_without_system_calls() {
     let Some(program) = program(Compiler::Gcc, &[]) else {

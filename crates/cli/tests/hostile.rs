@@ -10,29 +10,42 @@ mod target;
 use programs::{Compiler, build};
 use target::*;
 
-/// Runs `capriole` with these arguments on the program; what it says, and how many children have
-/// written meanwhile.
-fn among_hostile_children(arguments: &[&str]) -> Option<(String, u64)> {
+/// Runs `capriole` with these arguments on the program, whose children write over what detours
+/// use, or over everything; what it says.
+fn among_hostile_children(everything: bool, arguments: &[&str]) -> Option<String> {
     let program = build(Compiler::Gcc, "scribbler.c", &["-O1"])?;
-    let running = Running::start(&program, &[]);
+    let running = Running::start(&program, if everything { &["all"] } else { &[] });
     let pid = running.pid.to_string();
     let output = capriole(&[&arguments[..1], &["-p", &pid], &arguments[1..]].concat());
     let text = told(&output);
     assert!(!text.contains("panicked"), "{text}");
     assert!(output.status.success(), "{text}");
+    // Nothing that they write ends it, or has it say that the program did.
+    assert!(text.contains(r#""ended":"duration""#), "{text}");
     let last = running.finish();
-    let children = last.rsplit('=').next().and_then(|n| n.trim().parse().ok());
+    let children = last.rsplit('=').next();
+    let children = children.and_then(|n| n.trim().parse::<u64>().ok());
     let children = children.expect("a number of children");
     assert!(children > 0, "{last}{text}");
-    Some((text, children))
+    Some(text)
 }
 
 #[test]
 fn a_recorded_program_survives_what_its_children_write() {
+    recorded(false);
+}
+
+#[test]
+fn a_recorded_program_survives_when_they_write_everywhere() {
+    recorded(true);
+}
+
+fn recorded(everything: bool) {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace").display().to_string();
     let arguments = [
         "record",
+        "--json",
         "--duration",
         "1500ms",
         "--buffer-size",
@@ -46,10 +59,10 @@ fn a_recorded_program_survives_what_its_children_write() {
         "-e",
         "r :hostile_inner n=$entry:arg1 result=$retval",
     ];
-    let Some((text, _)) = among_hostile_children(&arguments) else {
+    let Some(text) = among_hostile_children(everything, &arguments) else {
         return;
     };
-    assert!(text.contains("could not be read"), "{text}");
+    assert!(!text.contains(r#""damaged":0"#), "{text}");
     // What has been written can be read, if it makes sense; nobody panics in any case.
     let report = told(&capriole(&["report", "--summary", &trace]));
     assert!(!report.contains("panicked"), "{report}");
@@ -57,8 +70,18 @@ fn a_recorded_program_survives_what_its_children_write() {
 
 #[test]
 fn a_measured_program_survives_what_its_children_write() {
-    among_hostile_children(&[
+    measured(false);
+}
+
+#[test]
+fn a_measured_program_survives_when_they_write_everywhere() {
+    measured(true);
+}
+
+fn measured(everything: bool) {
+    let arguments = [
         "stat",
+        "--json",
         "--duration",
         "1500ms",
         "-e",
@@ -69,5 +92,6 @@ fn a_measured_program_survives_what_its_children_write() {
         ":hostile_text count() by text=+0($arg1):string",
         "-e",
         ":hostile_text max(n=$arg2) by low=$arg2:u8",
-    ]);
+    ];
+    among_hostile_children(everything, &arguments);
 }

@@ -841,6 +841,7 @@ fn record_and_report() {
       "events": "number",
       "lost": "number",
       "lost_busy": "number",
+      "damaged": "number",
       "bytes": "number",
       "duration_ns": "number",
       "standstill_ns": {

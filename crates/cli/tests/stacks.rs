@@ -257,7 +257,7 @@ fn a_file_that_is_gone_or_another_one_is_told_of_once() {
     };
     let scratch = scratch();
     let copy = scratch.path().join("stacked");
-    std::fs::copy(&program, &copy).expect("a copy");
+    programs::copied(&program, &copy);
     let trace = scratch.path().join("trace");
     record_program(
         &trace,

@@ -10,6 +10,7 @@ mod target;
 mod traces;
 
 use programs::{Compiler, build};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -20,17 +21,20 @@ fn built(source: &str) -> Option<PathBuf> {
     build(Compiler::Gcc, source, &["-pthread"])
 }
 
-/// Records `events` of a process for a moment, a few times.
+/// Records `events` of a process for a moment, a few times: for longer than it takes until the
+/// sites are looked at for other tools, of which there are none.
 fn record_often(pid: u32, events: &[&str], times: usize) {
     let pid = pid.to_string();
     for _ in 0..times {
         let scratch = scratch();
         let trace = scratch.path().join("trace");
-        let mut arguments = vec!["record", "-p", &pid, "--duration", "100ms"];
+        let mut arguments = vec!["record", "--json", "-p", &pid, "--duration", "300ms"];
         arguments.extend(["-o", text(&trace)]);
         arguments.extend(events.iter().flat_map(|event| ["-e", event]));
         let output = capriole(&arguments);
         assert!(output.status.success(), "{}", told(&output));
+        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(told["taken_out"], 0, "{}", told["sites"]);
     }
 }
 

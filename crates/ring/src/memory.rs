@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// More than a stream loses in years. Sums of such numbers do not overflow.
-const MOST_LOSSES: u64 = 1 << 48;
+/// More than is counted in years. Sums of such numbers do not overflow.
+const MOST: u64 = 1 << 48;
 
 /// A mapping of session memory.
 ///
@@ -241,8 +241,15 @@ impl Memory {
     /// Events that the stream at byte `offset` has lost so far. As many as nobody can lose are
     /// none: that word was written over.
     pub(crate) fn losses(&self, offset: usize) -> u64 {
-        let lost = self.load(offset + stream::LOST);
-        if lost < MOST_LOSSES { lost } else { 0 }
+        self.counted(offset + stream::LOST)
+    }
+
+    /// What processes of the session count in a word. A number that cannot have come about by
+    /// counting is taken for none: that word was written over.
+    #[must_use]
+    pub fn counted(&self, offset: usize) -> u64 {
+        let count = self.load(offset);
+        if count < MOST { count } else { 0 }
     }
 
     /// Gives packet `index` to the writers.

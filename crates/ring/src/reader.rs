@@ -248,7 +248,7 @@ impl Reader {
     ///
     /// Nobody wakes the reader: that would be a system call in the program's own threads, which
     /// a filter of system calls may forbid. While packets keep coming it looks every [`NAP`];
-    /// then after twice as long each time, up to [`longest_nap`](Self::longest_nap).
+    /// then after twice as long each time, up to `longest_nap`.
     pub fn wait(&mut self, limit: Duration) {
         std::thread::sleep(limit.min(self.nap));
         self.nap = (self.nap * 2).min(self.longest_nap());

@@ -273,6 +273,10 @@ pub struct Site {
 const UNWINDER_TRIES: u32 = 5;
 /// How often a thread that blocks SIGTRAP is looked at before that counts.
 const LOOKS: u32 = 20;
+/// How often if it wants to go on and gets no processor, which is no fault of its own.
+const LOOKS_AT_WAITING: u32 = 500;
+/// The time that a thread needs to be made, or to make another one, at most, ns.
+const MAKING: u64 = 1_000_000;
 
 /// Whether breakpoints may be used in a process now: no thread blocks SIGTRAP, and
 /// the program does not ignore it. (The kernel kills a program that runs into a
@@ -298,19 +302,30 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     }
     // A thread that is just being made blocks every signal for a moment, and so does
     // one on its way back from a dead tracer's call. Look again before saying no.
-    let blocks = |tid: &u32| {
+    let blocks = |(tid, _): &(u32, Option<u64>)| {
         let status = process.thread_status(*tid);
         status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
     };
-    let mut blocking = process.threads().map_err(gone)?;
-    for look in 0..LOOKS {
-        if look > 0 {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        blocking.retain(blocks);
+    let waits = |(tid, ran): &(u32, Option<u64>)| {
+        let now = process.time_on_processor(*tid);
+        threads::thread_state(*tid as i32) == 'R'
+            && matches!((ran, now), (Some(ran), Some(now)) if now.saturating_sub(*ran) < MAKING)
+    };
+    let threads = process.threads().map_err(gone)?.into_iter();
+    let mut blocking: Vec<_> = threads.map(|tid| (tid, None)).collect();
+    blocking.retain(blocks);
+    for (tid, ran) in &mut blocking {
+        *ran = process.time_on_processor(*tid);
+    }
+    for look in 1..=LOOKS_AT_WAITING {
         if blocking.is_empty() {
             return Ok(());
         }
+        if look >= LOOKS && !blocking.iter().all(waits) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        blocking.retain(blocks);
     }
     Err("a thread blocks SIGTRAP, so a breakpoint would kill the program")
 }

@@ -221,7 +221,9 @@ pub enum TargetError {
 fn hint(errno: Errno) -> &'static str {
     match errno {
         Errno::NOMEM => " (out of memory, or of mappings: see vm.max_map_count and its limits)",
-        Errno::PERM | Errno::ACCESS => " (a security module forbids it)",
+        Errno::PERM | Errno::ACCESS => {
+            " (a security module forbids it, or the program changes its descriptors meanwhile)"
+        }
         Errno::FBIG => {
             " (the limit for file sizes, ulimit -f, is below the size of the buffer: see --buffer-size)"
         }

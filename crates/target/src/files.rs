@@ -38,7 +38,12 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open`]; it is larger.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    read_all(open(path)?, limit)
+    let file = open(path)?;
+    // Before anything is read: it may have holes.
+    if file.metadata()?.len() > limit {
+        return Err(too_large(limit));
+    }
+    read_all(file, limit)
 }
 
 /// The text of a file that the user named to be read as input. That may also be `-` or one of
@@ -81,10 +86,14 @@ fn read_all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        let what = format!("it is larger than {} MiB", limit >> 20);
-        return Err(io::Error::new(ErrorKind::FileTooLarge, what));
+        return Err(too_large(limit));
     }
     Ok(bytes)
+}
+
+fn too_large(limit: u64) -> io::Error {
+    let what = format!("it is larger than {} MiB", limit >> 20);
+    io::Error::new(ErrorKind::FileTooLarge, what)
 }
 
 fn name(kind: FileType) -> &'static str {
@@ -94,5 +103,28 @@ fn name(kind: FileType) -> &'static str {
         FileType::CharacterDevice | FileType::BlockDevice => "a device",
         FileType::Socket => "a socket",
         _ => "something else",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that this thread has read.
+    fn read_so_far() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/io").expect("its counters");
+        let count = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+        count.expect("a counter").parse().expect("a number")
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_read_first() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(65 << 20).expect("holes");
+        let before = read_so_far();
+        let error = read(file.path(), 64 << 20).expect_err("too large");
+        assert_eq!(error.to_string(), "it is larger than 64 MiB");
+        assert!(read_so_far() - before < 1 << 20);
+        assert_eq!(read(file.path(), 65 << 20).expect("bytes").len(), 65 << 20);
     }
 }

@@ -187,6 +187,13 @@ impl Process {
             .or_else(|_| self.read_status(&format!("../{tid}/status")))
     }
 
+    /// How long one thread has been on a processor, in ns, if the kernel counts that.
+    pub(crate) fn time_on_processor(&self, tid: u32) -> Option<u64> {
+        let text = self.read(&format!("task/{tid}/schedstat")).ok()?;
+        let text = String::from_utf8(text).ok()?;
+        text.split(' ').next()?.parse().ok()
+    }
+
     /// The name of one thread (up to 15 bytes, not necessarily UTF-8 in the
     /// kernel; other bytes are replaced).
     ///

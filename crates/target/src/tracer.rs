@@ -7,7 +7,7 @@
 //!
 //! - was asked to stop and sleeps where it cannot (in vfork, on a dead disk): it would stand
 //!   still when that is over, with nobody there to let it go;
-//! - has been led past its own seccomp filter: see [`restart`].
+//! - has been led past its own seccomp filter: see `restart`.
 
 use crate::error::TargetError;
 use crate::process::{Process, Seccomp};

@@ -3,6 +3,7 @@
 mod fixtures;
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,17 @@ fn eventually(mut what: impl FnMut() -> bool) {
     }
 }
 
+/// By another process: one of ours that is just being made by another thread would have the new
+/// file open for writing, and what is open so cannot be executed.
+fn copied(program: &Path, copy: &Path) {
+    assert!(run(Command::new("cp").args([program, copy])));
+}
+
 #[test]
 fn reads_a_name_with_blanks_and_parentheses() {
     let shop = Workshop::new();
     let program = shop.path("a) R 1 (b");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    copied(Path::new("/bin/sleep"), &program);
     let mut child = Command::new(&program).arg("1000").spawn().unwrap();
     let process = Process::open(child.id()).unwrap();
     eventually(|| process.exe().is_ok_and(|exe| exe == program));
@@ -254,7 +261,7 @@ fn somebody_elses_process_is_not_permitted() {
     // This program, run again as somebody who may not look at the child.
     let copy = Workshop::new();
     let program = copy.path("test");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copied(&std::env::current_exe().unwrap(), &program);
     if !run(Command::new("chmod")
         .arg("755")
         .arg(&program)

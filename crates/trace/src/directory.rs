@@ -28,7 +28,7 @@ use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, openat, s
 use rustix::io::Errno;
 
 use crate::packet::parse_file_name;
-use crate::place::{Place, is_ours, open_directory, replace};
+use crate::place::{Place, is_ours, open_directory, replace, temporary};
 
 /// The name of the TSDL file.
 pub(crate) const METADATA: &str = "metadata";
@@ -104,7 +104,8 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Makes the directory, after putting an older trace of that name aside as `NAME.old`,
-    /// which replaces an even older one. An empty directory is used as it is.
+    /// which replaces an even older one. A directory with nothing in it is used as it is, also if
+    /// a recorder was killed when it had just begun there.
     ///
     /// Everything is checked before anything is changed, and nothing is removed that is not
     /// part of a trace of this crate's making.
@@ -112,7 +113,7 @@ impl Directory {
         let place = Place::of(path).map_err(failed("create", path))?;
         let found = open_existing(&place, path)?;
         let found = match found {
-            Some(found) if !entries(&found).map_err(failed("read", path))?.is_empty() => {
+            Some(found) if !is_empty(&found).map_err(failed("read", path))? => {
                 put_aside(&place, found, path)?;
                 None
             }
@@ -133,8 +134,10 @@ impl Directory {
             return Err(DirectoryError::Busy(path.to_path_buf()));
         };
         let info_path = path.join(INFO);
-        rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU)
-            .map_err(|error| failed("create", &info_path)(error.into()))?;
+        match rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("create", &info_path)(error.into())),
+        }
         let info = open_directory(&root.0, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
         Ok(Directory {
             path: path.to_path_buf(),
@@ -218,6 +221,26 @@ fn entries(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
+/// Whether nothing is in a directory but what a recorder makes before the first file of a trace
+/// is whole, or leaves when it is killed while it removes one.
+fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
+    let mut names = entries(directory)?;
+    names.retain(|name| *name != temporary(METADATA));
+    if names.iter().any(|name| name != INFO) {
+        return Ok(false);
+    }
+    if names.is_empty() {
+        return Ok(true);
+    }
+    if type_at(directory, INFO)? != FileType::Directory {
+        return Ok(false);
+    }
+    let info = open_directory(directory, OsStr::new(INFO))?;
+    let mut names = entries(&info)?;
+    names.retain(|name| *name != temporary(JSON));
+    Ok(names.is_empty())
+}
+
 /// The type of what has a name in a directory; a link is one itself.
 fn type_at(directory: &OwnedFd, name: impl rustix::path::Arg) -> rustix::io::Result<FileType> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -293,7 +316,12 @@ fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), Directory
     };
     match open_existing(&old, &old_path) {
         Ok(None) => {}
-        Ok(Some(directory)) if is_trace(&directory) => remove(&old, directory, &old_path)?,
+        Ok(Some(directory))
+            if is_trace(&directory)
+                || is_empty(&directory).map_err(failed("read", &old_path))? =>
+        {
+            remove(&old, directory, &old_path)?;
+        }
         Ok(Some(_)) | Err(DirectoryError::NotADirectory(_)) => {
             return Err(DirectoryError::OldNotATrace(old_path));
         }
@@ -359,7 +387,7 @@ fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryErr
 
 /// Whether this is the file, or the temporary one that it is made from.
 fn is_file(name: &str, file: &str) -> bool {
-    OsStr::new(name) == file || name == format!(".{file}.tmp")
+    name == file || OsStr::new(name) == temporary(file)
 }
 
 #[cfg(test)]

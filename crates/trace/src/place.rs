@@ -151,6 +151,14 @@ pub(crate) fn is_ours(directory: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(stat.st_uid == own_user() && !by_group && !mode.contains(Mode::WOTH))
 }
 
+/// The name of a file while it is written.
+pub(crate) fn temporary(name: impl AsRef<OsStr>) -> OsString {
+    let mut temporary = OsString::from(".");
+    temporary.push(name.as_ref());
+    temporary.push(".tmp");
+    temporary
+}
+
 /// Makes a new file in an open directory, in place of what has the name, which may be a link: as
 /// a whole, so that a reader sees the older one or the newer one.
 pub(crate) fn replace(
@@ -159,9 +167,7 @@ pub(crate) fn replace(
     bytes: &[u8],
     mode: Mode,
 ) -> io::Result<()> {
-    let mut temporary = OsString::from(".");
-    temporary.push(name);
-    temporary.push(".tmp");
+    let temporary = temporary(name);
     let unlink = || rustix::fs::unlinkat(directory, &temporary, AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || openat(directory, &temporary, flags, mode);

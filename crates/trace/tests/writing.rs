@@ -75,8 +75,12 @@ fn nothing_is_moved_or_removed_that_is_not_a_trace() {
 
     common::generate(&trace, 10, 1);
     fs::create_dir(&old).unwrap();
+    fs::write(old.join("thesis.tex"), "").unwrap();
     insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old is in the way of the older trace and is not a trace; move it away");
-    fs::remove_dir(&old).unwrap();
+    fs::remove_dir_all(&old).unwrap();
+    fs::create_dir_all(old.join("info/notes")).unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old is in the way of the older trace and is not a trace; move it away");
+    fs::remove_dir_all(&old).unwrap();
     common::generate(&trace, 20, 1);
     fs::write(old.join("notes.txt"), "").unwrap();
     insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old/notes.txt is not part of a trace and would be removed with it; move it away");
@@ -87,6 +91,39 @@ fn nothing_is_moved_or_removed_that_is_not_a_trace() {
         .unwrap_err()
         .to_string();
     insta::assert_snapshot!(error.replace(scratch.path().to_str().unwrap(), "DIR"), @"cannot create DIR/no/such: No such file or directory (os error 2)");
+}
+
+/// A recorder makes the directories first, then the files, under other names until they are
+/// whole; and removes the oldest trace in the other order.
+#[test]
+fn what_a_killed_recorder_has_just_begun_is_in_nobodys_way() {
+    for left in [
+        &[][..],
+        &["info"],
+        &["info", "info/.capriole.json.tmp"],
+        &["info", ".metadata.tmp"],
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let (trace, old) = (
+            scratch.path().join("trace"),
+            scratch.path().join("trace.old"),
+        );
+        let leave = |at: &Path| {
+            fs::create_dir(at).unwrap();
+            for name in left {
+                match name.contains("tmp") {
+                    true => fs::write(at.join(name), "{").unwrap(),
+                    false => fs::create_dir(at.join(name)).unwrap(),
+                }
+            }
+        };
+        leave(&trace);
+        leave(&old);
+        common::generate(&trace, 10, 1);
+        assert_eq!(read(&trace), (10, true), "{left:?}");
+        common::generate(&trace, 20, 1);
+        assert_eq!((read(&trace), read(&old)), ((20, true), (10, true)));
+    }
 }
 
 #[test]

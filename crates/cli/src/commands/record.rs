@@ -196,6 +196,7 @@ fn record(
             "events": summary.events,
             "lost": summary.lost,
             "lost_busy": summary.busy,
+            "damaged": summary.damaged,
             "bytes": summary.bytes,
             "duration_ns": summary.duration.as_nanos() as u64,
             "standstill_ns": probed.standstill_json(&detached),

@@ -161,7 +161,8 @@ impl Probes {
         let objects = Objects::of_process(process).expect("the objects");
         // A thread that is just being made blocks all signals for a moment.
         let started = Instant::now();
-        while breakpoints_allowed(process).is_err() && started.elapsed() < SECONDS {
+        let blocks = |reason: &str| reason.contains("blocks SIGTRAP");
+        while breakpoints_allowed(process).is_err_and(blocks) && started.elapsed() < SECONDS {
             std::thread::yield_now();
         }
         let planner = Planner::of_process(process);
@@ -437,6 +438,14 @@ pub struct Looks {
     descriptors: Vec<String>,
     /// Executable and shared mappings; the others are the program's own business.
     code: Vec<String>,
+}
+
+impl Looks {
+    /// For a program that blocks and unblocks signals all the time.
+    pub fn without_mask(mut self) -> Looks {
+        self.handlers.retain(|line| !line.starts_with("SigBlk"));
+        self
+    }
 }
 
 fn describe(mapping: &Mapping) -> String {
