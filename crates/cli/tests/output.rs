@@ -321,7 +321,7 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    191 bytes, for threads as glibc 2.36 has them
+      detour    185 bytes, for threads as glibc 2.36 has them
       save      0x40410e: mov %rdx,-0x10(%rsp)
                 0x404113: mov %r11,-0x18(%rsp)
                 0x404118: mov %r10,-0x20(%rsp)
@@ -331,36 +331,35 @@ fn check_detours() {
       record    0x404126: lea descriptor,%rax
                 0x40412d: mov %rax,%fs:0x928               restartable from here
                 0x404136: movslq %fs:0x924,%r11            the CPU
-                0x40413f: movabs $streams,%r10
-                0x404149: shl $6,%r11
-                0x40414d: add %r10,%r11
-                0x404150: rdtsc                            the time
-                0x404152: mov (%r11),%r10d
-                0x404156: add $4,%r10d
-                0x40415a: cmp 4(%r11),%r10d
-                0x40415e: ja cold                          no room
-                0x404160: cmp $limit,%r10d
-                0x404167: ja cold                          no room
-                0x404169: mov %eax,-0x20(%r11,%r10,8)
-                0x40416e: mov %edx,-0x1c(%r11,%r10,8)
-                0x404173: mov %rdi,-0x10(%r11,%r10,8)      arg1
-                0x404178: mov -0x10(%rsp),%rax
-                0x40417d: mov %rax,-8(%r11,%r10,8)         third
-                0x404182: movl $0,-0x18(%r11,%r10,8)       event 0
-                0x40418b: mov %fs:0x2d0,%eax               the thread's id
-                0x404193: mov %eax,-0x14(%r11,%r10,8)
-      commit    0x404198: mov %r10d,(%r11)
-      restore   0x40419c: mov -0x28(%rsp),%rax
-                0x4041a1: add $0x7f,%al
-                0x4041a3: sahf
-                0x4041a4: mov -0x20(%rsp),%r10
-                0x4041a9: mov -0x18(%rsp),%r11
-                0x4041ae: mov -0x10(%rsp),%rdx
-      copy      0x4041b3: push %rbp                        of 0x401070
-                0x4041b4: mov %rsp,%rbp                    of 0x401071
-                0x4041b7: mov %rdi,%rax                    of 0x401074
-      go on     0x4041ba: jmp 0x401077
-      cold      14 bytes, and 102 shared: `switch` if a packet is full, `locked` if restarted
+                0x40413f: shl $6,%r11
+                0x404143: add streams,%r11
+                0x40414a: rdtsc                            the time
+                0x40414c: mov (%r11),%r10d
+                0x404150: add $4,%r10d
+                0x404154: cmp 4(%r11),%r10d
+                0x404158: ja cold                          no room
+                0x40415a: cmp $limit,%r10d
+                0x404161: ja cold                          no room
+                0x404163: mov %eax,-0x20(%r11,%r10,8)
+                0x404168: mov %edx,-0x1c(%r11,%r10,8)
+                0x40416d: mov %rdi,-0x10(%r11,%r10,8)      arg1
+                0x404172: mov -0x10(%rsp),%rax
+                0x404177: mov %rax,-8(%r11,%r10,8)         third
+                0x40417c: movl $0,-0x18(%r11,%r10,8)       event 0
+                0x404185: mov %fs:0x2d0,%eax               the thread's id
+                0x40418d: mov %eax,-0x14(%r11,%r10,8)
+      commit    0x404192: mov %r10d,(%r11)
+      restore   0x404196: mov -0x28(%rsp),%rax
+                0x40419b: add $0x7f,%al
+                0x40419d: sahf
+                0x40419e: mov -0x20(%rsp),%r10
+                0x4041a3: mov -0x18(%rsp),%r11
+                0x4041a8: mov -0x10(%rsp),%rdx
+      copy      0x4041ad: push %rbp                        of 0x401070
+                0x4041ae: mov %rsp,%rbp                    of 0x401071
+                0x4041b1: mov %rdi,%rax                    of 0x401074
+      go on     0x4041b4: jmp 0x401077
+      cold      14 bytes, and 107 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // Dead flags, an indirect jump that does not come back.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table", path], 0), @r"
@@ -380,7 +379,7 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: dead, not saved
-      detour    167 bytes, for threads as glibc 2.36 has them
+      detour    161 bytes, for threads as glibc 2.36 has them
       save      0x4040ee: mov %rax,-0x10(%rsp)
                 0x4040f3: mov %rdx,-0x18(%rsp)
                 0x4040f8: mov %r11,-0x20(%rsp)
@@ -388,29 +387,28 @@ fn check_detours() {
       record    0x404102: lea descriptor,%rax
                 0x404109: mov %rax,%fs:0x928               restartable from here
                 0x404112: movslq %fs:0x924,%r11            the CPU
-                0x40411b: movabs $streams,%r10
-                0x404125: shl $6,%r11
-                0x404129: add %r10,%r11
-                0x40412c: rdtsc                            the time
-                0x40412e: mov (%r11),%r10d
-                0x404132: add $2,%r10d
-                0x404136: cmp 4(%r11),%r10d
-                0x40413a: ja cold                          no room
-                0x40413c: cmp $limit,%r10d
-                0x404143: ja cold                          no room
-                0x404145: mov %eax,-0x10(%r11,%r10,8)
-                0x40414a: mov %edx,-0xc(%r11,%r10,8)
-                0x40414f: movl $0,-8(%r11,%r10,8)          event 0
-                0x404158: mov %fs:0x2d0,%eax               the thread's id
-                0x404160: mov %eax,-4(%r11,%r10,8)
-      commit    0x404165: mov %r10d,(%r11)
-      restore   0x404169: mov -0x28(%rsp),%r10
-                0x40416e: mov -0x20(%rsp),%r11
-                0x404173: mov -0x18(%rsp),%rdx
-                0x404178: mov -0x10(%rsp),%rax
-      copy      0x40417d: and $3,%edi                      of 0x4010b0
-                0x404180: jmpq *0x402000(,%rdi,8)          of 0x4010b3
-      cold      14 bytes, and 94 shared: `switch` if a packet is full, `locked` if restarted
+                0x40411b: shl $6,%r11
+                0x40411f: add streams,%r11
+                0x404126: rdtsc                            the time
+                0x404128: mov (%r11),%r10d
+                0x40412c: add $2,%r10d
+                0x404130: cmp 4(%r11),%r10d
+                0x404134: ja cold                          no room
+                0x404136: cmp $limit,%r10d
+                0x40413d: ja cold                          no room
+                0x40413f: mov %eax,-0x10(%r11,%r10,8)
+                0x404144: mov %edx,-0xc(%r11,%r10,8)
+                0x404149: movl $0,-8(%r11,%r10,8)          event 0
+                0x404152: mov %fs:0x2d0,%eax               the thread's id
+                0x40415a: mov %eax,-4(%r11,%r10,8)
+      commit    0x40415f: mov %r10d,(%r11)
+      restore   0x404163: mov -0x28(%rsp),%r10
+                0x404168: mov -0x20(%rsp),%r11
+                0x40416d: mov -0x18(%rsp),%rdx
+                0x404172: mov -0x10(%rsp),%rax
+      copy      0x404177: and $3,%edi                      of 0x4010b0
+                0x40417a: jmpq *0x402000(,%rdi,8)          of 0x4010b3
+      cold      14 bytes, and 96 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // In the middle of a function, where the red zone may be in use; a neighbour's copy.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table+15", path], 0), @r"
@@ -431,46 +429,45 @@ fn check_detours() {
                 r10: live, saved
                 r11: live, saved
                 flags: live, saved
-      detour    198 bytes, for threads as glibc 2.36 has them
-      copy      0x40419c: mov $1,%eax                      of 0x4010ba
-      go on     0x4041a1: jmp 0x4040ee
-      save      0x4040ee: lea -0x80(%rsp),%rsp
-                0x4040f3: mov %rax,-0x10(%rsp)
-                0x4040f8: mov %rdx,-0x18(%rsp)
-                0x4040fd: mov %r11,-0x20(%rsp)
-                0x404102: mov %r10,-0x28(%rsp)
-                0x404107: lahf
-                0x404108: seto %al
-                0x40410b: mov %rax,-0x30(%rsp)
-      record    0x404110: lea descriptor,%rax
-                0x404117: mov %rax,%fs:0x928               restartable from here
-                0x404120: movslq %fs:0x924,%r11            the CPU
-                0x404129: movabs $streams,%r10
-                0x404133: shl $6,%r11
-                0x404137: add %r10,%r11
-                0x40413a: rdtsc                            the time
-                0x40413c: mov (%r11),%r10d
-                0x404140: add $2,%r10d
-                0x404144: cmp 4(%r11),%r10d
-                0x404148: ja cold                          no room
-                0x40414a: cmp $limit,%r10d
-                0x404151: ja cold                          no room
-                0x404153: mov %eax,-0x10(%r11,%r10,8)
-                0x404158: mov %edx,-0xc(%r11,%r10,8)
-                0x40415d: movl $0,-8(%r11,%r10,8)          event 0
-                0x404166: mov %fs:0x2d0,%eax               the thread's id
-                0x40416e: mov %eax,-4(%r11,%r10,8)
-      commit    0x404173: mov %r10d,(%r11)
-      restore   0x404177: mov -0x30(%rsp),%rax
-                0x40417c: add $0x7f,%al
-                0x40417e: sahf
-                0x40417f: mov -0x28(%rsp),%r10
-                0x404184: mov -0x20(%rsp),%r11
-                0x404189: mov -0x18(%rsp),%rdx
-                0x40418e: mov -0x10(%rsp),%rax
-                0x404193: lea 0x80(%rsp),%rsp
-      copy      0x40419b: ret                              of 0x4010bf
-      cold      14 bytes, and 94 shared: `switch` if a packet is full, `locked` if restarted
+      detour    192 bytes, for threads as glibc 2.36 has them
+      copy      0x4041b6: mov $1,%eax                      of 0x4010ba
+      go on     0x4041bb: jmp 0x40410e
+      save      0x40410e: lea -0x80(%rsp),%rsp
+                0x404113: mov %rax,-0x10(%rsp)
+                0x404118: mov %rdx,-0x18(%rsp)
+                0x40411d: mov %r11,-0x20(%rsp)
+                0x404122: mov %r10,-0x28(%rsp)
+                0x404127: lahf
+                0x404128: seto %al
+                0x40412b: mov %rax,-0x30(%rsp)
+      record    0x404130: lea descriptor,%rax
+                0x404137: mov %rax,%fs:0x928               restartable from here
+                0x404140: movslq %fs:0x924,%r11            the CPU
+                0x404149: shl $6,%r11
+                0x40414d: add streams,%r11
+                0x404154: rdtsc                            the time
+                0x404156: mov (%r11),%r10d
+                0x40415a: add $2,%r10d
+                0x40415e: cmp 4(%r11),%r10d
+                0x404162: ja cold                          no room
+                0x404164: cmp $limit,%r10d
+                0x40416b: ja cold                          no room
+                0x40416d: mov %eax,-0x10(%r11,%r10,8)
+                0x404172: mov %edx,-0xc(%r11,%r10,8)
+                0x404177: movl $0,-8(%r11,%r10,8)          event 0
+                0x404180: mov %fs:0x2d0,%eax               the thread's id
+                0x404188: mov %eax,-4(%r11,%r10,8)
+      commit    0x40418d: mov %r10d,(%r11)
+      restore   0x404191: mov -0x30(%rsp),%rax
+                0x404196: add $0x7f,%al
+                0x404198: sahf
+                0x404199: mov -0x28(%rsp),%r10
+                0x40419e: mov -0x20(%rsp),%r11
+                0x4041a3: mov -0x18(%rsp),%rdx
+                0x4041a8: mov -0x10(%rsp),%rax
+                0x4041ad: lea 0x80(%rsp),%rsp
+      copy      0x4041b5: ret                              of 0x4010bf
+      cold      14 bytes, and 102 shared: `switch` if a packet is full, `locked` if restarted
     ");
     insta::assert_snapshot!(of(&program, &["check", ":shape_reserved", "--json", path], 0), @r#"
     [
@@ -506,178 +503,173 @@ fn check_detours() {
         "red_zone": false,
         "detour": [
           {
-            "address": "0x4040ee",
+            "address": "0x40410e",
             "text": "mov %rdx,-0x10(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x4040f3",
+            "address": "0x404113",
             "text": "mov %r11,-0x18(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x4040f8",
+            "address": "0x404118",
             "text": "mov %r10,-0x20(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x4040fd",
+            "address": "0x40411d",
             "text": "lahf",
             "what": "save"
           },
           {
-            "address": "0x4040fe",
+            "address": "0x40411e",
             "text": "seto %al",
             "what": "save"
           },
           {
-            "address": "0x404101",
+            "address": "0x404121",
             "text": "mov %rax,-0x28(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x404106",
+            "address": "0x404126",
             "text": "lea descriptor,%rax",
             "what": "record"
           },
           {
-            "address": "0x40410d",
+            "address": "0x40412d",
             "text": "mov %rax,%fs:0x928",
             "what": "record",
             "note": "restartable from here"
           },
           {
-            "address": "0x404116",
+            "address": "0x404136",
             "text": "movslq %fs:0x924,%r11",
             "what": "record",
             "note": "the CPU"
           },
           {
-            "address": "0x40411f",
-            "text": "movabs $streams,%r10",
-            "what": "record"
-          },
-          {
-            "address": "0x404129",
+            "address": "0x40413f",
             "text": "shl $6,%r11",
             "what": "record"
           },
           {
-            "address": "0x40412d",
-            "text": "add %r10,%r11",
+            "address": "0x404143",
+            "text": "add streams,%r11",
             "what": "record"
           },
           {
-            "address": "0x404130",
+            "address": "0x40414a",
             "text": "rdtsc",
             "what": "record",
             "note": "the time"
           },
           {
-            "address": "0x404132",
+            "address": "0x40414c",
             "text": "mov (%r11),%r10d",
             "what": "record"
           },
           {
-            "address": "0x404136",
+            "address": "0x404150",
             "text": "add $2,%r10d",
             "what": "record"
           },
           {
-            "address": "0x40413a",
+            "address": "0x404154",
             "text": "cmp 4(%r11),%r10d",
             "what": "record"
           },
           {
-            "address": "0x40413e",
+            "address": "0x404158",
             "text": "ja cold",
             "what": "record",
             "note": "no room"
           },
           {
-            "address": "0x404140",
+            "address": "0x40415a",
             "text": "cmp $limit,%r10d",
             "what": "record"
           },
           {
-            "address": "0x404147",
+            "address": "0x404161",
             "text": "ja cold",
             "what": "record",
             "note": "no room"
           },
           {
-            "address": "0x404149",
+            "address": "0x404163",
             "text": "mov %eax,-0x10(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x40414e",
+            "address": "0x404168",
             "text": "mov %edx,-0xc(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x404153",
+            "address": "0x40416d",
             "text": "movl $0,-8(%r11,%r10,8)",
             "what": "record",
             "note": "event 0"
           },
           {
-            "address": "0x40415c",
+            "address": "0x404176",
             "text": "mov %fs:0x2d0,%eax",
             "what": "record",
             "note": "the thread's id"
           },
           {
-            "address": "0x404164",
+            "address": "0x40417e",
             "text": "mov %eax,-4(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x404169",
+            "address": "0x404183",
             "text": "mov %r10d,(%r11)",
             "what": "commit"
           },
           {
-            "address": "0x40416d",
+            "address": "0x404187",
             "text": "mov -0x28(%rsp),%rax",
             "what": "restore"
           },
           {
-            "address": "0x404172",
+            "address": "0x40418c",
             "text": "add $0x7f,%al",
             "what": "restore"
           },
           {
-            "address": "0x404174",
+            "address": "0x40418e",
             "text": "sahf",
             "what": "restore"
           },
           {
-            "address": "0x404175",
+            "address": "0x40418f",
             "text": "mov -0x20(%rsp),%r10",
             "what": "restore"
           },
           {
-            "address": "0x40417a",
+            "address": "0x404194",
             "text": "mov -0x18(%rsp),%r11",
             "what": "restore"
           },
           {
-            "address": "0x40417f",
+            "address": "0x404199",
             "text": "mov -0x10(%rsp),%rdx",
             "what": "restore"
           },
           {
-            "address": "0x404184",
+            "address": "0x40419e",
             "text": "jmp 0x401055",
             "what": "go on"
           }
         ],
-        "detour_entry": "0x4040ee",
+        "detour_entry": "0x40410e",
         "detour_bytes": {
-          "own": 169,
+          "own": 163,
           "cold": 14,
-          "shared": 94
+          "shared": 102
         },
         "registers": [
           {

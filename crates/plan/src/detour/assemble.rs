@@ -35,6 +35,8 @@ pub(super) struct Shared {
     /// A record: where it goes on when the packet is full. A count or tally: the word
     /// that holds the address of the first CPU's counters.
     pub other: u64,
+    /// A record: the word that holds the address of the first CPU's stream.
+    pub streams: u64,
 }
 
 /// Where in a body the words stand that differ from detour to detour, and places that
@@ -78,6 +80,8 @@ pub(super) struct Sequence {
     pub descriptor: usize,
     /// rel32 of [`Shared::other`].
     pub other: usize,
+    /// rel32 of [`Shared::streams`]; 0 if it is no record.
+    pub streams: usize,
 }
 
 impl Sequence {
@@ -118,6 +122,8 @@ pub(super) struct SequenceLabels {
     pub after_abort: Option<CodeLabel>,
     pub descriptor: CodeLabel,
     pub other: CodeLabel,
+    /// Behind the rel32 of [`Shared::streams`], if it is a record.
+    pub streams: Option<CodeLabel>,
 }
 
 /// A label for here. Any number may share a place.
@@ -370,6 +376,10 @@ pub(super) fn body(
                 },
                 descriptor: offset(&s.descriptor)? - 4,
                 other: offset(&s.other)? - 4,
+                streams: match &s.streams {
+                    Some(label) => offset(label)? - 4,
+                    None => 0,
+                },
             }),
             None => None,
         };
@@ -481,15 +491,17 @@ pub(super) fn shared(
         return Ok((Vec::new(), vec![Shared::default(); work.len()]));
     }
     let mut a = CodeAssembler::new(64)?;
-    let mut bases = address;
-    if work
-        .iter()
-        .any(|w| matches!(w, Work::Count { .. } | Work::Tally(_)))
-    {
-        // Where literals stand is known before the code that refers to them.
-        bases = address.next_multiple_of(8);
+    let counts = |w: &Work| matches!(w, Work::Count { .. } | Work::Tally(_));
+    let records = work.iter().any(|w| matches!(w, Work::Record(_)));
+    // Where literals stand is known before the code that refers to them.
+    let streams = address.next_multiple_of(8);
+    let bases = streams + if records { 8 } else { 0 };
+    a.db(&[0xcc; 8][..(streams - address) as usize])?;
+    if records {
+        a.dq(&[runtime.streams])?;
+    }
+    if work.iter().any(counts) {
         let counters = &runtime.counters;
-        a.db(&[0xcc; 8][..(bases - address) as usize])?;
         a.dq(&[counters.address, counters.shared()])?;
     }
     let mut labels = Vec::new();
@@ -516,6 +528,7 @@ pub(super) fn shared(
             entries.push(Shared {
                 aborted: bases,
                 other: bases,
+                streams,
             });
             continue;
         };
@@ -525,6 +538,7 @@ pub(super) fn shared(
                 Some(label) => code.label_ip(label)?,
                 None => bases,
             },
+            streams,
         });
     }
     Ok((code.inner.code_buffer, entries))

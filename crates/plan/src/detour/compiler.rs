@@ -291,6 +291,7 @@ impl Compiler {
             shared: Shared {
                 aborted: here,
                 other: here,
+                streams: here,
             },
             program: 0,
         };
@@ -397,6 +398,9 @@ impl Compiler {
                 relative(image, sequence.aborted(), shared.aborted)?;
             }
             relative(image, sequence.other, shared.other)?;
+            if sequence.streams > 0 {
+                relative(image, sequence.streams, shared.streams)?;
+            }
             let Some(descriptor) = self.free.pop() else {
                 unreachable!("descriptors were reserved");
             };

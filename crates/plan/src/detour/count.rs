@@ -69,6 +69,7 @@ pub(super) fn hot(
             after_abort: cold.after_abort,
             descriptor: counters.descriptor,
             other: counters.base,
+            streams: None,
         }),
         locked: None,
         more: Vec::new(),

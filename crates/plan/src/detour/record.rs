@@ -64,11 +64,11 @@ pub(super) fn hot(
     // -1 or -2 for an unregistered thread: those streams have no room.
     let cpu = fs(rseq + RSEQ_CPU_ID);
     a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, stream, cpu)?)?;
-    let streams = Instruction::with2(Code::Mov_r64_imm64, place, runtime.streams)?;
-    a.add_instruction(streams)?;
     let shift = stream::SIZE.ilog2();
     a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, stream, shift)?)?;
-    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, stream, place)?)?;
+    let first = near(links.shared.streams);
+    a.add_instruction(Instruction::with2(Code::Add_r64_rm64, stream, first)?)?;
+    let streams = mark(a)?;
     a.rdtsc()?;
     // Whatever is in the head, `place` is at most the limit then, and behind the record.
     let pos = at(stream, stream::HEAD as i64);
@@ -151,6 +151,7 @@ pub(super) fn hot(
             after_abort: cold.after_abort,
             descriptor,
             other: cold.other.unwrap_or(done),
+            streams: Some(streams),
         }),
         locked: None,
         more,

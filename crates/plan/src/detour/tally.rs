@@ -342,6 +342,7 @@ pub(super) fn hot(
             after_abort: None,
             descriptor: counters.descriptor,
             other: counters.base,
+            streams: None,
         }),
         locked: before.way.called,
         more: tags,

@@ -128,7 +128,6 @@ impl Sketch {
             _ => "cold",
         };
         let mut names = HashMap::from([
-            (runtime.streams, "streams".to_owned()),
             (u64::from(runtime.limit), "limit".to_owned()),
             (runtime.switch, "switch".to_owned()),
             (runtime.locked, "locked".to_owned()),
@@ -137,6 +136,13 @@ impl Sketch {
         ]);
         if let Some((_, descriptor)) = descriptor {
             names.insert(descriptor, "descriptor".to_owned());
+        }
+        // The word that says where they are.
+        let streams = code.iter().find(|i| {
+            i.ip() < copies && i.mnemonic() == Mnemonic::Add && i.is_ip_rel_memory_operand()
+        });
+        if let Some(streams) = streams {
+            names.insert(streams.ip_rel_memory_address(), "streams".to_owned());
         }
         // The formatter takes what is below the thread pointer for an address.
         for offset in threads.rseq_offset.into_iter().flat_map(|o| [o + 4, o + 8]) {
