@@ -5,7 +5,7 @@
  *   filtered HOW [wait]
  *
  * HOW it does so: prctl, syscall, inline, register (the number of the call is not in the
- * code), strict (seccomp's first mode), thread (from another thread, for all of them), child
+ * code), strict (seccomp's first mode), clock (no filter: it gives up the time stamp counter), thread (from another thread, for all of them), child
  * (a forked child does, its parent does not), strict-child (so does one in strict mode),
  * dispatch (system calls are handed to the program itself while it works).
  *
@@ -139,6 +139,8 @@ static void filter_by(const char *how)
 		CHECK(!constant(SECCOMP_SET_MODE_FILTER, 0, &program));
 	else if (!strcmp(how, "register"))
 		CHECK(!raw(number, SECCOMP_SET_MODE_FILTER, 0, &program));
+	else if (!strcmp(how, "clock"))
+		CHECK(!prctl(PR_SET_TSC, PR_TSC_SIGSEGV));
 	else if (!strcmp(how, "strict"))
 		CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT));
 	else

@@ -179,6 +179,54 @@ fn return_addresses_are_replaced_as_before() {
     }
 }
 
+/// The very call by which the clock is given up is followed: its return is not recorded, as that
+/// would read the clock.
+#[test]
+fn the_call_that_gives_the_clock_up_returns() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let event = "r libc:prctl result=$retval";
+    for how in ["strict", "strict-child", "clock"] {
+        for returns in ["--return=stack", "--return=exits"] {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let output = record(&trace, &[returns, "-e", event], &program, how);
+            let (calls, told) = said(&output);
+            assert!(calls > FILTERED, "{how} {returns}: {told}");
+            // PR_SET_NO_NEW_PRIVS, before.
+            assert!(
+                told["events"].as_u64() >= Some(1),
+                "{how} {returns}: {told}"
+            );
+        }
+    }
+}
+
+/// It gives the clock up just while it is attached to. (Each time at another moment.)
+#[test]
+fn one_that_is_attached_to_at_that_moment_lives() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for how in ["strict", "clock"] {
+        for round in 0..rounds(12, 500) {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let mut running = Running::start(&program, &[how, "wait"]);
+            let pid = running.pid.to_string();
+            let mut recorder = recorder(&trace, &["-e", ":*", "-e", "r libc:prctl", "-p", &pid]);
+            recorder.stderr(std::process::Stdio::null());
+            let mut recorder = recorder.spawn().expect("capriole starts");
+            // Attaching takes some tens of milliseconds.
+            std::thread::sleep(std::time::Duration::from_millis(3 * (round as u64 % 30)));
+            running.say("go");
+            assert!(counted(&running.finished()) > FILTERED, "{how}");
+            recorder.wait().expect("it ends");
+        }
+    }
+}
+
 /// Attached to before it filters; taken out after.
 #[test]
 fn one_that_was_running_lives_too() {

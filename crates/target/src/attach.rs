@@ -217,6 +217,8 @@ pub struct Attached {
     /// The program could install a filter of system calls unnoticed, so the resident makes
     /// none: fields that it would read by one cannot be read.
     pub unguarded: bool,
+    /// It had such a filter when it was attached to.
+    filtered: bool,
     pub(crate) installed: Installed,
     /// Sites that are still to be switched to their jumps.
     round: Round,
@@ -271,6 +273,8 @@ pub struct Site {
 
 /// How often the place where unwinders ask may be occupied.
 const UNWINDER_TRIES: u32 = 5;
+/// How often a thread may be about to filter system calls just when guards are to be written.
+const FILTER_TRIES: u32 = 20;
 /// How often a thread that blocks SIGTRAP is looked at before that counts.
 const LOOKS: u32 = 20;
 /// How often if it wants to go on and gets no processor, which is no fault of its own.
@@ -370,6 +374,11 @@ fn attach_living(
             // The process may be gone; whatever else fails here is left to a later
             // `capriole detach`.
             let _ = recover::remove_own(process);
+        }
+        if matches!(attached, Err(TargetError::Filtering { .. })) && tries < FILTER_TRIES {
+            // What it has done is seen the next time.
+            std::thread::sleep(Duration::from_millis(2));
+            continue;
         }
         match attached? {
             Some(attached) => return Ok(attached),
@@ -539,6 +548,7 @@ fn prepare_and_write(
         standstill,
         survey,
         unguarded: unguarded && !filtered,
+        filtered,
         installed,
         round: Round::new(probes, code, guarded),
         watched: None,

@@ -186,7 +186,7 @@ fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, T
         if round == 0 {
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, &mut report)?;
-            say_left(&remote, installed);
+            say_left(process, &remote, installed)?;
             set_restored(process, &remote, installed)?;
         }
         let left = match leave(&mut stopped, &remote, installed) {
@@ -263,11 +263,23 @@ fn set_restored(
 
 /// Lets a thread go on that waits in a guard until the probes are out (`capriole_filtering`
 /// in `resident.c`). In a session that was never armed there may be no such word.
-fn say_left(remote: &RemoteMemory, installed: &Installed) {
+fn say_left(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
     let address = installed.ledger.header(remote).map(|header| header.own());
-    if let Ok(Some(address)) = address {
-        let _ = remote.write(address + own::LEFT as u64, &1u32.to_le_bytes());
+    let Ok(Some(address)) = address else {
+        return Ok(());
+    };
+    let leave = remote.read_u64(address + own::LEAVE as u64);
+    let waits = leave.is_ok_and(|word| word as u32 != 0);
+    let region = installed.returns.filter(|_| waits);
+    if let Some(region) = region.filter(|region| region.is_in(process, remote)) {
+        region.close(process.pid() as i32, remote)?;
     }
+    let _ = remote.write(address + own::LEFT as u64, &1u32.to_le_bytes());
+    Ok(())
 }
 
 /// The program comes to the probes no more, as far as we are concerned.

@@ -64,6 +64,14 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
+    /// A thread of the program was past our guards.
+    #[error(
+        "process {pid} is just about to filter its system calls, or to give up the time stamp counter; try again"
+    )]
+    Filtering {
+        /// The process.
+        pid: i32,
+    },
     /// Another `capriole` is recording the process.
     #[error(
         "process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`"

@@ -97,7 +97,7 @@ pub(crate) struct Guarded {
     /// Those of them that answer unwinders.
     pub unwinders: Vec<usize>,
     /// Those of them before system calls that may install a filter.
-    filters: Vec<usize>,
+    pub filters: Vec<usize>,
     /// Those of them behind system calls that tell what a signal does.
     pub actions: Vec<usize>,
     /// Where in its probe each guard stands.

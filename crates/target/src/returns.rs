@@ -173,10 +173,19 @@ impl Region {
             }
         }
         step("return addresses restored");
+        self.close(pid, remote)?;
+        step("slots of returns closed");
+        Ok(())
+    }
+
+    /// Sees to it that whoever returns from now on only goes home: what is run when a call returns
+    /// reads the time stamp counter, which a thread is about to give up. That thread waits, in a
+    /// guard, and so is in no stub.
+    pub(crate) fn close(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
+        let open = self.open(pid, remote)?;
         for open in open.iter().filter(|open| open.calls != 0) {
             write(pid, remote, open.slot + CALLS as u64, &[0; 8])?;
         }
-        step("slots of returns closed");
         Ok(())
     }
 

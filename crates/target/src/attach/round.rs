@@ -16,10 +16,11 @@ use crate::ledger::{self, FAULTS};
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::patch::{Batch, Change, Found};
+use crate::process::Seccomp;
 use crate::session::{Agent, SessionMemory};
 use crate::stacks;
 use crate::steps::step;
-use crate::threads::Stopped;
+use crate::threads::{Stopped, StoppedThread};
 use crate::tracer;
 use capriole_plan::site::{Shape, Tactic};
 use std::collections::{BTreeSet, HashMap};
@@ -382,6 +383,23 @@ impl Round {
         Ok(())
     }
 
+    /// Whether a thread may have passed a guard that is not there yet: it is between that and the
+    /// system call, or has just made the call.
+    fn is_passing_guards(&self, stopped: &Stopped) -> bool {
+        const CALLS: [i64; 2] = [libc::SYS_prctl, libc::SYS_seccomp];
+        // Bytes from a guard to its call, at most.
+        const NEAR: u64 = 64;
+        let filters = self.guarded.filters.iter().map(|i| &self.entries[*i]);
+        let waiting = filters.filter(|entry| entry.state == SiteState::Waiting);
+        let starts: Vec<u64> = waiting.map(|entry| entry.shape.covered.start).collect();
+        let passes = |thread: &StoppedThread| {
+            let (rip, call) = (thread.registers.rip, thread.registers.orig_rax as i64);
+            let is_near = |start: &u64| rip > *start && rip - start < NEAR;
+            CALLS.contains(&call) || call < 0 && starts.iter().any(is_near)
+        };
+        !starts.is_empty() && stopped.threads().iter().any(passes)
+    }
+
     /// All breakpoints there are, and those that may have to stand in.
     fn traps(&self) -> Traps {
         let mut traps = Traps::default();
@@ -405,6 +423,21 @@ impl Attached {
         let pid = self.process.pid() as i32;
         let remote = RemoteMemory::open(pid)?;
         let mut stopped = Stopped::all(pid)?;
+        if self.outcomes.is_empty() {
+            // A thread may have come past the guards since it was looked at.
+            let has_changed = |thread: &StoppedThread| {
+                let status = self.process.thread_status(thread.tid as u32);
+                status.is_ok_and(|status| match status.seccomp {
+                    Seccomp::Off => false,
+                    Seccomp::Strict => true,
+                    _ => !self.filtered,
+                })
+            };
+            let changed = stopped.threads().iter().any(has_changed);
+            if changed || self.round.is_passing_guards(&stopped) {
+                return Err(TargetError::Filtering { pid });
+            }
+        }
         let maps = self.process.maps()?;
         let written = self.round.write(
             &mut stopped,
