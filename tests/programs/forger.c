@@ -15,6 +15,8 @@
  *           there, and overwrites all of session memory. Prints "forged N", N entries
  *   damage  a child is forked that overwrites its ledger. Prints "damaged"
  *   drop    a child is forked that becomes user and group 65534. Prints "dropped PID"
+ *   keep    a child is forked that maps session memory once more and becomes user and group 65534.
+ *           Prints "kept PID"
  *   share   a child is made that shares the memory, as one of vfork does, and becomes user 65534.
  *           Prints "shares PID"
  *
@@ -69,7 +71,7 @@ static int forge_entries(unsigned char *start, unsigned char *end)
 	return forged;
 }
 
-enum deed { FORGE, DAMAGE };
+enum deed { FORGE, DAMAGE, KEEP };
 
 static int child_of_session(enum deed deed)
 {
@@ -91,6 +93,10 @@ static int child_of_session(enum deed deed)
 			forged += forge_entries(memory, (unsigned char *)end);
 			if (!ledger)
 				memset(memory, 0xff, end - start);
+		}
+		if (deed == KEEP && !ledger && flags[3] == 's') {
+			CHECK(mremap(memory, 0, end - start, MREMAP_MAYMOVE) != MAP_FAILED);
+			forged++;
 		}
 	}
 	fclose(maps);
@@ -148,10 +154,13 @@ static void child(const char *command)
 		child_of_session(DAMAGE);
 		say("damaged\n");
 	}
-	if (!strcmp(command, "drop")) {
+	int keeps = !strcmp(command, "keep");
+	if (keeps || !strcmp(command, "drop")) {
+		if (keeps)
+			CHECK(child_of_session(KEEP) > 0);
 		drop();
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		say("dropped %d\n", getpid());
+		say("%s %d\n", keeps ? "kept" : "dropped", getpid());
 		for (;;) {
 			work();
 			usleep(1000);

@@ -1,5 +1,7 @@
 //! Facts about the machine.
 
+use anyhow::Context;
+
 /// CPUs that the kernel may ever use: `cpu_id` is below this.
 pub fn possible_cpus() -> u32 {
     std::fs::read_to_string("/sys/devices/system/cpu/possible")
@@ -9,6 +11,25 @@ pub fn possible_cpus() -> u32 {
             || std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             |n| n + 1,
         )
+}
+
+/// Whether as many threads can be had as planning uses, all at the same time. Without them it would
+/// fail half-way.
+///
+/// # Errors
+/// What is in the way, and what to do.
+pub fn check_threads() -> anyhow::Result<()> {
+    let number = std::thread::available_parallelism().map_or(1, usize::from) + 1;
+    let gate = std::sync::Mutex::new(());
+    let closed = gate.lock();
+    std::thread::scope(|scope| {
+        let wait = || drop(gate.lock());
+        let mut threads = (0..number).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
+        let started = threads.try_for_each(|thread| thread.map(drop));
+        drop(closed);
+        started
+    })
+    .context("cannot start threads; raise the limits of processes (ulimit -u) and memory (ulimit -d, -v)")
 }
 
 /// Lets this thread run before others where that is permitted (root), or does

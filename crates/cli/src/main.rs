@@ -53,6 +53,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Err(error) = machine::check_threads() {
+        return exit::code(Err(error));
+    }
     let result = match arguments.command {
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Stat(arguments) => commands::stat::run(arguments),

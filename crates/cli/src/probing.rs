@@ -180,8 +180,9 @@ impl Planned {
         process: &Process,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> anyhow::Result<Probed> {
-        // Planning has used all processors, at the usual priority.
+        // Planning has used all processors, at the usual priority, and could be broken off.
         machine::hurry();
+        signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
         let attached = attach(process, probes, &self.guards, geometry)
             .map_err(|error| failed(process, error))?;
@@ -458,6 +459,8 @@ pub enum Ended {
     Disturbed,
     /// The program, or a child of it, gives up the time stamp counter, which probes read.
     NoClock,
+    /// A child of other rights keeps session memory, and could read what is recorded.
+    Overheard,
 }
 
 impl Ended {
@@ -471,6 +474,7 @@ impl Ended {
             Ended::Detached => "detached",
             Ended::Disturbed => "disturbed",
             Ended::NoClock => "no clock",
+            Ended::Overheard => "overheard",
         }
     }
 
@@ -482,6 +486,10 @@ impl Ended {
             Ended::Executed => "; the program has executed another one, which has no probes",
             Ended::Detached => "; somebody else took the probes out",
             Ended::Disturbed => "; another tool came to a probe that Capriole itself needs",
+            Ended::Overheard => {
+                "; ended there, since a child with other rights keeps the memory of the recording, \
+                 and could read what is recorded"
+            }
             Ended::NoClock => {
                 "; ended there, since the program gives up the time stamp counter \
                  (seccomp's strict mode, or PR_SET_TSC), which probes read"
@@ -670,9 +678,12 @@ impl Watch {
             return None;
         }
         self.second = Instant::now();
-        for (stranger, result) in self.family.part(attached) {
-            let (pid, name) = (stranger.pid(), stranger.name());
-            let outcome = match result {
+        let mut kept = false;
+        for stranger in self.family.part(attached) {
+            let (pid, name) = (stranger.process.pid(), stranger.process.name());
+            kept |= stranger.keeps;
+            let outcome = match stranger.result {
+                _ if stranger.keeps => "it keeps the memory of this recording".to_owned(),
                 Ok(()) => "it is not recorded any more".to_owned(),
                 Err(error) => format!("its probes cannot be taken out: {error}"),
             };
@@ -680,6 +691,9 @@ impl Watch {
                 "capriole: process {pid} ({name}), a child, has other rights than process {} now; {outcome}",
                 self.process.pid()
             );
+        }
+        if kept {
+            return Some(Ended::Overheard);
         }
         // A process whose main thread has ended shows no memory map.
         match self.process.status().map(|status| status.state) {

@@ -2,19 +2,33 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many such signals came. Only a count: nothing else is published by it.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
+/// Whether there is something to bring to an end. Until then a signal ends this process.
+static BEGUN: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn count(_: libc::c_int) {
+extern "C" fn count(signal: libc::c_int) {
     REQUESTS.fetch_add(1, Ordering::Relaxed);
+    if !BEGUN.load(Ordering::Relaxed) {
+        // SAFETY: both are async-signal-safe. The signal comes when this handler returns.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: as above.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+/// From now on such signals wait until somebody asks for them: a process is about to be changed,
+/// or measured.
+pub fn hold() {
+    BEGUN.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn go_on(_: libc::c_int) {}
 
-/// From now on SIGINT, SIGTERM and SIGHUP only ask to end, also where they were
-/// ignored. System calls that wait are interrupted by them. A trace file that
+/// From now on SIGINT, SIGTERM and SIGHUP end this process, also where they were ignored; after
+/// [`hold`] they only ask to end. System calls that wait are interrupted by them. A trace file that
 /// reaches the limit for files (SIGXFSZ) is an error like a full disk.
 ///
 /// A program that is to keep these signals as they were is started before.

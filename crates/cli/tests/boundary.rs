@@ -199,6 +199,36 @@ fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
     recorded.finish();
 }
 
+/// One that keeps session memory could read what its parent's probes write there.
+#[test]
+fn a_recording_that_a_child_of_other_rights_overhears_ends() {
+    // SAFETY: asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let Some(mut recorded) = Recorded::start() else {
+        return;
+    };
+    recorded.running.say("keep");
+    let line = recorded.running.line();
+    assert!(line.starts_with("kept "), "{line}");
+    until("the recording does not end", || {
+        let ended = recorded.recorder.0.try_wait();
+        ended.expect("a child").is_some()
+    });
+    let mut said = String::new();
+    let errors = recorded.recorder.0.stderr.as_mut().expect("a pipe");
+    errors.read_to_string(&mut said).expect("text");
+    assert!(
+        said.contains("it keeps the memory of this recording"),
+        "{said}"
+    );
+    assert!(said.contains("could read what is recorded"), "{said}");
+    recorded.running.assert_alive();
+    assert_text_is_the_files(&recorded.running.process(), true);
+}
+
 /// A process can say of itself what it likes.
 #[test]
 fn ledgers_that_lie_are_refused() {

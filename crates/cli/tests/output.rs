@@ -972,7 +972,7 @@ fn record_and_report() {
     });
     insta::assert_snapshot!(words.collect::<Vec<_>>().join(" "), @r"
     capriole: N events in N UNIT -> DIR/t N B); the program has ended
-    capriole: thread ids are unknown: a static program has none yet when it starts; attach with -p PID to see them
+    capriole: thread ids are unknown: a program that is static, or has own code at its start, has none yet then; attach with -p PID to see them
     capriole: the program stood still for N UNIT to attach
     capriole: show it with `capriole report DIR/t`
     ");

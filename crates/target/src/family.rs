@@ -2,9 +2,9 @@
 //!
 //! A forked child has its parent's probes and session memory. If it then changes its user, its
 //! groups or its capabilities, it is another party: what the two share can be written by both.
-//! It gets its own code back and is not recorded any more. (It can have kept a descriptor or a
-//! mapping of session memory that nobody finds. What it writes there is a matter for the
-//! trace alone.)
+//! It gets its own code back and is not recorded any more. If it keeps session memory mapped
+//! elsewhere, the recording has to end: it could read what comes. (It can have kept that where
+//! nobody finds it, in a descriptor or in another process.)
 //!
 //! Looking is cheap: a process is examined once, when its number is new, and then only the
 //! status of those that share the session.
@@ -17,6 +17,17 @@ use crate::recover;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// A process that has other rights than the one that it was forked from.
+#[derive(Debug)]
+pub struct Stranger {
+    /// It.
+    pub process: Process,
+    /// Whether its probes could be taken out.
+    pub result: Result<(), TargetError>,
+    /// It still has session memory, and can read what is recorded.
+    pub keeps: bool,
+}
+
 /// The other processes that share a session.
 #[derive(Debug, Default)]
 pub struct Family {
@@ -27,8 +38,9 @@ pub struct Family {
 
 impl Family {
     /// Takes out those that have other rights than the process that was attached to now.
-    /// Tells of each, once, whether its probes could be taken out.
-    pub fn part(&mut self, attached: &Attached) -> Vec<(Process, Result<(), TargetError>)> {
+    /// Tells of each, once, whether its probes could be taken out, and it has let go of session
+    /// memory.
+    pub fn part(&mut self, attached: &Attached) -> Vec<Stranger> {
         let Ok(status) = attached.process.status() else {
             return Vec::new();
         };
@@ -56,7 +68,12 @@ impl Family {
                 Ok(false) => {
                     let result = recover::detach_sharing(&stranger, inode).map(|_| ());
                     if !stranger.is_over() {
-                        parted.push((stranger, result));
+                        let keeps = recover::shares(&stranger, inode);
+                        parted.push(Stranger {
+                            process: stranger,
+                            result,
+                            keeps,
+                        });
                     }
                 }
                 Err(_) => {}

@@ -90,7 +90,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     for mapping in memories {
         let session = unnoted.next().ok_or(TargetError::Damaged {
             pid,
-            what: "it has no ledger: another version of capriole has made it, and has to take it out",
+            what: "it has no ledger: another version of capriole has made it, and has to take it out, or the program itself has",
         })?;
         session.inode = mapping.inode;
         session.installed.memory = Some(MemoryAt {

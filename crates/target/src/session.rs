@@ -244,7 +244,10 @@ impl Agent {
         };
         let (size, shared) = (geometry.size(), geometry.shared_size());
         let len = Ledger::size(geometry.journal);
-        let result = self.with(remote, place, |i| {
+        // What was mapped: the program's other threads may have put other files in the place of
+        // ours, and nobody would find it again then.
+        let mapped = std::cell::RefCell::new(Vec::new());
+        let map = |i: &mut Injector<'_>| {
             let name = if name == 0 { i.below_frame() } else { name };
             let (fd, inode) =
                 self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
@@ -254,12 +257,18 @@ impl Agent {
             let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
             step("ledger mapped");
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let start = start.map_err(self.refused("map memory for a journal"))?;
+            mapped.borrow_mut().push((start, len));
             let ledger = Ledger {
                 pid,
-                start: start.map_err(self.refused("map memory for a journal"))?,
+                start,
                 len,
                 inode,
             };
+            let fail = |errno| TargetError::Share { pid, errno };
+            if !ledger.is_in(process)? {
+                return Err(fail(Errno::BADF));
+            }
             ledger.begin(remote, identity)?;
 
             let (fd, file) =
@@ -269,7 +278,7 @@ impl Agent {
             step("session memory mapped");
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
             let base = base.map_err(self.refused("map shared memory"))?;
-            let fail = |errno| TargetError::Share { pid, errno };
+            mapped.borrow_mut().push((base, size as u64));
             let at = MemoryAt {
                 base,
                 size: size as u64,
@@ -299,6 +308,15 @@ impl Agent {
                 file,
                 ledger,
             })
+        };
+        let result = self.with(remote, place, |i| {
+            let result = map(i);
+            if result.is_err() {
+                for (start, len) in mapped.take().into_iter().rev() {
+                    let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
+                }
+            }
+            result
         })?;
         if let Some((start, len)) = loan {
             let _ = self.with(remote, self.scratch(&result.ledger), |i| {

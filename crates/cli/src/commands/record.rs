@@ -261,7 +261,9 @@ fn say_summary(
             units::counted(summary.busy, "event", "events")
         );
     }
-    Unseen::of(&probed.attached).say();
+    if arguments.returns == Returns::Stack {
+        Unseen::of(&probed.attached).say();
+    }
     Filtered::of(&probed.attached).say();
     if summary.damaged > 0 {
         tell!(
@@ -272,7 +274,9 @@ fn say_summary(
     }
     if probed.attached.survey.tid_offset.is_none() {
         let why = match arguments.pid {
-            None => "a static program has none yet when it starts; attach with -p PID to see them",
+            None => {
+                "a program that is static, or has own code at its start, has none yet then; attach with -p PID to see them"
+            }
             Some(_) => "this program keeps them nowhere that was found",
         };
         tell!("capriole: thread ids are unknown: {why}");

@@ -241,8 +241,8 @@ impl<'a> Looked<'a> {
             .symbols
             .function_starting_at(self.object.link(extent.start))?;
         let mut colds = self.symbols.names(function).filter_map(|name| {
-            let whole = self.symbols.exact(name.linkage);
-            let cold = self.symbols.exact(&format!("{}.cold", name.linkage));
+            let whole = self.symbols.linked(name.linkage);
+            let cold = self.symbols.linked(&format!("{}.cold", name.linkage));
             match (whole.as_slice(), cold.as_slice()) {
                 ([_], [cold]) => Some(cold.function.extent),
                 _ => None,

@@ -35,6 +35,11 @@ impl SymbolTable {
         self.found(found)
     }
 
+    /// The functions with this linkage name.
+    pub(crate) fn linked(&self, name: &str) -> Vec<Found<'_>> {
+        self.found(self.by_linkage_name(name))
+    }
+
     /// The functions of which some name matches: linkage name, or demangled
     /// name with or without parameters. At most one match for a function.
     ///

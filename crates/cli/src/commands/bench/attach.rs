@@ -369,6 +369,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let programs = 2;
     let bar = progress(u64::from(rounds) * (programs * sizes(most).len() as u64 + 3))?;
     signals::catch();
+    signals::hold();
     let (mut rows, mut text, mut failed) = (Vec::new(), String::new(), false);
     let skip = |rows: &mut Vec<Value>, text: &mut String, name: &str, error: anyhow::Error| {
         let Some(why) = skipped(&error) else {

@@ -243,6 +243,7 @@ fn measure(
 pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let rounds = u64::from(arguments.rounds.unwrap_or(5));
     signals::catch();
+    signals::hold();
     type Start = fn() -> Result<Box<dyn Workload>, BenchError>;
     let python: Start = || Ok(Box::new(Python::start()?));
     let sqlite: Start = || Ok(Box::new(Sqlite::start()?));
