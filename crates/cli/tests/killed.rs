@@ -31,6 +31,8 @@ struct Victim {
     directory: tempfile::TempDir,
     events: Vec<&'static str>,
     options: &'static [&'static str],
+    /// One step of so many; which ones is another matter each time.
+    stride: usize,
 }
 
 fn died(output: &Output) -> bool {
@@ -47,6 +49,7 @@ impl Victim {
             directory: tempfile::tempdir().expect("a directory"),
             events: events.to_vec(),
             options: &[],
+            stride: 1,
         }
     }
 
@@ -104,7 +107,8 @@ impl Victim {
     /// Kills the recorder at one step after the other; how many there were. Every other
     /// time the next recording, not `detach`, has to clean up.
     fn killed_recorders(&mut self) -> usize {
-        for step in 1..MANY {
+        let first = 1 + std::process::id() as usize % self.stride;
+        for step in (first..MANY).step_by(self.stride) {
             let output = self.record(Some(step));
             let when = format!("killed at step {step}: {}", told(&output));
             self.running.assert_alive();
@@ -126,7 +130,8 @@ impl Victim {
 
     /// Leaves probes in, kills those who take them out at one step after the other.
     fn killed_detachers(&mut self, last_step: usize) -> usize {
-        for step in 1..MANY {
+        let first = 1 + std::process::id() as usize % self.stride;
+        for step in (first..MANY).step_by(self.stride) {
             // Not every one of the steps is behind the last byte written; one in the middle
             // of recording would do, but nobody can say its number.
             let mut recorder = self.record_command("1h");
@@ -220,6 +225,7 @@ fn shared_jumps_killed_at_each_step() {
         return;
     };
     let mut victim = Victim::new(&program, &[], &[":tight_*", ":tight_*%return"]);
+    victim.stride = rounds(3, 1);
     let steps = victim.killed_recorders();
     let detach_steps = victim.killed_detachers(0);
     println!("{steps} steps of record, {detach_steps} of detach, with shared jumps");
@@ -234,6 +240,7 @@ fn jumps_across_pages_killed_at_each_step() {
     };
     let events = &[":cross_1", ":cross_2", ":cross_3", ":cross_4"];
     let mut victim = Victim::new(&program, &[], events);
+    victim.stride = rounds(3, 1);
     let steps = victim.killed_recorders();
     let detach_steps = victim.killed_detachers(0);
     println!("{steps} steps of record, {detach_steps} of detach, with jumps across pages");

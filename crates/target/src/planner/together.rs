@@ -3,7 +3,8 @@
 //! They are planned in three passes. First, on all processors, come the tactics whose jumps may
 //! lead anywhere; sites of a function whose jumps would overlap share one, if they can. Then, one
 //! by one, the few sites that are left get addresses for their stubs, and keep off the bytes of
-//! all others. At last, those that only a breakpoint would reach and that stand right before
+//! all others; where that fails because of one other site's free jump, that one gets a stub, too.
+//! At last, those that only a breakpoint would reach and that stand right before
 //! others make the jumps of these a part of their own.
 
 use super::{Plan, Planned, Planner, give_back_instruction, plan_of, refused};
