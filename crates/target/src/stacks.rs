@@ -64,6 +64,15 @@ pub struct Word {
     pub stale_frame: Option<u64>,
 }
 
+impl Word {
+    /// Where the number of the signal stands, if this is the segment registers of a frame.
+    pub fn signal_at(&self) -> u64 {
+        self.address.wrapping_add(SIGNAL - BEFORE_SEGMENTS)
+    }
+}
+
+/// Bytes of a signal frame before the `siginfo`, which begins with the signal's number.
+const SIGNAL: u64 = 312;
 /// Bytes of a signal frame before the segments (struct rt_sigframe).
 const BEFORE_SEGMENTS: u64 = 192;
 /// Words of a signal frame before the segments: from `uc_stack.ss_sp`, and from

@@ -220,6 +220,8 @@ impl Round {
                 // A handler may step over the first instruction, which faulted.
                 if let Some(rip) = word.saved_rip
                     && let Some(index) = find(rip.wrapping_add(1))
+                    && let Ok(signal) = remote.read_u32(word.signal_at())
+                    && FAULTS.contains(&(signal as i32))
                 {
                     occupied.insert(index);
                 }
