@@ -50,6 +50,11 @@ static void scribble(volatile unsigned char *base, uint64_t size, int all)
 	uint64_t behind = journal + 64ull * *(volatile uint32_t *)(base + JOURNAL_CAPACITY);
 	uint64_t packets = *(volatile uint64_t *)(base + PACKETS_OFFSET);
 	uint64_t streams = (uint64_t)LANES * STREAM * *(volatile uint32_t *)(base + CPUS) + 512;
+	/* An earlier child may have written over these. */
+	if (packets > size || packets <= streams) {
+		packets = size;
+		streams = size / 2;
+	}
 	uint64_t end = now_ns() + 30000000;
 	while (now_ns() < end) {
 		for (int i = 0; i < 50; i++) {

@@ -9,10 +9,10 @@ mod target;
 mod traces;
 
 use programs::{Compiler, build};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use target::{capriole, told};
 use traces::{record, scratch, summary, text};
 
@@ -198,6 +198,17 @@ fn a_picture_goes_to_what_is_open_too() {
     let flame = |file: &str| capriole(&["report", text(&trace), "--flame", file]);
     assert!(told(&flame("/dev/stdout")).contains("</svg>"));
     assert!(flame("/dev/null").status.success());
+    // Behind what is there already, as a shell's `>>` has it.
+    let log = scratch.path().join("log");
+    fs::write(&log, "before\n").expect("a file");
+    let to = File::options().append(true).open(&log).expect("a file");
+    let status = Command::new(env!("CARGO_BIN_EXE_capriole"))
+        .args(["report", text(&trace), "--flame", "/dev/stdout"])
+        .stdout(to)
+        .status();
+    assert!(status.expect("it runs").success());
+    let log = fs::read_to_string(&log).expect("text");
+    assert!(log.starts_with("before\n<?xml") && log.contains("</svg>"));
     assert_refused(&flame(text(scratch.path())), "is not a file");
     // A link of one's own leads where it leads.
     let (file, link) = (

@@ -399,8 +399,9 @@ mod tests {
         }
         assert_eq!(read.len(), 16, "{read:?}");
         // The program's own handlers, of SIGTRAP and of faults, are the only things
-        // outside that are called; the compiler may write a call twice.
-        assert!((2..=4).contains(&handlers), "{handlers}");
+        // outside that are called; the compiler writes the call of the latter up to four times,
+        // with an index that it knows or not.
+        assert!((2..=6).contains(&handlers), "{handlers}");
         // The restorer, the two of the code that only the tracer leads to; and to read a field
         // getpid and process_vm_readv, prctl and gettid.
         assert_eq!(syscalls, 7);

@@ -189,17 +189,39 @@ pub(crate) fn replace(
     written
 }
 
+/// One of our own descriptors that a path names, such as `/dev/stdout`: itself, so that output
+/// goes on where it is, as it does for `>>`.
+fn own_descriptor(path: &Path) -> Option<io::Result<OwnedFd>> {
+    let number = match path.to_str()? {
+        "/dev/stdout" => "1",
+        "/dev/stderr" => "2",
+        other => ["/dev/fd/", "/proc/self/fd/"]
+            .iter()
+            .find_map(|own| other.strip_prefix(own))
+            .filter(|number| number.bytes().all(|c| c.is_ascii_digit()))?,
+    };
+    Some(match number {
+        "1" => io::stdout().as_fd().try_clone_to_owned(),
+        "2" => io::stderr().as_fd().try_clone_to_owned(),
+        _ => {
+            let path = format!("/proc/self/fd/{number}");
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)
+        }
+    })
+}
+
 /// Writes a file that the user named, in place of an older one. What is no file, such as
 /// `/dev/stdout`, is written to if it is one of our own descriptors.
 ///
 /// # Errors
 /// It cannot be written; the older one is then as it was.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let own = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
-    if own.iter().any(|own| path.starts_with(own)) || path == Path::new("/dev/null") {
-        let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, flags, Mode::empty())?;
-        return File::from(file).write_all(bytes);
+    if let Some(own) = own_descriptor(path) {
+        return File::from(own?).write_all(bytes);
+    }
+    if path == Path::new("/dev/null") {
+        return Ok(());
     }
     let place = Place::of(path)?;
     match place.stat() {
