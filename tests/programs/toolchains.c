@@ -53,13 +53,18 @@ __asm__(
     ".p2align 4\nfunction patchable\nendbr64\n5: nop\nnop\nnop\nnop\nnop\nlea 1(%rdi), %eax\nret\n"
     ".size patchable, . - patchable\n"
     ".section __patchable_function_entries, \"aw\"\n.quad 5b\n.text\n"
+    // No hash: the first instruction of a function, before a label inside it.
+    ".p2align 4\nnop\nfunction labelled\nmov $0x12345, %eax\n"
+    ".globl labelled_inside\nlabelled_inside: lea -0x12344(%rax, %rdi), %eax\nret\n"
+    ".size labelled, . - labelled\n"
     // hot patching as Wine has it
     ".rept 32\nint3\n.endr\n"
     "function hook\n.byte 0x48, 0x8d, 0xa4, 0x24, 0, 0, 0, 0\nlea 1(%rdi), %eax\nret\n"
     ".size hook, . - hook\n");
 
 #define FUNCTIONS(_) \
-    _(kcfi) _(kcfi_nops) _(words) _(jump) _(pool) _(by_thunk) _(by_notrack) _(patchable) _(hook)
+    _(kcfi) _(kcfi_nops) _(words) _(jump) _(pool) _(by_thunk) _(by_notrack) _(patchable) _(hook) \
+    _(labelled)
 #define TINY(_) \
     _(tiny_kcfi) _(tiny_kcfi_nops) _(tiny_words) _(tiny_jump) _(tiny_data) _(tiny_more)
 #define DECLARE(name) int name(int);

@@ -13,11 +13,11 @@ pub fn possible_cpus() -> u32 {
         )
 }
 
-/// Whether as many threads can be had as planning uses, all at the same time. Without them it would
-/// fail half-way.
+/// Starts as many threads as planning uses, all at the same time, and ends them again: without
+/// them it would fail half-way.
 ///
 /// # Errors
-/// What is in the way, and what to do.
+/// They cannot be started; what to do about it.
 pub fn check_threads() -> anyhow::Result<()> {
     let number = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     let gate = std::sync::Mutex::new(());

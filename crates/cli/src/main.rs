@@ -53,10 +53,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if let Err(error) = machine::check_threads() {
-        return exit::code(Err(error));
+    exit::code(run(arguments.command))
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    // The others start no threads.
+    if !matches!(
+        command,
+        Command::Report(_) | Command::Mark(_) | Command::BenchTarget(_)
+    ) {
+        machine::check_threads()?;
     }
-    let result = match arguments.command {
+    match command {
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Stat(arguments) => commands::stat::run(arguments),
         Command::Report(arguments) => commands::report::run(&arguments),
@@ -66,6 +74,5 @@ fn main() -> ExitCode {
         Command::Mark(arguments) => commands::mark::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::BenchTarget(arguments) => commands::bench::target(&arguments),
-    };
-    exit::code(result)
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many such signals came. Only a count: nothing else is published by it.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
-/// Whether there is something to bring to an end. Until then a signal ends this process.
+/// Set once there is something to bring to an end. Until then a signal ends this process.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn count(signal: libc::c_int) {

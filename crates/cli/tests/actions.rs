@@ -8,26 +8,39 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
-use programs::{Compiler, build};
+use capriole_target::guards::Guards;
+use programs::{Compiler, build, build_go};
+use std::process::Stdio;
 use std::time::Duration;
 use target::*;
-use traces::{Background, scratch};
+use traces::{Background, recorder, scratch};
 
 fn runs_among_probes(flags: &[&str], how: &[&str], events: &[&str]) {
     let Some(program) = build(Compiler::Gcc, "actions.c", flags) else {
         return;
     };
     let mut running = Running::start(&program, how);
-    for round in 0..rounds(4, 40) {
+    // A program that faults at a site all the time can keep it from being written for so long.
+    let mut hit = 0;
+    for round in 0..rounds(40, 400) {
         let directory = scratch();
         let trace = directory.path().join("trace");
         let recording = Background::attach(&trace, running.pid, events);
         std::thread::sleep(Duration::from_millis(100));
         running.assert_alive();
         let told = recording.end();
-        assert!(told["events"].as_u64() > Some(0), "{round}: {told}");
+        let waits = told["sites"][0]["state"] == "waiting";
+        assert!(
+            waits || told["events"].as_u64() > Some(0),
+            "{round}: {told}"
+        );
         running.assert_alive();
+        hit += usize::from(!waits);
+        if hit == rounds(4, 40) {
+            break;
+        }
     }
+    assert_eq!(hit, rounds(4, 40));
     running.finish();
 }
 
@@ -78,4 +91,79 @@ fn so_it_does_in_a_static_program() {
         &[],
         &[":work text=+0($arg1):string", ":load from=$arg1"],
     );
+}
+
+/// Somebody seems to be where a guard has to stand. He goes on, and the guards are all there.
+#[test]
+fn who_is_at_a_guard_is_waited_for() {
+    let Some(program) = build(Compiler::Gcc, "occupied.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["once"]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let recording = Background::attach(&trace, running.pid, &[":occupied_fault"]);
+    for _ in 0..100 {
+        running.say("fault");
+        assert_eq!(running.line(), "faulted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let told = recording.end();
+    assert!(told["events"].as_u64() > Some(0), "{told}");
+    assert_eq!(told["restartable_sequences"], true, "{told}");
+    running.finish();
+}
+
+/// He stays there: a program whose handlers of faults would see wrong addresses is not recorded.
+#[test]
+fn without_a_guard_of_handlers_there_is_no_recording() {
+    let Some(program) = build(Compiler::Gcc, "occupied.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let before = looks(&running.process());
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let pid = running.pid.to_string();
+    let mut recorder = recorder(
+        &trace,
+        &["-e", ":occupied_fault", "-p", &pid, "--duration", "10s"],
+    );
+    let mut recorder = recorder.stderr(Stdio::piped()).spawn().expect("it starts");
+    while recorder.try_wait().expect("a child").is_none() {
+        running.say("fault");
+        assert_eq!(running.line(), "faulted");
+    }
+    let output = recorder.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(
+        told(&output).contains("a thread stays where a guard has to stand"),
+        "{}",
+        told(&output)
+    );
+    assert_looks(&running.process(), &before, "afterwards");
+    running.finish();
+}
+
+/// Whether all guards find a place does not depend on which addresses are free: Go turns faults
+/// into panics at the address that its handler sees.
+#[test]
+fn guards_leave_room_to_each_other() {
+    let Some(program) = build_go("go_faults.go", "go_faults") else {
+        return;
+    };
+    for mapped in ["", "0x5000000"] {
+        let mut running = Running::start(&program, &[mapped]);
+        let guards = Guards::of_process(&running.process()).expect("guards");
+        assert!(guards.have_filters() && guards.have_actions(), "{mapped}");
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let recording = Background::attach(&trace, running.pid, &[":main.faulted"]);
+        std::thread::sleep(Duration::from_millis(100));
+        running.assert_alive();
+        let told = recording.end();
+        assert!(told["events"].as_u64() > Some(0), "{told}");
+        running.assert_alive();
+        running.finish();
+    }
 }

@@ -168,9 +168,7 @@ fn a_forged_ledger_of_a_child_does_not_speak_of_its_parent() {
 /// child has given them up whose memory is the program's own, as a child of vfork does.
 #[test]
 fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root can become another user");
+    if !is_root("become another user") {
         return;
     }
     let Some(mut recorded) = Recorded::start() else {
@@ -202,9 +200,7 @@ fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
 /// One that keeps session memory could read what its parent's probes write there.
 #[test]
 fn a_recording_that_a_child_of_other_rights_overhears_ends() {
-    // SAFETY: asks for a number.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: only root can become another user");
+    if !is_root("become another user") {
         return;
     }
     let Some(mut recorded) = Recorded::start() else {

@@ -8,17 +8,15 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
-use capriole_event::EventSpec;
 use capriole_plan::site::{Shape, Tactic};
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
-use capriole_target::resolve::{Site, resolve};
 use programs::{Compiler, build};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use target::{capriole, told};
+use target::{capriole, sites, told};
 use traces::{events, record, record_program, scratch, summary, text};
 
 /// By function: for each call what it returned, or nothing if it was left for another one.
@@ -230,11 +228,7 @@ fn a_jump_stands_elsewhere_for_another_site() {
     let objects = Objects::offline(&program).expect("a program");
     let planner = Planner::offline().with_breakpoints(false);
     let planned = |events: &[&str]| {
-        let specs = events
-            .iter()
-            .map(|text| EventSpec::parse(text).expect("an event"));
-        let sites = specs.flat_map(|spec| resolve(&objects, &spec).expect("functions"));
-        let sites: Vec<Site> = sites.collect();
+        let sites = sites(&objects, events);
         let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
         let shapes = plans.into_iter().map(|plan| plan.expect("a plan").shape);
         shapes.collect::<Vec<_>>()

@@ -9,11 +9,14 @@ mod target;
 mod traces;
 
 use programs::{Compiler, build};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use target::{Looks, Running, assert_no_session, assert_text_is_the_files, capriole, looks, told};
+use target::{
+    Looks, Running, assert_no_session, assert_text_is_the_files, capriole, is_root, looks, told,
+};
 use traces::{record, recorder, scratch, summary, text};
 
 /// Run-time addresses, which are others each time, as ADDRESS.
@@ -341,8 +344,7 @@ fn processes_that_cannot_be() {
 
 #[test]
 fn somebody_elses_process() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become another user");
+    if !is_root("become another user") {
         return;
     }
     let Some(mut target) = Target::counted() else {
@@ -860,4 +862,70 @@ fn a_closed_pipe() {
             told(&output)
         );
     }
+}
+
+/// Before anything was changed Ctrl-C ends the command like any other.
+#[test]
+fn ctrl_c_while_it_plans() {
+    let Some(program) = build(Compiler::Gcc, "many.c", &[]) else {
+        return;
+    };
+    let mut target = Target::start(&program, &[]);
+    let words = ["--graph", ":many_*", "-p", &target.pid];
+    let mut command = recorder(&target.trace(), &words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut recorder = command.spawn().expect("it starts");
+    // It catches the signal, and plans on all processors, or will not do so any more.
+    let plans = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let caught = field("SigCgt:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+        let catches = caught.is_some_and(|set| set & 1 << (libc::SIGINT - 1) != 0);
+        let threads = field("Threads:").and_then(|number| number.trim().parse().ok());
+        catches && threads > Some(1)
+    };
+    while !plans(recorder.id()) && recorder.try_wait().expect("a child").is_none() {
+        std::thread::yield_now();
+    }
+    // SAFETY: a signal to a child of this test, which was not waited for.
+    assert_eq!(unsafe { libc::kill(recorder.id() as i32, libc::SIGINT) }, 0);
+    let output = recorder.wait_with_output().expect("a child");
+    assert_eq!(
+        output.status.signal(),
+        Some(libc::SIGINT),
+        "{}",
+        told(&output)
+    );
+    assert!(!target.trace().exists());
+    target.is_untouched();
+}
+
+#[test]
+fn no_threads_to_be_had() {
+    if !is_root("become another user") {
+        return;
+    }
+    let copy = scratch();
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(copy.path(), everybody).expect("it is ours");
+    let command = copy.path().join("capriole");
+    programs::copied(Path::new(env!("CARGO_BIN_EXE_capriole")), &command);
+    let one = || Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    let mut command = Command::new(command);
+    // Somebody who runs nothing else.
+    command.args(["check", "/bin/true"]).uid(54_321).gid(54_321);
+    // SAFETY: nothing happens between fork and exec but a system call.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nproc, one())?)) };
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.starts_with(
+            "capriole: cannot start threads; raise the limits of processes (ulimit -u)"
+        ),
+        "{said}"
+    );
 }

@@ -23,7 +23,7 @@ use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use target::{Running, told};
+use target::{Running, is_root, told};
 use traces::{Background, scratch};
 
 /// Where the program maps what it has.
@@ -313,8 +313,7 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
     };
     let open = scratch();
     let mut commands = vec![Command::new(&program)];
-    // SAFETY: it is asked who we are.
-    if unsafe { libc::geteuid() } == 0 {
+    if is_root("have processes of other users") {
         // With our name, but another user's. (He cannot come into the directory of the tests.)
         let copy = open.path().join("capriole");
         programs::copied(&program, &copy);
@@ -323,8 +322,6 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
         let mut command = Command::new(&copy);
         command.uid(65534).gid(65534);
         commands.push(command);
-    } else {
-        println!("skipped in part: only root has processes of other users");
     }
     let mut running = Running::start(&other, &["--wait", "--threads", "1", "--calls", "5"]);
     let directory = scratch();

@@ -4,7 +4,8 @@
 //! so. After each death the program must go on and find its results right, `capriole detach`
 //! must put back all that is there, and another recording must work.
 //!
-//! Many more kills, at random times too:
+//! Where there are most steps one of three is tried, which ones changes from run to run. All of
+//! them, and many more kills at random times:
 //!
 //! ```text
 //! CAPRIOLE_LONG=1 cargo test -p capriole --test killed -- --nocapture

@@ -152,6 +152,12 @@ fn a_function_without_a_name_is_found_by_its_place_in_the_file() {
     assert!(output.status.success(), "{}", told(&output));
     let file = stripped.file_name().expect("a name").to_string_lossy();
     assert_eq!(calls(&trace)[&format!("{file}:{offset}")], 103);
+    let output = record(&trace, &["-e", ":*", "--", text(&stripped)]);
+    assert!(
+        told(&output).contains("matches `*`: it was stripped of all names: use PATH:0xOFFSET"),
+        "{}",
+        told(&output)
+    );
     let output = record(&trace, &["-e", ":counted_work", "--", text(&stripped)]);
     assert_eq!(output.status.code(), Some(1));
     let said = told(&output);

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use target::{capriole, told};
+use target::{capriole, is_root, told};
 use traces::{record, scratch, summary, text};
 
 /// Another user: nobody.
@@ -27,16 +27,6 @@ fn recorded(trace: &Path) -> Option<Output> {
 
 fn mode(path: &Path, bits: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(bits)).expect("it is ours");
-}
-
-/// Whether there are other users for this test to be.
-fn is_root() -> bool {
-    // SAFETY: it is asked who we are.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        println!("skipped: only root can make files of other users");
-    }
-    root
 }
 
 fn directory(path: PathBuf) -> PathBuf {
@@ -79,7 +69,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
 
 #[test]
 fn a_directory_of_another_user_is_refused() {
-    if !is_root() {
+    if !is_root("make files of other users") {
         return;
     }
     let scratch = scratch();
@@ -113,7 +103,7 @@ fn a_directory_of_another_user_is_refused() {
 
 #[test]
 fn a_link_of_another_user_is_not_followed() {
-    if !is_root() {
+    if !is_root("make files of other users") {
         return;
     }
     let scratch = scratch();

@@ -43,7 +43,10 @@ fn functions_with_such_bytes_are_probed() {
         "by_thunk",
         "by_notrack",
     ];
-    for name in names.iter().chain(&["patchable", "hook", "tiny_kcfi"]) {
+    for name in names
+        .iter()
+        .chain(&["patchable", "hook", "tiny_kcfi", "labelled"])
+    {
         assert_eq!(recorded(&program, &format!(":{name}")), 100, "{name}");
     }
     // Once more for each call of by_thunk.

@@ -56,8 +56,7 @@ fn calls_with_a_time_limit_last_as_long_as_asked() {
 /// sleep that was interrupted.
 #[test]
 fn a_filter_that_knows_no_restarted_call_does_not_kill() {
-    if !is_root() {
-        println!("skipped: only root may suspend a filter");
+    if !is_root("suspend a filter") {
         return;
     }
     let Some(program) = built("timed.c") else {
@@ -90,11 +89,6 @@ fn a_filter_that_knows_no_restarted_call_does_not_kill() {
     assert!(!output.status.success(), "{}", told(&output));
     running.assert_alive();
     running.finish();
-}
-
-fn is_root() -> bool {
-    // SAFETY: asks for a number.
-    unsafe { libc::geteuid() == 0 }
 }
 
 /// A thread in vfork cannot be stopped until its child has gone; the others go on meanwhile.
@@ -145,7 +139,8 @@ fn breakpoints_are_refused_where_another_process_has_the_memory() {
 }
 
 /// A program that puts another file in the place of each descriptor it has: nothing is
-/// written to that file, which its owner may write to, and we.
+/// written to that file, which its owner may write to, and we. What could not be attached to
+/// keeps no mapping.
 #[test]
 fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
     let Some(program) = built("swapper.c") else {
@@ -157,10 +152,11 @@ fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
     std::fs::write(&victim, &content).expect("room");
     let mut running = Running::start(&program, &[text(&victim)]);
     let pid = running.pid.to_string();
+    let before = looks(&running.process());
     for round in 0..rounds(20, 1000) {
         let trace = scratch.path().join(format!("trace{round}"));
         // Whether that succeeds is luck.
-        let _ = capriole(&[
+        let output = capriole(&[
             "record",
             "-p",
             &pid,
@@ -177,6 +173,8 @@ fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
             "round {round}"
         );
         running.assert_alive();
+        let now = looks(&running.process());
+        assert_eq!(now.mappings(), before.mappings(), "{}", told(&output));
     }
     running.finish();
 }

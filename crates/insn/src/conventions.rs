@@ -108,6 +108,12 @@ impl Convention {
         })
     }
 
+    /// True if its bytes stand before the entry.
+    #[must_use]
+    pub fn is_before(&self) -> bool {
+        self.from < 0
+    }
+
     /// What must not change, at an entry.
     #[must_use]
     pub fn kept(&self, entry: u64) -> Extent {

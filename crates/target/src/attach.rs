@@ -271,8 +271,8 @@ pub struct Site {
     pub state: SiteState,
 }
 
-/// How often the place where unwinders ask may be occupied.
-const UNWINDER_TRIES: u32 = 5;
+/// How often a place of a guard may be occupied before the attach does without it, or is given up.
+const OCCUPIED_TRIES: u32 = 8;
 /// How often a thread may be about to filter system calls just when guards are to be written.
 const FILTER_TRIES: u32 = 20;
 /// How often a thread that blocks SIGTRAP is looked at before that counts.
@@ -334,8 +334,10 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     Err("a thread blocks SIGTRAP, so a breakpoint would kill the program")
 }
 
-/// Attaches to a process: writes all `probes` that can be written, and `guards`. Where
-/// those cannot be, or are not complete, no probe uses restartable sequences.
+/// Attaches to a process: writes all `probes` that can be written, and `guards`. If somebody stays
+/// where a guard of threads or of filters has to stand, no probe uses restartable sequences, or
+/// the resident makes no system calls; those without which the program would see wrong addresses
+/// have to stand.
 ///
 /// # Errors
 /// The program is then as it was before: what had been mapped or written already
@@ -366,7 +368,7 @@ fn attach_living(
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
     let mut guards = guards.clone();
-    let mut tries = 0;
+    let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
         let attached = prepare_and_write(process, &mut probes, &guards, &geometry);
@@ -382,14 +384,17 @@ fn attach_living(
         }
         match attached? {
             Some(attached) => return Ok(attached),
-            // Without those who answer unwinders no call may be followed.
-            None if !guards.are_complete() && tries > UNWINDER_TRIES => {
-                return Err(TargetError::Unwinder {
-                    pid: process.pid() as i32,
-                });
+            // Whoever is there goes on in a moment, most of the time.
+            None if occupied < OCCUPIED_TRIES => {
+                occupied += 1;
+                std::thread::sleep(Duration::from_millis(1 << occupied));
             }
-            None if guards.are_complete() => guards = guards.without_threads(),
-            None => guards = guards.without_filters(),
+            None => {
+                let less = guards.with_less(handles_faults(process)?);
+                guards = less.ok_or(TargetError::Occupied {
+                    pid: process.pid() as i32,
+                })?;
+            }
         }
     }
 }
@@ -511,9 +516,7 @@ fn prepare_and_write(
     let traps = code.traps(probes, breakpoints_allowed(process));
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
-    let caught = process.status()?.caught;
-    let handles_faults =
-        guards.have_actions() && FAULTS.iter().any(|signal| caught.contains(*signal));
+    let handles_faults = guards.have_actions() && handles_faults(process)?;
     if !stubs.rows.is_empty() {
         let agent = Agent::hire(process, &remote)?;
         let batch = Batch {
@@ -580,6 +583,12 @@ fn prepare_and_write(
     }
     attached.outcomes = attached.round.outcomes();
     Ok(Some(attached))
+}
+
+/// True if the program has a handler for a fault of an instruction.
+fn handles_faults(process: &Process) -> Result<bool, TargetError> {
+    let caught = process.status()?.caught;
+    Ok(FAULTS.iter().any(|signal| caught.contains(*signal)))
 }
 
 /// Has the resident make no system calls in the process, from the start.

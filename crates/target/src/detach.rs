@@ -272,8 +272,8 @@ fn say_left(
     let Ok(Some(address)) = address else {
         return Ok(());
     };
-    let leave = remote.read_u64(address + own::LEAVE as u64);
-    let waits = leave.is_ok_and(|word| word as u32 != 0);
+    let leave = remote.read_u32(address + own::LEAVE as u64);
+    let waits = leave.is_ok_and(|word| word != 0);
     let region = installed.returns.filter(|_| waits);
     if let Some(region) = region.filter(|region| region.is_in(process, remote)) {
         region.close(process.pid() as i32, remote)?;
@@ -416,12 +416,12 @@ fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
     })
 }
 
-/// Whether a SIGTRAP waits for a thread that does not block it.
+/// True if a SIGTRAP waits for a thread that does not block it.
 pub(crate) fn sigtrap_pending(tid: i32) -> bool {
     is_pending(tid, &[libc::SIGTRAP])
 }
 
-/// Whether one of some signals waits for a thread that does not block it.
+/// True if one of `signals` waits for a thread that does not block it.
 pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
         return false;

@@ -56,11 +56,11 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// The place where unwinders ask is occupied.
+    /// A place where a guard has to stand is occupied, and stays so.
     #[error(
-        "process {pid}: a thread stays in the first instructions of _Unwind_Find_FDE, where exceptions ask the way; try again, or leave out --return=stack"
+        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again"
     )]
-    Unwinder {
+    Occupied {
         /// The process.
         pid: i32,
     },

@@ -20,11 +20,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A process that has other rights than the one that it was forked from.
 #[derive(Debug)]
 pub struct Stranger {
-    /// It.
+    /// That process.
     pub process: Process,
-    /// Whether its probes could be taken out.
+    /// An error if its probes could not be taken out.
     pub result: Result<(), TargetError>,
-    /// It still has session memory, and can read what is recorded.
+    /// True if it still has session memory, and can read what is recorded.
     pub keeps: bool,
 }
 

@@ -35,7 +35,6 @@ use crate::planner::{Plan, Planner, is_c_library};
 use crate::process::{Process, ProcessError};
 use crate::resolve::Site;
 use crate::returns::Region;
-use crate::symbols::SymbolTable;
 use capriole_insn::{Code, Extent};
 use capriole_plan::detour::Work;
 use capriole_plan::site::Tactic;
@@ -64,6 +63,11 @@ const CLONE_VM: u64 = 0x100;
 const MOV_EAX: u8 = 0xb8;
 /// How many instructions there are between the number and the call, at most.
 const NEAR: usize = 16;
+/// Bytes of a `syscall`.
+const SYSCALL: u64 = 2;
+/// Bytes that a guard may change or displace from where it stands on, at most: a jump that ends
+/// in the middle of a long instruction.
+const MAX_PATCH: u64 = 4 + 15;
 /// By this function Go programs make children that share their memory.
 const GO_VFORK: &str = "syscall.rawVforkSyscall.abi0";
 
@@ -262,15 +266,27 @@ impl Guards {
         self.filters_complete
     }
 
-    /// Without those before system calls: none will be made.
-    pub(crate) fn without_filters(&self) -> Guards {
-        Guards {
-            filters: Vec::new(),
-            filters_complete: false,
+    /// The same without those that an attach can do without, one kind after the other: first those
+    /// behind system calls that make threads, which are not told apart then, then those before
+    /// system calls that filter such calls, of which the resident will make none. Those behind
+    /// `rt_sigaction` have to stand in a program that handles `faults`, and those where unwinders
+    /// ask always: without them such a handler, or an exception, would go wrong.
+    pub(crate) fn with_less(&self, faults: bool) -> Option<Guards> {
+        if !self.probes.is_empty() {
+            return Some(self.without_threads());
+        }
+        if !self.filters.is_empty() {
+            return Some(Guards {
+                filters: Vec::new(),
+                filters_complete: false,
+                ..self.clone()
+            });
+        }
+        (!self.actions.is_empty() && !faults).then(|| Guards {
             actions: Vec::new(),
             actions_complete: false,
             ..self.clone()
-        }
+        })
     }
 
     /// Whether a thread pointer of the program may lead to other things than the C library's.
@@ -381,16 +397,10 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
         return Before::Nothing;
     };
     // It makes children, and nothing else.
-    let vforks = |symbols: &SymbolTable| {
-        let found = symbols.exact(GO_VFORK).into_iter();
-        found
-            .map(|f| object.run_time_extent(f.function.extent))
-            .any(|extent| extent == function)
-    };
-    if object.symbols().is_ok_and(vforks) {
+    if go_vforks(object).contains(&function) {
         return Before::Harmless;
     }
-    let address = call.address + 2;
+    let address = call.address + SYSCALL;
     let site = Site::of_function(object, function).and_then(|site| site.at(address));
     let plan = site.and_then(|site| planner.plan(&site).ok());
     let Some(plan) = plan.filter(is_one_jump) else {
@@ -471,7 +481,8 @@ fn filter_call(call: &Call, number: Where, option: Where, mode: Where) -> Option
     })
 }
 
-/// Plans the guard before a call, as near to it as possible.
+/// Plans the guard before a call, as near to it as possible; if it can be, by a jump that does not
+/// rely on the bytes behind the call, where another guard may have to stand.
 fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
     let Some(function) = call.function else {
         return Before::Nothing;
@@ -480,6 +491,8 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
     let mut number = Where::Register(Register::RAX);
     let mut option = Where::Register(Register::RDI);
     let mut mode = Where::Register(Register::RSI);
+    let behind = call.address + SYSCALL..call.address + SYSCALL + MAX_PATCH;
+    let mut in_the_way = None;
     for instruction in &call.before {
         number = number.before(instruction);
         option = option.before(instruction);
@@ -490,7 +503,7 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
             return Before::Harmless;
         }
         let Some(known) = filter_call(call, number, option, mode) else {
-            return Before::Nothing;
+            return in_the_way.unwrap_or(Before::Nothing);
         };
         let site = Site::of_function(object, function).and_then(|site| site.at(instruction.ip()));
         let plan = site.and_then(|site| planner.plan(&site).ok());
@@ -502,11 +515,19 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
             argument: known.argument(),
         };
         let probe = Probe::new(plan, object.range()).with(vec![work]);
-        return Before::Guard(Box::new(Probe {
+        let leaves_room = !uses(&probe).any(|own| own.start < behind.end && behind.start < own.end);
+        let guard = Before::Guard(Box::new(Probe {
             // Any thread may come by, with any signals blocked.
             stand_in: false,
             ..probe
         }));
+        if leaves_room {
+            return guard;
+        }
+        in_the_way.get_or_insert(guard);
+    }
+    if let Some(guard) = in_the_way {
+        return guard;
     }
     // By such a function C libraries make the calls in which a thread can be cancelled, which
     // are others; syscall(2) has the number as its first argument. In musl it is in no table.
@@ -592,28 +613,33 @@ fn behind_calls(object: &Object) -> Vec<u64> {
             }
         }
     }
-    if object.file().is_go()
-        && let Ok(symbols) = object.symbols()
-    {
-        for function in symbols.exact(GO_VFORK) {
-            let extent = object.run_time_extent(function.function.extent);
-            let piece = texts.iter().find_map(|text| {
-                let code = Code::new(&text.bytes, object.run_time(text.address));
-                code.get(extent).is_some().then_some(code)
-            });
-            let calls = piece
-                .iter()
-                .flat_map(|code| instructions(code, extent.start, extent.end));
-            found.extend(
-                calls
-                    .filter(|i| i.mnemonic() == Mnemonic::Syscall)
-                    .map(|i| i.next_ip()),
-            );
-        }
+    for extent in go_vforks(object) {
+        let piece = texts.iter().find_map(|text| {
+            let code = Code::new(&text.bytes, object.run_time(text.address));
+            code.get(extent).is_some().then_some(code)
+        });
+        let calls = piece
+            .iter()
+            .flat_map(|code| instructions(code, extent.start, extent.end));
+        found.extend(
+            calls
+                .filter(|i| i.mnemonic() == Mnemonic::Syscall)
+                .map(|i| i.next_ip()),
+        );
     }
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// Where the function of the Go runtime lies that calls vfork(2) and clone(2) for it, run time.
+fn go_vforks(object: &Object) -> Vec<Extent> {
+    let symbols = object.file().is_go().then(|| object.symbols().ok());
+    let found = symbols.flatten().map(|symbols| symbols.exact(GO_VFORK));
+    let found = found.into_iter().flatten();
+    found
+        .map(|found| object.run_time_extent(found.function.extent))
+        .collect()
 }
 
 /// The instructions from `start` on, as far as they are any.

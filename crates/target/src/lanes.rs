@@ -57,7 +57,7 @@ impl Default for Lanes {
     }
 }
 
-/// What has to be known of a session.
+/// A session whose lanes are looked at.
 struct Session<'a> {
     process: &'a Process,
     inode: u64,

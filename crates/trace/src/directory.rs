@@ -221,7 +221,7 @@ fn entries(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether nothing is in a directory but what a recorder makes before the first file of a trace
+/// True if a directory has nothing but what a recorder makes before the first file of a trace
 /// is whole, or leaves when it is killed while it removes one.
 fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     let mut names = entries(directory)?;

@@ -27,6 +27,16 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// Where some events are.
+pub fn sites(objects: &Objects, events: &[&str]) -> Vec<Site> {
+    let specs = events
+        .iter()
+        .map(|text| EventSpec::parse(text).expect("an event"));
+    specs
+        .flat_map(|spec| resolve(objects, &spec).expect("functions"))
+        .collect()
+}
+
 /// The function patterns of `hammer`.
 pub const HAMMER: &[&str] = &[":work*", ":step"];
 
@@ -35,6 +45,15 @@ const SECONDS: Duration = Duration::from_secs(5);
 /// Whether the long forms of the tests were asked for (`CAPRIOLE_LONG=1`).
 pub fn long() -> bool {
     std::env::var_os("CAPRIOLE_LONG").is_some_and(|value| value == "1")
+}
+
+/// False, with a note in the summary, for one who is not root: "skipped: only root can ...".
+pub fn is_root(can: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root can {can}");
+    }
+    root
 }
 
 /// `short` rounds, or `long` of them.
@@ -170,11 +189,7 @@ impl Probes {
             probes: Vec::new(),
             names: Vec::new(),
         };
-        let specs = events
-            .iter()
-            .map(|text| EventSpec::parse(text).expect("an event"));
-        let sites = specs.flat_map(|spec| resolve(&objects, &spec).expect("functions"));
-        let sites: Vec<Site> = sites.collect();
+        let sites = sites(&objects, events);
         let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
         for (site, plan) in sites.iter().zip(plans) {
             let plan = plan.expect("a plan");
@@ -195,11 +210,7 @@ impl Probes {
     pub fn joined(process: &Process, events: &[&str]) -> Probes {
         let objects = Objects::of_process(process).expect("the objects");
         let planner = Planner::of_process(process).with_breakpoints(false);
-        let specs = events
-            .iter()
-            .map(|text| EventSpec::parse(text).expect("an event"));
-        let sites = specs.flat_map(|spec| resolve(&objects, &spec).expect("functions"));
-        let sites: Vec<Site> = sites.collect();
+        let sites = sites(&objects, events);
         let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
         let mut probes: BTreeMap<u64, Probe> = BTreeMap::new();
         for (event, (site, plan)) in (0..).zip(sites.iter().zip(plans)) {
@@ -441,6 +452,11 @@ pub struct Looks {
 }
 
 impl Looks {
+    /// Executable and shared mappings.
+    pub fn mappings(&self) -> &[String] {
+        &self.code
+    }
+
     /// For a program that blocks and unblocks signals all the time.
     pub fn without_mask(mut self) -> Looks {
         self.handlers.retain(|line| !line.starts_with("SigBlk"));

@@ -262,8 +262,16 @@ impl ObjectCode {
         for text in texts {
             let code = Code::new(&text.bytes, text.address.wrapping_add(self.bias));
             let inside = |function: &&Extent| code.extent().contains(function.start);
+            // How far those before it reach.
+            let mut reach = 0;
             for function in self.functions.iter().filter(inside) {
+                let is_label = function.start < reach;
+                reach = reach.max(function.end);
                 for convention in Convention::at(code, function.start) {
+                    // What stands before a label inside a function is code of that function.
+                    if is_label && convention.is_before() {
+                        continue;
+                    }
                     kept.push(convention.kept(function.start));
                     data.push(convention.data(function.start));
                 }

@@ -3,11 +3,11 @@
 //! They cost a stub and a second jump, and are safe beside breakpoints that other tools put at
 //! the same places later (see [`crate::attach::Attached::look`]).
 
-use super::together::{covers_any, own_bytes, shared_jumps, wants_placing};
+use super::together::{covers_any, is_wide, own_bytes, shared_jumps, wants_placing};
 use super::{Planned, Planner, plan_of};
 use crate::resolve::Site;
 use capriole_plan::place::Placer;
-use capriole_plan::site::{Tactic, choose_one_instruction};
+use capriole_plan::site::choose_one_instruction;
 use std::collections::HashMap;
 
 impl Planner {
@@ -34,10 +34,7 @@ impl Planner {
                 users.iter().all(|user| *user == site)
             })
         };
-        let is_wide = |plan: &Planned| {
-            let tactic = plan.as_ref().map(|plan| plan.shape.tactic);
-            matches!(tactic, Ok(Tactic::Region | Tactic::Reserved))
-        };
+        let is_wide = |plan: &Planned| plan.as_ref().is_ok_and(|plan| is_wide(&plan.shape));
         let candidates: Vec<bool> = plans
             .iter()
             .map(|plan| is_wide(plan) && is_alone(plan) && !covers_any(plan, wanted, &shared))

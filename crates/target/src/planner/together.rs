@@ -177,7 +177,7 @@ impl Planner {
             let Ok(plan) = &plans[other] else { continue };
             let (theirs, covered) = (plan.shape.site, plan.shape.covered);
             let near = covered.start > site.address && covered.start < site.address + NEAR;
-            if !near || !matches!(plan.shape.tactic, Tactic::Region | Tactic::Reserved) {
+            if !near || !is_wide(&plan.shape) {
                 continue;
             }
             let users = |index: &&usize| {
@@ -209,11 +209,11 @@ impl Planner {
             let relied = relied.flat_map(|(at, bytes)| *at..at + bytes.len() as u64);
             let mut kept: Vec<u64> = relied.collect();
             kept.extend(mine.shape.covered.start..mine.shape.covered.end);
-            let placer_now = Some(&mut placer_then);
-            let Ok(theirs) = self.plan_in(sites[other], flow, placer_now, &kept) else {
+            let then = Some(&mut placer_then);
+            let Ok(theirs) = self.plan_in(sites[other], flow, then, &kept) else {
                 continue;
             };
-            // A breakpoint is what only its own site may end with.
+            // It had a jump, and is not to get a breakpoint for another one's sake.
             if theirs.shape.tactic == Tactic::Int3 {
                 continue;
             }
@@ -377,6 +377,11 @@ impl Planner {
             }
         }
     }
+}
+
+/// A free jump that may lie over several instructions.
+pub(super) fn is_wide(shape: &Shape) -> bool {
+    matches!(shape.tactic, Tactic::Region | Tactic::Reserved)
 }
 
 fn chosen<'a>(sites: &[&'a Site], indices: &[usize]) -> Vec<&'a Site> {

@@ -1,7 +1,7 @@
 //! Why an event means nothing here, and what to write instead.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::object::ObjectError;
 
@@ -134,7 +134,7 @@ pub enum ResolveError {
         stripped: bool,
     },
     /// No function matches the pattern.
-    #[error("none of the {functions} functions with names in {} matches `{pattern}`; `capriole list` shows them", object.display())]
+    #[error("{}", no_match(pattern, object, *functions))]
     NoMatch {
         /// The pattern.
         pattern: String,
@@ -282,6 +282,20 @@ fn loaded(nearest: &[String]) -> String {
     }
 }
 
+fn no_match(pattern: &str, object: &Path, functions: usize) -> String {
+    let object = object.display();
+    match functions {
+        0 => format!("nothing in {object} matches `{pattern}`: it {NAMELESS}"),
+        _ => format!(
+            "none of the {functions} functions with names in {object} matches `{pattern}`; \
+             `capriole list` shows them"
+        ),
+    }
+}
+
+/// What is said of an object without names.
+const NAMELESS: &str = "was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
+
 fn no_symbol_help(
     symbol: &str,
     nearest: &[String],
@@ -290,7 +304,7 @@ fn no_symbol_help(
 ) -> String {
     let mut help = String::new();
     if stripped {
-        help += ", which was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
+        help += &format!(", which {NAMELESS}");
     }
     if let Some(object) = defined_in {
         help += &format!("; {object} has it: write {object}:{symbol}");

@@ -137,7 +137,7 @@ impl Sketch {
         if let Some((_, descriptor)) = descriptor {
             names.insert(descriptor, "descriptor".to_owned());
         }
-        // The word that says where they are.
+        // A word in memory holds the address of the streams.
         let streams = code.iter().find(|i| {
             i.ip() < copies && i.mnemonic() == Mnemonic::Add && i.is_ip_rel_memory_operand()
         });
