@@ -125,7 +125,7 @@ fn a_program_with_four_threads() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    Hammering::of(&program, &["--threads", "4"], rounds(100, 1000)).run();
+    Hammering::of(&program, &["--threads", "4"], rounds(50, 1000)).run();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn with_breakpoints_everywhere() {
     Hammering {
         reach: Reach::Breakpoint,
         wanted: all,
-        ..Hammering::of(&program, &["--threads", "4"], rounds(100, 1000))
+        ..Hammering::of(&program, &["--threads", "4"], rounds(50, 1000))
     }
     .run();
 }

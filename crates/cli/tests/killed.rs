@@ -4,8 +4,8 @@
 //! so. After each death the program must go on and find its results right, `capriole detach`
 //! must put back all that is there, and another recording must work.
 //!
-//! Where there are most steps one of three is tried, which ones changes from run to run. All of
-//! them, and many more kills at random times:
+//! One step of three is tried, which ones changes from run to run. All of them, and many more
+//! kills at random times:
 //!
 //! ```text
 //! CAPRIOLE_LONG=1 cargo test -p capriole --test killed -- --nocapture
@@ -23,17 +23,12 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 use target::*;
 
-/// More steps than there are in anything: the test's loops end before.
-const MANY: usize = 100_000;
-
 struct Victim {
     running: Running,
     before: Looks,
     directory: tempfile::TempDir,
     events: Vec<&'static str>,
     options: &'static [&'static str],
-    /// One step of so many; which ones is another matter each time.
-    stride: usize,
 }
 
 fn died(output: &Output) -> bool {
@@ -50,7 +45,6 @@ impl Victim {
             directory: tempfile::tempdir().expect("a directory"),
             events: events.to_vec(),
             options: &[],
-            stride: 1,
         }
     }
 
@@ -108,8 +102,7 @@ impl Victim {
     /// Kills the recorder at one step after the other; how many there were. Every other
     /// time the next recording, not `detach`, has to clean up.
     fn killed_recorders(&mut self) -> usize {
-        let first = 1 + std::process::id() as usize % self.stride;
-        for step in (first..MANY).step_by(self.stride) {
+        for step in steps_to_die_at() {
             let output = self.record(Some(step));
             let when = format!("killed at step {step}: {}", told(&output));
             self.running.assert_alive();
@@ -118,7 +111,7 @@ impl Victim {
                 self.assert_untouched(&when);
                 return step - 1;
             }
-            if step % 3 == 0 {
+            if step / 3 % 3 == 0 {
                 let again = self.record(None);
                 assert!(again.status.success(), "{when}, then {}", told(&again));
                 self.assert_untouched(&when);
@@ -131,8 +124,7 @@ impl Victim {
 
     /// Leaves probes in, kills those who take them out at one step after the other.
     fn killed_detachers(&mut self, last_step: usize) -> usize {
-        let first = 1 + std::process::id() as usize % self.stride;
-        for step in (first..MANY).step_by(self.stride) {
+        for step in steps_to_die_at() {
             // Not every one of the steps is behind the last byte written; one in the middle
             // of recording would do, but nobody can say its number.
             let mut recorder = self.record_command("1h");
@@ -226,7 +218,6 @@ fn shared_jumps_killed_at_each_step() {
         return;
     };
     let mut victim = Victim::new(&program, &[], &[":tight_*", ":tight_*%return"]);
-    victim.stride = rounds(3, 1);
     let steps = victim.killed_recorders();
     let detach_steps = victim.killed_detachers(0);
     println!("{steps} steps of record, {detach_steps} of detach, with shared jumps");
@@ -241,7 +232,6 @@ fn jumps_across_pages_killed_at_each_step() {
     };
     let events = &[":cross_1", ":cross_2", ":cross_3", ":cross_4"];
     let mut victim = Victim::new(&program, &[], events);
-    victim.stride = rounds(3, 1);
     let steps = victim.killed_recorders();
     let detach_steps = victim.killed_detachers(0);
     println!("{steps} steps of record, {detach_steps} of detach, with jumps across pages");

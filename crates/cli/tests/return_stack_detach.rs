@@ -19,8 +19,6 @@ use std::time::{Duration, Instant};
 use target::*;
 use traces::{Background, events, recorder, scratch};
 
-/// More steps than there are in anything: the test's loops end before.
-const MANY: usize = 100_000;
 /// Bytes of the stubs and of the page of code that they lead to.
 const STUBS: u64 = 4096 + SLOTS * STUB_SIZE;
 const EVENTS: [&str; 8] = [
@@ -236,7 +234,7 @@ fn killed_recorder(stairs: &mut Stairs, step: usize, down: bool) -> bool {
     let over = !died(&output);
     if over {
         assert!(output.status.success(), "{when}");
-    } else if step.is_multiple_of(3) {
+    } else if (step / 3).is_multiple_of(3) {
         let again = stairs.recorder("5ms").output().expect("capriole starts");
         assert!(again.status.success(), "{when}, then {}", told(&again));
     } else {
@@ -259,7 +257,7 @@ fn a_recorder_killed_at_each_step() {
     let Some(mut stairs) = Stairs::start(&["stairs", "2", "300"]) else {
         return;
     };
-    let steps = (1..MANY).find(|step| killed_recorder(&mut stairs, *step, step % 2 == 0));
+    let steps = steps_to_die_at().find(|step| killed_recorder(&mut stairs, *step, step % 2 == 0));
     println!("{} steps of record", steps.expect("it ends") - 1);
     assert!(steps > Some(30));
     stairs.finish();
@@ -268,7 +266,7 @@ fn a_recorder_killed_at_each_step() {
 /// In a program in which nothing was mapped before.
 #[test]
 fn a_first_recorder_killed_at_each_step() {
-    for step in 1..MANY {
+    for step in steps_to_die_at() {
         let Some(mut stairs) = Stairs::start(&["stairs", "1", "50"]) else {
             return;
         };
@@ -285,7 +283,7 @@ fn a_detach_killed_at_each_step() {
     let Some(mut stairs) = Stairs::start(&["stairs", "2", "300"]) else {
         return;
     };
-    for step in 1..MANY {
+    for step in steps_to_die_at() {
         let mut command = stairs.recorder("1h");
         let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
         traces::until_recording(stairs.running.pid);
