@@ -125,7 +125,7 @@ fn a_program_with_four_threads() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    Hammering::of(&program, &["--threads", "4"], rounds(50, 1000)).run();
+    Hammering::of(&program, &["--threads", "4"], rounds(30, 1000)).run();
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn with_breakpoints_everywhere() {
     Hammering {
         reach: Reach::Breakpoint,
         wanted: all,
-        ..Hammering::of(&program, &["--threads", "4"], rounds(50, 1000))
+        ..Hammering::of(&program, &["--threads", "4"], rounds(30, 1000))
     }
     .run();
 }
@@ -147,7 +147,7 @@ fn a_static_program_without_pie() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &flags) else {
         return;
     };
-    Hammering::of(&program, &["--threads", "3"], rounds(40, 1000)).run();
+    Hammering::of(&program, &["--threads", "3"], rounds(20, 1000)).run();
 }
 
 /// musl registers no restartable sequences: the locked way.
@@ -157,7 +157,7 @@ fn a_program_without_restartable_sequences() {
         let Some(program) = build(Compiler::MuslGcc, "hammer.c", flags) else {
             return;
         };
-        Hammering::of(&program, &["--threads", "3", "--signals"], rounds(30, 1000)).run();
+        Hammering::of(&program, &["--threads", "3", "--signals"], rounds(15, 1000)).run();
     }
 }
 
@@ -191,7 +191,7 @@ fn with_signals_forks_and_faults() {
         ] {
             Hammering {
                 reach,
-                ..Hammering::of(&program, arguments, rounds(15, 1000))
+                ..Hammering::of(&program, arguments, rounds(8, 1000))
             }
             .run();
         }

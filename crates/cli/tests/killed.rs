@@ -4,7 +4,7 @@
 //! so. After each death the program must go on and find its results right, `capriole detach`
 //! must put back all that is there, and another recording must work.
 //!
-//! One step of three is tried, which ones changes from run to run. All of them, and many more
+//! One step of five is tried, which ones changes from run to run. All of them, and many more
 //! kills at random times:
 //!
 //! ```text
@@ -111,7 +111,7 @@ impl Victim {
                 self.assert_untouched(&when);
                 return step - 1;
             }
-            if step / 3 % 3 == 0 {
+            if step / 5 % 3 == 0 {
                 let again = self.record(None);
                 assert!(again.status.success(), "{when}, then {}", told(&again));
                 self.assert_untouched(&when);

@@ -234,7 +234,7 @@ fn killed_recorder(stairs: &mut Stairs, step: usize, down: bool) -> bool {
     let over = !died(&output);
     if over {
         assert!(output.status.success(), "{when}");
-    } else if (step / 3).is_multiple_of(3) {
+    } else if (step / 5).is_multiple_of(3) {
         let again = stairs.recorder("5ms").output().expect("capriole starts");
         assert!(again.status.success(), "{when}, then {}", told(&again));
     } else {

@@ -25,7 +25,7 @@ fn nobody_is_woken_by_attach_and_detach() {
         let process = running.process();
         let before = looks(&process);
         let probes = Probes::of(&process, &[":sleep_in", ":wait_*"], Reach::Best);
-        for round in 0..rounds(50, 1000) {
+        for round in 0..rounds(25, 1000) {
             let recording = attach_to(&process, &probes, 1 << 20);
             if round % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(2));

@@ -61,10 +61,10 @@ pub fn rounds(short: usize, long_form: usize) -> usize {
     if long() { long_form } else { short }
 }
 
-/// Steps at which a test kills the command: in the long form each, otherwise one of three, which
+/// Steps at which a test kills the command: in the long form each, otherwise one of five, which
 /// ones changes from run to run. More than there are in anything: the tests' loops end before.
 pub fn steps_to_die_at() -> impl Iterator<Item = usize> {
-    let stride = rounds(3, 1);
+    let stride = rounds(5, 1);
     let first = 1 + std::process::id() as usize % stride;
     (first..100_000).step_by(stride)
 }
