@@ -145,8 +145,8 @@ fn without_a_guard_of_handlers_there_is_no_recording() {
     running.finish();
 }
 
-/// Whether all guards find a place does not depend on which addresses are free: Go turns faults
-/// into panics at the address that its handler sees.
+/// All guards find a place, whichever addresses are free. In a Go program without the guard behind
+/// `rt_sigaction` a fault in a copied instruction would end the program, not become a panic.
 #[test]
 fn guards_leave_room_to_each_other() {
     let Some(program) = build_go("go_faults.go", "go_faults") else {

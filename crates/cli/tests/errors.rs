@@ -8,9 +8,9 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
+use capriole_target::process::Process;
 use programs::{Compiler, build};
 use rustix::process::{Resource, Rlimit, setrlimit};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -352,9 +352,8 @@ fn somebody_elses_process() {
     };
     // Where the other user may execute and write.
     let directory = tempfile::tempdir().expect("a directory");
-    std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).expect("ours");
-    let copy = directory.path().join("capriole");
-    programs::copied(Path::new(env!("CARGO_BIN_EXE_capriole")), &copy);
+    let capriole = Path::new(env!("CARGO_BIN_EXE_capriole"));
+    let copy = programs::copied_for_others(capriole, directory.path(), 0o777);
     let as_other = |words: &[&str]| {
         let mut command = Command::new(&copy);
         command
@@ -876,15 +875,13 @@ fn ctrl_c_while_it_plans() {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut recorder = command.spawn().expect("it starts");
     // It catches the signal, and plans on all processors, or will not do so any more.
-    let plans = |pid: u32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
-        let caught = field("SigCgt:").and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-        let catches = caught.is_some_and(|set| set & 1 << (libc::SIGINT - 1) != 0);
-        let threads = field("Threads:").and_then(|number| number.trim().parse().ok());
-        catches && threads > Some(1)
+    let process = Process::open(recorder.id()).expect("a child");
+    let plans = || {
+        let status = process.status();
+        let catches = status.is_ok_and(|status| status.caught.contains(libc::SIGINT));
+        catches && process.threads().is_ok_and(|threads| threads.len() > 1)
     };
-    while !plans(recorder.id()) && recorder.try_wait().expect("a child").is_none() {
+    while !plans() && recorder.try_wait().expect("a child").is_none() {
         std::thread::yield_now();
     }
     // SAFETY: a signal to a child of this test, which was not waited for.
@@ -905,22 +902,27 @@ fn no_threads_to_be_had() {
     if !is_root("become another user") {
         return;
     }
-    let copy = scratch();
-    let everybody = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(copy.path(), everybody).expect("it is ours");
-    let command = copy.path().join("capriole");
-    programs::copied(Path::new(env!("CARGO_BIN_EXE_capriole")), &command);
+    let open = scratch();
+    let capriole = Path::new(env!("CARGO_BIN_EXE_capriole"));
+    let copy = programs::copied_for_others(capriole, open.path(), 0o755);
     let one = || Rlimit {
         current: Some(1),
         maximum: Some(1),
     };
-    let mut command = Command::new(command);
-    // Somebody who runs nothing else.
-    command.args(["check", "/bin/true"]).uid(54_321).gid(54_321);
-    // SAFETY: nothing happens between fork and exec but a system call.
-    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nproc, one())?)) };
-    let output = command.stdin(Stdio::null()).output().expect("it starts");
-    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    let limited = |words: &[&str]| {
+        let mut command = Command::new(&copy);
+        // Somebody who runs nothing else.
+        command.args(words).uid(54_321).gid(54_321);
+        // SAFETY: nothing happens between fork and exec but a system call.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nproc, one())?)) };
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+        output
+    };
+    // To take probes out none are needed.
+    let detach = told(&limited(&["detach", &std::process::id().to_string()]));
+    assert!(!detach.contains("threads"), "{detach}");
+    let output = limited(&["check", "/bin/true"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         said.starts_with(

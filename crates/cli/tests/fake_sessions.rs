@@ -314,11 +314,8 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
     let open = scratch();
     let mut commands = vec![Command::new(&program)];
     if is_root("have processes of other users") {
-        // With our name, but another user's. (He cannot come into the directory of the tests.)
-        let copy = open.path().join("capriole");
-        programs::copied(&program, &copy);
-        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(open.path(), all).expect("it is ours");
+        // With our name, but another user's.
+        let copy = programs::copied_for_others(&program, open.path(), 0o755);
         let mut command = Command::new(&copy);
         command.uid(65534).gid(65534);
         commands.push(command);

@@ -58,7 +58,7 @@ pub enum TargetError {
     },
     /// A place where a guard has to stand is occupied, and stays so.
     #[error(
-        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again"
+        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again, or leave out --return=stack if you gave it"
     )]
     Occupied {
         /// The process.

@@ -44,6 +44,7 @@ use iced_x86::{
 };
 use std::collections::HashMap;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 /// `clone`, `vfork`, `clone3` (asm/unistd_64.h).
@@ -210,11 +211,7 @@ impl Guards {
         let guards = self.probes.iter().chain(&self.filters).chain(&self.actions);
         let guards = guards.flat_map(uses);
         let guards: Vec<Range<u64>> = guards.collect();
-        uses(probe).any(|own| {
-            guards
-                .iter()
-                .any(|g| g.start < own.end && own.start < g.end)
-        })
+        uses_any(probe, &guards)
     }
 
     fn find_in(&mut self, object: &Arc<Object>, planner: &Planner) {
@@ -266,11 +263,16 @@ impl Guards {
         self.filters_complete
     }
 
-    /// The same without those that an attach can do without, one kind after the other: first those
-    /// behind system calls that make threads, which are not told apart then, then those before
-    /// system calls that filter such calls, of which the resident will make none. Those behind
-    /// `rt_sigaction` have to stand in a program that handles `faults`, and those where unwinders
-    /// ask always: without them such a handler, or an exception, would go wrong.
+    /// Drops one kind of guards, for an attach that cannot write all of them; `None` if those that
+    /// are left are needed. In this order:
+    ///
+    /// 1. behind system calls that make threads: no probe uses restartable sequences then;
+    /// 2. before system calls that install filters: the resident makes no system calls then;
+    /// 3. behind `rt_sigaction`, unless the program handles `faults`: its handlers would see the
+    ///    addresses of copies.
+    ///
+    /// Guards of unwinders stay: without them exceptions would not get past replaced return
+    /// addresses.
     pub(crate) fn with_less(&self, faults: bool) -> Option<Guards> {
         if !self.probes.is_empty() {
             return Some(self.without_threads());
@@ -349,9 +351,8 @@ impl Guards {
         }
         let own = guarded.guards.iter().flat_map(|i| uses(&probes[*i]));
         let own: Vec<Range<u64>> = own.collect();
-        let overlaps = |r: Range<u64>| own.iter().any(|o| o.start < r.end && r.start < o.end);
         for (index, probe) in probes[..asked].iter().enumerate() {
-            if !guarded.guards.contains(&index) && uses(probe).any(overlaps) {
+            if !guarded.guards.contains(&index) && uses_any(probe, &own) {
                 guarded.refused.push(index);
             }
         }
@@ -491,7 +492,8 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
     let mut number = Where::Register(Register::RAX);
     let mut option = Where::Register(Register::RDI);
     let mut mode = Where::Register(Register::RSI);
-    let behind = call.address + SYSCALL..call.address + SYSCALL + MAX_PATCH;
+    let end = call.address + SYSCALL;
+    let behind = end..end + MAX_PATCH;
     let mut in_the_way = None;
     for instruction in &call.before {
         number = number.before(instruction);
@@ -515,7 +517,7 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
             argument: known.argument(),
         };
         let probe = Probe::new(plan, object.range()).with(vec![work]);
-        let leaves_room = !uses(&probe).any(|own| own.start < behind.end && behind.start < own.end);
+        let leaves_room = !uses_any(&probe, slice::from_ref(&behind));
         let guard = Before::Guard(Box::new(Probe {
             // Any thread may come by, with any signals blocked.
             stand_in: false,
@@ -526,15 +528,13 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
         }
         in_the_way.get_or_insert(guard);
     }
-    if let Some(guard) = in_the_way {
-        return guard;
-    }
     // By such a function C libraries make the calls in which a thread can be cancelled, which
     // are others; syscall(2) has the number as its first argument. In musl it is in no table.
-    match is_c_library(object) && number == Where::Register(Register::RSI) {
+    let is_cancellable = is_c_library(object) && number == Where::Register(Register::RSI);
+    in_the_way.unwrap_or(match is_cancellable {
         true => Before::Harmless,
         false => Before::Nothing,
-    }
+    })
 }
 
 fn covered(probe: &Probe) -> Range<u64> {
@@ -544,6 +544,14 @@ fn covered(probe: &Probe) -> Range<u64> {
 
 /// Bytes of a stub, at most.
 const STUB: u64 = 16;
+
+/// True if a probe changes, displaces or relies on a byte of one of `ranges`.
+fn uses_any(probe: &Probe, ranges: &[Range<u64>]) -> bool {
+    uses(probe).any(|own| {
+        let meets = |range: &Range<u64>| range.start < own.end && own.start < range.end;
+        ranges.iter().any(meets)
+    })
+}
 
 /// The bytes that a probe changes, displaces or relies on.
 fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {

@@ -138,6 +138,16 @@ pub fn copied(program: &Path, copy: &Path) {
     assert!(status.expect("cp runs").success(), "{}", copy.display());
 }
 
+/// Copies a program into a directory of ours, which gets these rights, for other users to run: they
+/// cannot come into the directory of the tests. The copy is called `capriole`.
+pub fn copied_for_others(program: &Path, directory: &Path, mode: u32) -> PathBuf {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(directory, mode).expect("it is ours");
+    let copy = directory.join("capriole");
+    copied(program, &copy);
+    copy
+}
+
 /// What the program depends on.
 fn key(compiler: Compiler, directory: &Path, source: &Path, flags: &[&str]) -> u64 {
     let mut hasher = DefaultHasher::new();

@@ -293,7 +293,7 @@ fn no_match(pattern: &str, object: &Path, functions: usize) -> String {
     }
 }
 
-/// What is said of an object without names.
+/// The cause and the way out for an object without symbol names, behind "it" or "which".
 const NAMELESS: &str = "was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
 
 fn no_symbol_help(
