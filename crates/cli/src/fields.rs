@@ -3,8 +3,8 @@
 use crate::{calls, entry, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
-    At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter, Gpr,
-    KeyKind, Operand, Shown,
+    At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter,
+    Function, Gpr, KeyKind, Operand, Shown,
 };
 use capriole_insn::ExitKind;
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
@@ -185,6 +185,37 @@ impl<'a> Reader<'a> {
     }
 
     /// First the keys, then what is aggregated, and what the filter alone asks for.
+    /// Looks at the fields that nothing is done with when hits are counted: a word that is none
+    /// is not passed over.
+    fn refuse_unknown(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<()> {
+        let keys = spec.aggregation.keys.iter();
+        let keys = keys.filter_map(|key| match &key.kind {
+            KeyKind::Field(name) => Some(name),
+            KeyKind::Comm | KeyKind::Thread | KeyKind::Cpu => None,
+        });
+        let values = spec.aggregation.aggregates.iter();
+        let values = values.filter_map(|aggregate| aggregate.field.as_ref());
+        let used: Vec<&String> = keys.chain(values).collect();
+        let tail = is_tail_jump(site);
+        for argument in &spec.arguments {
+            let base = &argument.fetch.base;
+            let elsewhere = *base == Base::AllArguments || tail && *base == Base::Retval;
+            if elsewhere || used.contains(&&argument.name) {
+                continue;
+            }
+            let read = self.push(argument, site, &mut Fields::at(site));
+            let mut aggregates = Function::ALL.iter().map(|function| function.as_str());
+            read.with_context(|| match aggregates.any(|name| name == argument.name) {
+                true => format!(
+                    "`{0}` is read as the name of a variable; the aggregate is written `{0}(...)`",
+                    argument.name
+                ),
+                false => format!("`{argument}` is no aggregate"),
+            })?;
+        }
+        Ok(())
+    }
+
     fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
         if let Some(stack) = spec.arguments.iter().find(is_stack) {
@@ -234,6 +265,7 @@ impl<'a> Reader<'a> {
             );
         }
         fields.fetch.recorded = fields.fetch.fields.len();
+        self.refuse_unknown(spec, site)?;
         let Some(filter) = &spec.filter else {
             return Ok(fields);
         };

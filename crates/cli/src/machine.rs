@@ -31,10 +31,3 @@ pub fn check_threads() -> anyhow::Result<()> {
     })
     .context("cannot start threads; raise the limits of processes (ulimit -u) and memory (ulimit -d, -v)")
 }
-
-/// Lets this thread run before others where that is permitted (root), or does
-/// nothing. A program that keeps all processors busy would else have us wait for
-/// our turn while it stands still, and while its buffer is full.
-pub fn hurry() {
-    let _ = rustix::process::setpriority_process(None, -20);
-}

@@ -5,7 +5,7 @@ use crate::fields::Purpose;
 use crate::output::tell;
 use crate::returning::Returns;
 use crate::selection::{self, Probes, Selected};
-use crate::{machine, message, signals, units};
+use crate::{message, signals, units};
 use anyhow::{Context, bail};
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
@@ -180,8 +180,7 @@ impl Planned {
         process: &Process,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> anyhow::Result<Probed> {
-        // Planning has used all processors, at the usual priority, and could be broken off.
-        machine::hurry();
+        // Planning could be broken off.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
         let attached = attach(process, probes, &self.guards, geometry)

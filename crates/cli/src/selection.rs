@@ -28,6 +28,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Bytes of `endbr64`.
+const ENDBR: u64 = 4;
+
 /// An event at one site: what will be recorded there, and how it is reached. That of a
 /// function's returns has several, one after the other.
 #[derive(Debug)]
@@ -157,7 +160,8 @@ impl Selected {
     fn turn(&self) -> u8 {
         let leaves = self.site.leaving.as_ref().map(|leaving| leaving.function);
         match leaves {
-            Some(function) if function != self.site.address => 0,
+            // Behind `endbr64` a function begins as well.
+            Some(function) if self.site.address.wrapping_sub(function) > ENDBR => 0,
             None => 1,
             Some(_) => 2,
         }
@@ -520,22 +524,23 @@ pub fn select(
         last = Some((spec, site));
     }
     drop(reader);
-    // Two events may mean the same; one record of it will do.
+    // Two events may mean the same; one record of it will do, unless each has a name.
     let mut seen = HashSet::new();
     // What is counted has a table for each definition.
     let asked = events.iter().filter(|spec| !spec.implied).count();
     let several = asked > 1 && purpose == Purpose::Record;
-    let mut is_new = |site: &Site, counter: Option<u64>, fields: &Arc<Fields>| {
+    let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
         let (body, leaving) = (site.body.clone(), site.leaving.clone());
         let marker = site.marker.as_ref().map(|marker| marker.full_name());
-        let fields = fields.clone();
-        !several || seen.insert((site.address, counter, body, leaving, marker, fields))
+        let name = (spec.group.clone(), spec.name.clone());
+        let event = (name, spec.of_calls, spec.reference_counter, fields.clone());
+        !several || seen.insert((site.address, body, leaving, marker, event))
     };
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
         .filter(|((site, definition), fields)| match fields {
             Ok(_) if events[*definition].keeps.is_some() => true,
-            Ok(fields) => is_new(site, events[*definition].reference_counter, fields),
+            Ok(fields) => is_new(site, &events[*definition], fields),
             Err(_) => true,
         })
         .collect();

@@ -149,6 +149,26 @@ fn short_calls_are_not_recorded() {
     assert_eq!(events(&trace), [] as [Value; 0]);
 }
 
+/// Another event at the exits of such calls is an event, and no end of one.
+#[test]
+fn calls_and_events_at_their_exits() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    for events in [["-e", "r :deep"], ["-e", "r :deep result=$retval"]] {
+        let calls = ["--graph", ":deep", "--min-duration", "1ns"];
+        let words = [&calls[..], &events].concat();
+        let output = record_program(&trace, &words, &program, &["deep"]);
+        let expected = said(&output)["deep"];
+        let calls = graph(&trace);
+        assert_eq!(calls.len() as u64, expected, "{events:?}");
+        assert!(calls.iter().all(|call| call["exit"] == "returned"));
+        let all = traces::events(&trace).len() as u64;
+        assert_eq!(all, 2 * expected, "{events:?}");
+        std::fs::remove_dir_all(&trace).expect("it is ours");
+    }
+}
+
 /// Arguments are kept, and shown where the call begins; the filter is asked at the entry.
 #[test]
 fn arguments_of_long_calls() {

@@ -15,13 +15,16 @@
 mod programs;
 #[path = "common/target.rs"]
 mod target;
+#[path = "common/traces.rs"]
+mod traces;
 
 use programs::{Compiler, build};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use target::*;
+use traces::{recorder, scratch, summary, until_recording};
 
 struct Victim {
     running: Running,
@@ -280,4 +283,37 @@ fn killed_at_any_time() {
         victim.clean_up(&format!("round {round}, after {} us", random % 60_000));
     }
     victim.finish();
+}
+
+/// Events of a slow program do not wait until a packet is full: what is older than a second or so
+/// is in the trace, whoever kills the recorder.
+#[test]
+fn what_was_recorded_is_in_the_trace_soon() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--wait", "--threads", "2", "--calls", "50"]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut recorder = recorder(&trace, &["-e", ":counted_work", "-p"])
+        .arg(running.pid.to_string())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    until_recording(running.pid);
+    running.say("go");
+    let started = Instant::now();
+    let found = || summary(&trace)["events"].as_u64();
+    while found() != Some(100) {
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", found());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    recorder.kill().expect("a child");
+    recorder.wait().expect("a child");
+    assert_eq!(found(), Some(100));
+    assert_eq!(summary(&trace)["lost_events"], 0);
+    let output = capriole(&["detach", &running.pid.to_string()]);
+    assert!(output.status.success(), "{}", told(&output));
+    running.say("end");
+    running.finish();
 }

@@ -305,3 +305,31 @@ fn what_cannot_be_counted_is_said() {
         assert!(said.contains(wanted), "{said}");
     }
 }
+
+/// A word that is neither an aggregate nor anything that can be read is not passed over.
+#[test]
+fn unknown_words_are_refused() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &["-g"]) else {
+        return;
+    };
+    let stat = |event: &str| {
+        let program = program.to_str().expect("UTF-8");
+        capriole(&["stat", "-e", event, "--", program, "--calls", "5"])
+    };
+    for (event, reason) in [
+        (":counted_work nosuchvar", "`nosuchvar` is no aggregate"),
+        (
+            ":counted_work count",
+            "`count` is read as the name of a variable; the aggregate is written `count(...)`",
+        ),
+        (":counted_work sum($arg1) nosuchvar", "`nosuchvar`"),
+    ] {
+        let output = stat(event);
+        let said = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{event}: {said}");
+        assert!(said.contains(reason), "{event}: {said}");
+    }
+    // A field that `record` would show is none of its business.
+    let output = stat(":counted_work sum($arg1) seq=$arg2");
+    assert!(output.status.success(), "{}", told(&output));
+}

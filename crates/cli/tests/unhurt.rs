@@ -9,13 +9,14 @@ mod target;
 #[path = "common/traces.rs"]
 mod traces;
 
+use capriole_target::recover;
 use programs::{Compiler, build};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use target::*;
-use traces::{scratch, text};
+use traces::{Background, scratch, text};
 
 fn built(source: &str) -> Option<PathBuf> {
     build(Compiler::Gcc, source, &["-pthread"])
@@ -217,4 +218,36 @@ fn nobody_is_left_waiting_to_be_started() {
         assert!(started.elapsed() < Duration::from_secs(10), "a child waits");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The recorder goes before others only while the program stands still for it.
+#[test]
+fn a_recorder_takes_its_turn() {
+    if !is_root("go before others") {
+        return;
+    }
+    let Some(program) = built("timed.c") else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let scratch = scratch();
+    let trace = scratch.path().join("trace");
+    let recording = Background::attach(&trace, running.pid, &["libc:poll"]);
+    let session = recover::find(&running.process()).expect("a session");
+    let recorder = session[0].owner.expect("a recorder");
+    let nice = |pid: u32| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+        let stat = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).expect("it runs");
+            let behind = stat.rsplit(')').next().expect("behind the name").to_owned();
+            let value = behind.split_whitespace().nth(16).expect("a field");
+            value.parse::<i32>().expect("a number")
+        };
+        let mut all: Vec<i32> = tasks.flatten().map(stat).collect();
+        all.dedup();
+        all
+    };
+    assert_eq!(nice(recorder), nice(std::process::id()));
+    recording.end();
+    running.finish();
 }

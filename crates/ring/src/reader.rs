@@ -5,17 +5,17 @@ use crate::memory::Memory;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A packet that no writer will touch again, or, at the end, one that no writer
-/// can touch any more.
+/// Records of a packet: of one that no writer will touch again, or those that stand in one so far
+/// and were not handed over yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// CPU of the stream.
     pub cpu: u32,
     /// Lane of the stream.
     pub lane: u32,
-    /// Number of the packet in its stream, from 0.
+    /// Number of what was handed over of its stream, from 0.
     pub seq: u64,
-    /// Events the stream had lost when the packet was closed, in total.
+    /// Events the stream had lost when the packet was closed, or until now, in total.
     pub discarded: u64,
     /// The records, one after another.
     pub content: &'a [u8],
@@ -26,6 +26,8 @@ pub struct Packet<'a> {
 struct Found {
     index: u32,
     seq: u64,
+    /// Still being filled.
+    open: bool,
     /// Bytes of records.
     len: usize,
     /// Losses of the stream when the packet was closed.
@@ -39,8 +41,11 @@ pub struct Reader {
     geometry: Geometry,
     /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
-    /// For each stream, how many packets were delivered.
+    /// For each stream, how many packets, or parts of such, were delivered.
     delivered: Vec<u64>,
+    /// For each stream, a packet's `seq` and how many bytes of its records were delivered while
+    /// it was being filled.
+    partly: Vec<(u64, usize)>,
     /// For each stream, the packet at which damage was last noted, by its end.
     broken: Vec<Option<u32>>,
     buffer: Vec<u8>,
@@ -68,6 +73,7 @@ impl Reader {
             geometry,
             next: vec![0; streams],
             delivered: vec![0; streams],
+            partly: vec![(0, 0); streams],
             broken: vec![None; streams],
             buffer: vec![0; geometry.packet_size as usize],
             found: Vec::new(),
@@ -154,6 +160,7 @@ impl Reader {
                 self.found.push(Found {
                     index,
                     seq,
+                    open: newer.is_none(),
                     len,
                     discarded,
                 });
@@ -189,31 +196,66 @@ impl Reader {
     pub fn collect<E>(
         &mut self,
         all: bool,
+        sink: impl FnMut(Packet<'_>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        self.deliver(all, all, sink)
+    }
+
+    /// The same of closed packets, and of those that are still being filled the records that
+    /// are committed by now: what is committed later is delivered later. (A writer commits a
+    /// record by moving the stream's head behind it, so nothing before that changes any more.)
+    ///
+    /// # Errors
+    /// As [`Reader::collect`].
+    pub fn collect_committed<E>(
+        &mut self,
+        sink: impl FnMut(Packet<'_>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        self.deliver(true, false, sink)
+    }
+
+    fn deliver<E>(
+        &mut self,
+        open_too: bool,
+        last: bool,
         mut sink: impl FnMut(Packet<'_>) -> Result<(), E>,
     ) -> Result<usize, E> {
         let mut delivered = 0;
         for (lane, cpu) in self.streams() {
-            self.walk(lane, cpu, all);
+            self.walk(lane, cpu, open_too);
             let slot = self.geometry.stream_index(lane, cpu);
             for found in self.found.iter().rev() {
-                let content = &mut self.buffer[..found.len];
-                let at = self.geometry.packet(found.index) + layout::PACKET_HEADER;
-                self.memory.read(at, content);
-                let discarded = found.discarded;
-                let seq = self.delivered[slot];
-                sink(Packet {
-                    cpu,
-                    lane,
-                    seq,
-                    discarded,
-                    content,
-                })?;
+                let before = match self.partly[slot] {
+                    (seq, before) if seq == found.seq => before.min(found.len),
+                    _ => 0,
+                };
+                // Nothing new: it was delivered in parts, or nothing was committed yet.
+                let is_partial = found.open && !last;
+                let nothing = before == found.len && (is_partial || before > 0);
+                if !nothing {
+                    let content = &mut self.buffer[before..found.len];
+                    let at = self.geometry.packet(found.index) + layout::PACKET_HEADER;
+                    self.memory.read(at + before, content);
+                    let discarded = found.discarded;
+                    let seq = self.delivered[slot];
+                    sink(Packet {
+                        cpu,
+                        lane,
+                        seq,
+                        discarded,
+                        content,
+                    })?;
+                    self.delivered[slot] += 1;
+                    delivered += 1;
+                }
+                if is_partial {
+                    self.partly[slot] = (found.seq, found.len.max(before));
+                    continue;
+                }
                 self.next[slot] = found.seq.saturating_add(1);
-                self.delivered[slot] += 1;
-                if !all {
+                if !last {
                     self.memory.free_packet(found.index);
                 }
-                delivered += 1;
             }
         }
         if delivered > 0 {
@@ -230,7 +272,13 @@ impl Reader {
             .into_iter()
             .map(|(lane, cpu)| {
                 self.walk(lane, cpu, true);
-                self.found.iter().map(|found| found.len as u64).sum::<u64>()
+                let slot = self.geometry.stream_index(lane, cpu);
+                let (seq, before) = self.partly[slot];
+                let left = |found: &Found| match found.seq == seq {
+                    true => found.len.saturating_sub(before) as u64,
+                    false => found.len as u64,
+                };
+                self.found.iter().map(left).sum::<u64>()
             })
             .sum()
     }
@@ -367,6 +415,48 @@ mod tests {
         put(&m, &g, 0, 1, 400);
         assert_eq!(times(&mut reader, true), [(1, 3, vec![400])]);
         assert_eq!(reader.damaged(), 0);
+    }
+
+    fn committed(reader: &mut Reader) -> Vec<(u64, Vec<u64>)> {
+        let mut out = Vec::new();
+        let taken = reader.collect_committed::<()>(|p| {
+            let first = |r: &[u8]| u64::from_le_bytes(r[..8].try_into().expect("8 bytes"));
+            out.push((p.seq, p.content.chunks(16).map(first).collect()));
+            Ok(())
+        });
+        assert_eq!(taken, Ok(out.len()));
+        out
+    }
+
+    #[test]
+    fn what_is_committed_is_delivered_once() {
+        let g = geometry();
+        let m = memory(&g);
+        let mut reader = Reader::new(m.clone(), g);
+        open(&m, &g, 0, 1, 3, 0, NO_PACKET);
+        assert!(committed(&mut reader).is_empty());
+        put(&m, &g, 0, 1, 100);
+        assert_eq!(reader.pending(), 16);
+        assert_eq!(committed(&mut reader), [(0, vec![100])]);
+        assert_eq!(reader.pending(), 0);
+        assert!(committed(&mut reader).is_empty());
+        assert!(times(&mut reader, false).is_empty());
+        put(&m, &g, 0, 1, 101);
+        put(&m, &g, 0, 1, 102);
+        assert_eq!(committed(&mut reader), [(1, vec![101, 102])]);
+        put(&m, &g, 0, 1, 103);
+        assert_eq!(reader.pending(), 16);
+        // Its rest when it is closed; nothing of one that has no rest, which is free all the same.
+        open(&m, &g, 0, 1, 0, 1, 3);
+        put(&m, &g, 0, 1, 200);
+        assert_eq!(committed(&mut reader), [(2, vec![103]), (3, vec![200])]);
+        open(&m, &g, 0, 1, 5, 2, 0);
+        assert!(times(&mut reader, false).is_empty());
+        put(&m, &g, 0, 1, 300);
+        assert_eq!(committed(&mut reader), [(4, vec![300])]);
+        put(&m, &g, 0, 1, 301);
+        assert_eq!(times(&mut reader, true), [(1, 5, vec![301])]);
+        assert_eq!((reader.damaged(), reader.lost()), (0, 0));
     }
 
     #[test]

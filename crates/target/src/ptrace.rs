@@ -171,18 +171,37 @@ pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
 }
 
 thread_local! {
-    /// How many [`StayAwake`] there are, and the signal mask before the first.
-    static AWAKE: RefCell<(usize, Option<libc::sigset_t>)> = const { RefCell::new((0, None)) };
+    /// How many [`StayAwake`] there are, and what was before the first.
+    static AWAKE: RefCell<(usize, Before)> = const { RefCell::new((0, Before { mask: None, nice: None })) };
+}
+
+/// What a thread that stays awake goes back to.
+struct Before {
+    mask: Option<libc::sigset_t>,
+    nice: Option<i32>,
+}
+
+/// The nice value of a thread that goes before all others.
+const FIRST: i32 = -20;
+
+/// Lets the calling thread run before others, where that is permitted (root); the nice value it
+/// had then. Only then: it may not be permitted to have it back otherwise.
+fn run_first() -> Option<i32> {
+    let nice = rustix::process::getpriority_process(None).ok()?;
+    rustix::process::setpriority_process(None, FIRST).ok()?;
+    Some(nice)
 }
 
 /// While there is one of these, Ctrl-Z and the like do not stop the calling thread:
 /// a tracer that is stopped would keep the program that it has stopped standing
-/// until somebody says `fg`.
+/// until somebody says `fg`. And it runs before other threads, where that is permitted: on a
+/// machine that is busy the program would stand still until it is our turn. As soon as nobody
+/// stands still any more it takes its turn like others.
 #[derive(Debug)]
 pub struct StayAwake(());
 
 impl StayAwake {
-    /// Blocks the terminal's stop signals.
+    /// Blocks the terminal's stop signals, and raises the priority.
     pub fn new() -> StayAwake {
         AWAKE.with_borrow_mut(|(count, before)| {
             *count += 1;
@@ -198,7 +217,8 @@ impl StayAwake {
             let mut old = stops;
             // SAFETY: both point to valid sets.
             let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &stops, &mut old) };
-            *before = (result == 0).then_some(old);
+            before.mask = (result == 0).then_some(old);
+            before.nice = run_first();
         });
         StayAwake(())
     }
@@ -217,7 +237,11 @@ impl Drop for StayAwake {
             if *count > 0 {
                 return;
             }
-            if let Some(old) = before.take() {
+            if let Some(nice) = before.nice.take() {
+                // To take less is always permitted.
+                let _ = rustix::process::setpriority_process(None, nice);
+            }
+            if let Some(old) = before.mask.take() {
                 // SAFETY: a mask that the kernel gave us.
                 unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
             }

@@ -1,7 +1,7 @@
 //! `capriole detach`: takes every probe out, also a dead tracer's.
 
 use crate::output::say;
-use crate::{machine, units};
+use crate::units;
 use capriole_target::process::Process;
 use capriole_target::recover::detach_all;
 use serde_json::json;
@@ -20,7 +20,6 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let process = Process::open(arguments.pid)?;
-    machine::hurry();
     let report = detach_all(&process)?;
     if arguments.json {
         say!(

@@ -140,6 +140,12 @@ impl Planner {
                     && self.make_way(sites, &flow, function, index, plans, &mut placer)
                 {
                     placed.insert(site.address, index);
+                    placed.extend(
+                        plans[index]
+                            .as_ref()
+                            .ok()
+                            .map(|plan| (plan.shape.site, index)),
+                    );
                     continue;
                 }
                 // Rather this one alone than the others alone.
@@ -155,6 +161,13 @@ impl Planner {
                     Err(_) => {}
                 }
                 placed.insert(site.address, index);
+                // Its jump may stand behind an `endbr64`, and another site be just there.
+                placed.extend(
+                    plans[index]
+                        .as_ref()
+                        .ok()
+                        .map(|plan| (plan.shape.site, index)),
+                );
             }
         }
         self.place_beside(sites, functions, plans, &mut placer);

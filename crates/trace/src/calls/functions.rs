@@ -129,6 +129,8 @@ impl Functions {
                         tail,
                         duration,
                     },
+                    // Another event at the exits of calls that are recorded as a whole.
+                    None if whole.contains_key(&call) => Part::Point,
                     None => Part::Exit { site, tail },
                 };
                 if matches!(part, Part::Whole { .. })

@@ -162,39 +162,30 @@ struct Visit {
     detach: Duration,
 }
 
-/// Attaches, has `meanwhile` look, and detaches, as `record` does: on a thread that goes
-/// before others. The priority ends with that thread.
-fn visit<T: Send>(
+/// Attaches, has `meanwhile` look, and detaches, as `record` does.
+fn visit<T>(
     process: &Process,
     probes: Vec<Probe>,
     guards: &Guards,
-    meanwhile: impl FnOnce(&Attached) -> anyhow::Result<T> + Send,
+    meanwhile: impl FnOnce(&Attached) -> anyhow::Result<T>,
 ) -> anyhow::Result<(Visit, T)> {
-    let work = || {
-        machine::hurry();
-        let geometry = |journal| Geometry::for_buffer(BUFFER, machine::possible_cpus(), journal);
-        let started = Instant::now();
-        let attached = attach(process, probes, guards, geometry)?;
-        let attach = started.elapsed();
-        let seen = Footprint::of(process, &attached)
-            .and_then(|footprint| Ok((footprint, meanwhile(&attached)?)));
-        let started = Instant::now();
-        let detached = attached.detach()?;
-        let detach = started.elapsed();
-        let (footprint, result) = seen?;
-        let visit = Visit {
-            attached,
-            attach,
-            footprint,
-            detached,
-            detach,
-        };
-        anyhow::Ok((visit, result))
+    let geometry = |journal| Geometry::for_buffer(BUFFER, machine::possible_cpus(), journal);
+    let started = Instant::now();
+    let attached = attach(process, probes, guards, geometry)?;
+    let attach = started.elapsed();
+    let seen = Footprint::of(process, &attached)
+        .and_then(|footprint| Ok((footprint, meanwhile(&attached)?)));
+    let started = Instant::now();
+    let detached = attached.detach()?;
+    let detach = started.elapsed();
+    let (footprint, result) = seen?;
+    let visit = Visit {
+        attached,
+        attach,
+        footprint,
+        detached,
+        detach,
     };
-    let (visit, result) = std::thread::scope(|scope| {
-        let joined = scope.spawn(work).join();
-        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
     let (foreign, lingering) = (visit.detached.foreign, visit.detached.lingering);
     ensure!(foreign == 0, "{foreign} sites had been changed by others");
     ensure!(!lingering, "memory stays mapped after the detach");

@@ -61,6 +61,17 @@ enum Which {
     New,
 }
 
+/// What is taken out of session memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Collect {
+    /// Full packets.
+    Closed,
+    /// What stands in the others, too.
+    Committed,
+    /// The same when nobody writes any more.
+    All,
+}
+
 /// Between two looks at whether something else than a packet has happened.
 const TICK: Duration = Duration::from_millis(20);
 /// For how long it is looked at every tick what code the program has; then every second.
@@ -149,12 +160,12 @@ impl Recorder {
         }
     }
 
-    fn collect(&mut self, all: bool) -> Result<usize, WriteError> {
+    fn collect(&mut self, what: Collect) -> Result<usize, WriteError> {
         let Some(reader) = &mut self.reader else {
             return Ok(0);
         };
         let writer = &mut self.writer;
-        reader.collect(all, |packet: Packet<'_>| {
+        let write = |packet: Packet<'_>| {
             let meta = PacketMeta {
                 cpu: packet.cpu,
                 lane: packet.lane,
@@ -165,7 +176,12 @@ impl Recorder {
                 discarded: packet.discarded,
             };
             writer.write_packet(&meta, packet.content).map(|_| ())
-        })
+        };
+        match what {
+            Collect::Closed => reader.collect(false, write),
+            Collect::Committed => reader.collect_committed(write),
+            Collect::All => reader.collect(true, write),
+        }
     }
 
     /// Records until something ends it.
@@ -191,7 +207,7 @@ impl Recorder {
         let mut tick = self.started;
         self.look_at_threads(Which::All);
         loop {
-            self.collect(false)?;
+            self.collect(Collect::Closed)?;
             let ended = watch.ended(attached);
             for notice in watch.notices() {
                 self.note(notice);
@@ -209,6 +225,8 @@ impl Recorder {
             }
             if second.elapsed() >= SECOND {
                 second = Instant::now();
+                // Whoever kills this process costs no more than a second.
+                self.collect(Collect::Committed)?;
                 self.clock.sync()?;
                 self.look_at_threads(Which::All);
                 self.look_at_mappings()?;
@@ -247,7 +265,7 @@ impl Recorder {
         // points are enough if this one is no better.
         let _ = self.clock.sync();
         if !self.failed_packets {
-            self.collect(true)?;
+            self.collect(Collect::All)?;
         }
         let (lost, busy, damaged) = self
             .reader
