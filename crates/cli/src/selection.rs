@@ -736,18 +736,20 @@ fn all_exits_or_none(selected: &mut [Selected]) {
 }
 
 /// Finds out which events are the entry and the exits of one function: of each the first
-/// that was written.
+/// that was written for calls, or else the first that was written.
 fn join_calls(selected: &mut [Selected]) {
+    let mut by_turn: Vec<&mut Selected> = selected.iter_mut().collect();
+    by_turn.sort_by_key(|event| !event.of_calls);
     // Of each function that is left somewhere, the definition that says so.
     let mut exits: HashMap<u64, (usize, u32)> = HashMap::new();
-    for event in selected.iter().filter(|event| event.left_out.is_none()) {
+    for event in by_turn.iter().filter(|event| event.left_out.is_none()) {
         if let (Some(leaving), true) = (&event.site.leaving, event.is_exit()) {
             let first = (event.definition, event.id);
             exits.entry(leaving.function).or_insert(first);
         }
     }
     let mut entries: HashMap<u64, u32> = HashMap::new();
-    for event in selected.iter_mut() {
+    for event in &mut by_turn {
         let own = event.site.leaving.is_none()
             && event.site.body == Body::Own
             && event.site.marker.is_none();

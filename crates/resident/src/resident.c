@@ -308,6 +308,8 @@ static inline void unlock(const struct place *place)
 	__sync_bool_compare_and_swap(&place->stream->lock, place->lock, 0);
 }
 
+#define ATTEMPTS 16
+
 /* Takes the first lane of this CPU that nobody is in, and room for `size` bytes there,
  * and begins the record. The lane is held by an atomic exchange; one that is taken (its
  * holder was preempted, or is the very thread that this signal handler interrupted) is
@@ -317,7 +319,7 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 {
 	struct stream *stream = 0;
 	place->lock = lock_word(place);
-	for (u32 attempt = 0; attempt < 16; attempt++) {
+	for (u32 attempt = 0; attempt < ATTEMPTS; attempt++) {
 		u32 cpu, cpu_now, lane;
 		read_tsc_cpu(&cpu);
 		if (cpu >= capriole_config.cpus)
@@ -352,9 +354,9 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 		u32 pos = (u32)head;
 		struct record *record = (struct record *)((u64)stream + (u64)pos * UNIT);
 		u64 time = read_tsc_cpu(&cpu_now);
-		if (cpu_now != cpu && cpu_now < capriole_config.cpus) {
+		if (cpu_now != cpu && cpu_now < capriole_config.cpus && attempt < ATTEMPTS - 1) {
 			/* Moved since the lane was chosen: this would be told as an
-			 * event of the wrong CPU. */
+			 * event of the wrong CPU, which is still better than none. */
 			unlock(place);
 			continue;
 		}
@@ -376,7 +378,9 @@ static void leave_place(struct place *place, u64 size)
 {
 	barrier();
 	if (READ(place->stream->lock) != place->lock) {
-		add_lost(place->stream); /* taken away: somebody else may write there */
+		/* Taken away: somebody else may write there. */
+		add_one(&place->stream->busy);
+		add_lost(place->stream);
 		return;
 	}
 	WRITE(*(u32 *)&place->stream->head, place->pos + (u32)(size / UNIT)); /* the commit */

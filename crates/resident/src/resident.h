@@ -15,7 +15,7 @@ typedef long s64;
 #define HEADER_NOT_CALLED 200
 #define HEADER_LEAVE 216
 #define HEADER_FREE 256
-#define LANES 9
+#define LANES 129
 #define PACKET_HEADER 80
 #define NO_PACKET 0xffffffffu
 #define STREAM_SIZE 64

@@ -64,7 +64,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
 /// Version of this layout; another version's session can be restored, by its ledger, but
 /// not read.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Byte offsets in the header page.
 pub mod header {
@@ -113,8 +113,10 @@ pub mod header {
 pub const HEADER_SIZE: usize = 4096;
 /// Most packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
-/// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path.
-pub const LANES: usize = 9;
+/// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path. As many
+/// threads can be inside at once whose processor was taken away in the middle of a record; the
+/// first that is free is taken, so that only as many are used as are needed.
+pub const LANES: usize = 1 + 128;
 /// The lane that other processes write to, behind those of the program.
 pub const OUTSIDE: u32 = LANES as u32;
 /// Lanes of a CPU in all.
@@ -134,6 +136,8 @@ pub const COUNTER_SIZE: usize = 8;
 const LINE: usize = 64;
 /// Smallest packet, bytes.
 pub const MIN_PACKET_SIZE: usize = 4096;
+/// Bytes of a packet in which fields are put together: more than an event can have.
+pub const SCRATCH: usize = 64 << 10;
 /// Largest packet, bytes.
 pub const MAX_PACKET_SIZE: usize = 4 << 20;
 /// Bytes at the head of a packet that are the CTF header's, written by the reader.
@@ -402,6 +406,18 @@ impl Geometry {
             frames: 0,
             areas: 0,
             kept: 0,
+        }
+    }
+
+    /// A geometry for `journal` sites that keeps no records: with a packet of [`SCRATCH`] bytes
+    /// for every locked lane of `cpus` CPUs, as far as there may be so many, in which fields are
+    /// put together. What is not used takes no memory.
+    pub fn for_scratch(cpus: u32, journal: u32) -> Geometry {
+        let lanes = u64::from(cpus.max(1)) * LANES as u64;
+        Geometry {
+            packet_size: SCRATCH as u32,
+            packets: lanes.min(MAX_PACKETS as u64) as u32,
+            ..Geometry::for_buffer(0, cpus, journal)
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Reader {
 pub const NAP: Duration = Duration::from_micros(250);
 /// Between two looks of an idle reader, at least and at most.
 const IDLE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// How many lanes without a packet are looked at for one behind them that has one.
+const UNUSED: usize = 8;
 /// Bytes that a CPU writes in a nanosecond, at most.
 const RATE: u64 = 2;
 
@@ -108,6 +110,31 @@ impl Reader {
     fn streams(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let cpus = self.geometry.cpus;
         (0..layout::ALL_LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
+    }
+
+    /// The streams that can have something new: of the locked lanes of a CPU those up to
+    /// [`UNUSED`] without a packet, as a lane is used only when those before it are. (Who is in
+    /// one of these may just be going to take its first packet.)
+    fn used(&self) -> Vec<(u32, u32)> {
+        let has_packet = |lane, cpu| {
+            let at = self.geometry.stream(lane, cpu);
+            self.memory.load(at + stream::HEAD) != 0
+        };
+        let mut used = Vec::new();
+        for cpu in 0..self.geometry.cpus {
+            used.extend([(0, cpu), (layout::OUTSIDE, cpu)]);
+            let mut unused = 0;
+            for lane in 1..layout::LANES as u32 {
+                match has_packet(lane, cpu) {
+                    true => used.push((lane, cpu)),
+                    false => unused += 1,
+                }
+                if unused == UNUSED {
+                    break;
+                }
+            }
+        }
+        used
     }
 
     /// Notes that the stream `slot` is damaged at the head or behind it; once for a packet.
@@ -221,7 +248,11 @@ impl Reader {
         mut sink: impl FnMut(Packet<'_>) -> Result<(), E>,
     ) -> Result<usize, E> {
         let mut delivered = 0;
-        for (lane, cpu) in self.streams() {
+        let streams = match last {
+            true => self.streams().collect(),
+            false => self.used(),
+        };
+        for (lane, cpu) in streams {
             self.walk(lane, cpu, open_too);
             let slot = self.geometry.stream_index(lane, cpu);
             for found in self.found.iter().rev() {
@@ -267,8 +298,7 @@ impl Reader {
     /// Bytes of records that were committed and not delivered yet, also those in
     /// packets that are still being filled.
     pub fn pending(&mut self) -> u64 {
-        let streams: Vec<_> = self.streams().collect();
-        streams
+        self.used()
             .into_iter()
             .map(|(lane, cpu)| {
                 self.walk(lane, cpu, true);
@@ -285,8 +315,7 @@ impl Reader {
 
     /// Whether a closed packet waits to be collected.
     pub fn has_closed_packets(&mut self) -> bool {
-        let streams: Vec<_> = self.streams().collect();
-        streams.into_iter().any(|(lane, cpu)| {
+        self.used().into_iter().any(|(lane, cpu)| {
             self.walk(lane, cpu, false);
             !self.found.is_empty()
         })

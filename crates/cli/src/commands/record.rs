@@ -15,7 +15,7 @@ use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, message, signals};
 use anyhow::Context;
 use capriole_event::EventSpec;
-use capriole_ring::layout::{Geometry, frame};
+use capriole_ring::layout::{self, Geometry, frame};
 use capriole_target::detach::Detached;
 use capriole_target::process::Process;
 use capriole_trace::ExitStatus;
@@ -256,9 +256,10 @@ fn say_summary(
     }
     if summary.busy > 0 {
         tell!(
-            "capriole: {} LOST because more than eight threads were recording on one CPU, or \
-             were killed or left by longjmp while they did; record fewer fields in memory",
-            units::counted(summary.busy, "event", "events")
+            "capriole: {} LOST because more than {} threads were recording on one CPU, or were \
+             killed or left by longjmp while they did; record fewer fields in memory",
+            units::counted(summary.busy, "event", "events"),
+            layout::LANES - 1
         );
     }
     if arguments.returns == Returns::Stack {

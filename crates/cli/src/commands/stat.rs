@@ -25,7 +25,7 @@ use crate::{exit, machine, signals};
 use anyhow::{Context, anyhow};
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
-use capriole_ring::layout::{Geometry, MIN_PACKET_SIZE};
+use capriole_ring::layout::{self, Geometry};
 use capriole_ring::tables::Tables;
 use capriole_target::detach::Detached;
 use capriole_trace::clock::Clock;
@@ -106,9 +106,6 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// Between two looks at whether something has ended it.
 const TICK: Duration = Duration::from_millis(10);
-/// Bytes for each CPU in which fields are put together: in eight packets, one for each
-/// lane, any event has room.
-const FETCH_ROOM: usize = 1 << 20;
 /// Between two drawings of the table on a terminal.
 const REDRAW: Duration = Duration::from_secs(1);
 
@@ -239,12 +236,14 @@ fn attach(
         Ok(works)
     })?;
     // What is fetched is put together in packets; else they are there for nothing.
-    let buffer = if fetches { FETCH_ROOM } else { MIN_PACKET_SIZE };
     let cpus = machine::possible_cpus();
     let frames = selection::frames(&planned.selected);
     let probed = planned.attach(process, |journal| {
-        let buffer = buffer as u64 * u64::from(cpus);
-        let geometry = Geometry::for_buffer(buffer, cpus, journal).with_tables(&tables);
+        let geometry = match fetches {
+            true => Geometry::for_scratch(cpus, journal),
+            false => Geometry::for_buffer(0, cpus, journal),
+        };
+        let geometry = geometry.with_tables(&tables);
         match frames {
             Some((areas, words)) => geometry.with_frames(areas, words),
             None => geometry,
@@ -311,8 +310,10 @@ fn count(
             );
             if whole.lost > 0 {
                 tell!(
-                    "capriole: {} not counted: too many threads were inside at once",
-                    units::counted(whole.lost, "hit was", "hits were")
+                    "capriole: {} not counted: more than {} threads were inside at once on one CPU, or \
+                     were killed or left by longjmp while they were",
+                    units::counted(whole.lost, "hit was", "hits were"),
+                    layout::LANES - 1
                 );
             }
             Unseen::of(&probed.attached).say();
