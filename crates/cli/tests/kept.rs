@@ -155,14 +155,16 @@ fn calls_and_events_at_their_exits() {
     let Some(program) = program() else { return };
     let directory = scratch();
     let trace = directory.path().join("t");
-    for events in [["-e", "r :deep"], ["-e", "r :deep result=$retval"]] {
-        let calls = ["--graph", ":deep", "--min-duration", "1ns"];
+    for events in [["-e", "r :even"], ["-e", "r :even result=$retval"]] {
+        let calls = ["--graph", ":even", "--min-duration", "1ns"];
         let words = [&calls[..], &events].concat();
-        let output = record_program(&trace, &words, &program, &["deep"]);
-        let expected = said(&output)["deep"];
+        let output = record_program(&trace, &words, &program, &["tail"]);
+        let expected = said(&output)["even"];
         let calls = graph(&trace);
         assert_eq!(calls.len() as u64, expected, "{events:?}");
-        assert!(calls.iter().all(|call| call["exit"] == "returned"));
+        assert!(calls.iter().all(|call| {
+            ["returned", "tail_call"].contains(&call["exit"].as_str().expect("a word"))
+        }));
         let all = traces::events(&trace).len() as u64;
         assert_eq!(all, 2 * expected, "{events:?}");
         std::fs::remove_dir_all(&trace).expect("it is ours");

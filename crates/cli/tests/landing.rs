@@ -58,7 +58,7 @@ fn every_call_ends() {
     let output = target::capriole(&["report", "--graph", "--json", text(&trace)]);
     let said = told(&output);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches(r#""exit":"returned""#).count(), 3000, "{said}");
+    assert_eq!(said.matches(r#""exit":"returned""#).count(), 4000, "{said}");
     assert_eq!(
         said.matches(r#""exit":"tail_call""#).count(),
         1000,

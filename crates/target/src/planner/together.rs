@@ -12,6 +12,7 @@ use crate::resolve::Site;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_plan::place::Placer;
 use capriole_plan::site::{JUMP, Refusal, Shape, Tactic, choose_before};
+use iced_x86::Mnemonic;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -134,6 +135,15 @@ impl Planner {
                 }
                 placer.give_back(own_bytes(site, &plans[index]));
                 give_back_instruction(&mut placer, site);
+                // What stands behind its `endbr64` gets the same jump.
+                let behind = behind_landing_pad(site);
+                for other in function
+                    .iter()
+                    .filter(|i| Some(sites[**i].address) == behind)
+                {
+                    placer.give_back(own_bytes(sites[*other], &plans[*other]));
+                    give_back_instruction(&mut placer, sites[*other]);
+                }
                 let planned = self.plan_in(site, &flow, Some(&mut placer), others);
                 if planned.is_err()
                     && !covers[index]
@@ -450,6 +460,13 @@ pub(super) fn own_bytes(site: &Site, plan: &Planned) -> Range<u64> {
         Some(instruction) => instruction.ip()..instruction.next_ip(),
         None => site.address..site.address + 1,
     }
+}
+
+/// The address behind a site, if there is an `endbr64`.
+fn behind_landing_pad(site: &Site) -> Option<u64> {
+    let code = site.object.code().ok()?.code_at(site.address)?;
+    let instruction = code.instruction_at(site.address, code.extent().end)?;
+    (instruction.mnemonic() == Mnemonic::Endbr64).then(|| instruction.next_ip())
 }
 
 /// The indices of sites, function by function, each in the order of addresses.
