@@ -47,9 +47,8 @@ pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<[EventSpec; 2]> {
         field: DURATION.to_owned(),
         at: 0,
         comparison: Comparison::GreaterOrEqual,
-        // A call of which nothing is known is not even that long.
         operand: Operand::Number {
-            value: least.max(1),
+            value: least,
             negative: false,
         },
     });

@@ -8,7 +8,7 @@ use crate::selection::{self, Probes, Selected};
 use crate::{message, signals, units};
 use anyhow::{Context, bail};
 use capriole_event::EventSpec;
-use capriole_plan::detour::Work;
+use capriole_plan::detour::{ClockReading, Work};
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Beside, How, SiteState, attach};
 use capriole_target::detach::Detached;
@@ -22,6 +22,7 @@ use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
 use capriole_target::{translator, unwinders};
+use capriole_trace::clock::Clock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -46,6 +47,45 @@ pub struct Means {
     /// program runs wrong if none does
     #[arg(long)]
     pub trust_address: bool,
+    /// Read the clock only when all that the thread read before is there: times of several CPUs
+    /// then agree with what happened first, at the price of some nanoseconds an event
+    #[arg(long)]
+    pub ordered_clock: bool,
+}
+
+/// For tests: the time stamp counter advances in steps of so many ticks.
+const CLOCK_STEP: &str = "CAPRIOLE_CLOCK_STEP";
+
+impl Means {
+    /// How the clock is read.
+    fn clock(&self) -> anyhow::Result<ClockReading> {
+        Ok(ClockReading {
+            ordered: self.ordered_clock,
+            step: simulated_step()?,
+        })
+    }
+}
+
+/// The clock of a recording that begins.
+///
+/// # Errors
+/// It is none.
+pub fn clock() -> anyhow::Result<Clock> {
+    let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
+    Ok(clock.with_step(u64::from(simulated_step()?)))
+}
+
+/// The step of a clock that is simulated, in ticks; 0: it is the real one.
+///
+/// # Errors
+/// What the environment has is no number.
+pub fn simulated_step() -> anyhow::Result<u32> {
+    let Some(step) = std::env::var_os(CLOCK_STEP) else {
+        return Ok(0);
+    };
+    let number = step.to_str().and_then(|step| step.parse().ok());
+    let number = number.filter(|step| *step <= 1 << 20);
+    number.with_context(|| format!("{CLOCK_STEP} has to be a number of ticks, at most 1048576"))
 }
 
 /// The program that is probed.
@@ -117,6 +157,7 @@ pub struct Planned {
     pub dropped: Vec<Option<String>>,
     probes: Probes,
     guards: Guards,
+    clock: ClockReading,
 }
 
 impl Planned {
@@ -162,6 +203,7 @@ impl Planned {
             dropped,
             probes,
             guards,
+            clock: means.clock()?,
         })
     }
 
@@ -183,7 +225,7 @@ impl Planned {
         // Planning could be broken off.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let attached = attach(process, probes, &self.guards, geometry)
+        let attached = attach(process, probes, &self.guards, self.clock, geometry)
             .map_err(|error| failed(process, error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {

@@ -10,6 +10,7 @@ mod programs;
 #[path = "common/target.rs"]
 mod target;
 
+use capriole_plan::detour::ClockReading;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
 use capriole_target::guards::Guards;
@@ -270,7 +271,14 @@ fn assert_reached(outcome: &Result<Site, SiteError>, probe: &Probe, what: &str) 
 fn attached_to(process: &Process, probes: &Probes) -> Attached {
     let geometry = |journal| Geometry::for_buffer(4 << 20, 64, journal);
     let guards = Guards::of_process(process).expect("guards");
-    attach(process, probes.probes.clone(), &guards, geometry).expect("attach")
+    attach(
+        process,
+        probes.probes.clone(),
+        &guards,
+        ClockReading::default(),
+        geometry,
+    )
+    .expect("attach")
 }
 
 /// Threads in a handler.

@@ -123,12 +123,36 @@ pub struct Runtime {
     pub tid_offset: Option<i32>,
     /// Whether the program runs with a shadow stack, which knows only what calls push.
     pub shadow_stack: bool,
+    /// How the time stamp counter is read.
+    pub clock: ClockReading,
     /// Address of the resident's entry for a full packet.
     pub switch: u64,
     /// Address of the resident's entry for recording without restartable sequences.
     pub locked: u64,
     /// Address of the resident's entry for programs.
     pub run: u64,
+}
+
+/// How the time stamp counter is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClockReading {
+    /// Only when all that the thread has read before is there (`lfence`), so that times agree
+    /// with what happened first, on whatever CPUs. Otherwise the processor reads it up to some
+    /// hundred ticks earlier.
+    pub ordered: bool,
+    /// For tests: as if the counter advanced in steps of so many ticks. 0, 1: as it does.
+    pub step: u32,
+}
+
+impl ClockReading {
+    /// What the lower half of a time is multiplied with, by how many bits that is moved to the
+    /// right then, and what it is multiplied with again, to be a multiple of the step.
+    pub fn coarse(self) -> Option<(u32, u8, u32)> {
+        let bits = self.step.checked_sub(1).filter(|less| *less > 0)?.ilog2() + 1;
+        let shift = 30 + bits;
+        let factor = (1u64 << shift).div_ceil(u64::from(self.step));
+        Some((factor as u32, shift as u8, self.step))
+    }
 }
 
 /// Where counters stand: each CPU has a copy of all, and one more is shared.

@@ -8,7 +8,9 @@ mod elf;
 use capriole_insn::Code;
 use capriole_insn::liveness::live_at;
 use capriole_insn::relocate::relocatable;
-use capriole_plan::detour::{Compiler, Counters, Frames, Record, Request, Runtime, Work};
+use capriole_plan::detour::{
+    ClockReading, Compiler, Counters, Frames, Record, Request, Runtime, Work,
+};
 use elf::Elf;
 use iced_x86::{Instruction, Mnemonic, Register};
 use std::time::Instant;
@@ -73,6 +75,7 @@ fn time_and_bytes_of_detours() {
 fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
     let runtime = Runtime {
         shadow_stack: false,
+        clock: ClockReading::default(),
         streams: 0x7f12_3456_7000,
         limit: 1 << 20,
         directories: 0,

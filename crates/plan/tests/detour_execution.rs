@@ -35,7 +35,7 @@ use support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
 use undisturbed::undisturbed;
 
 const GEOMETRY: Geometry = Geometry {
-    cpus: 256,
+    cpus: 64,
     packet_size: 4096,
     packets: 64,
     journal: 1,

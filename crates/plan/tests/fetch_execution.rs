@@ -33,7 +33,7 @@ use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
 use undisturbed::undisturbed;
 
 const GEOMETRY: Geometry = Geometry {
-    cpus: 256,
+    cpus: 64,
     packet_size: 1 << 16,
     packets: 8,
     journal: 1,

@@ -35,7 +35,7 @@ use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
 use undisturbed::undisturbed;
 
 const GEOMETRY: Geometry = Geometry {
-    cpus: 256,
+    cpus: 64,
     packet_size: 1 << 16,
     packets: 8,
     journal: 1,
@@ -262,7 +262,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             bytes += packet.content.len();
             Ok(())
         });
-        let most = layout::ALL_LANES * 256 * GEOMETRY.packets as usize * (1 << 16);
+        let most = layout::ALL_LANES * GEOMETRY.cpus as usize * GEOMETRY.packets as usize * (1 << 16);
         if collected.is_err() || bytes > most {
             return Err(format!("{bytes} bytes"));
         }

@@ -20,7 +20,7 @@ mod undisturbed;
 
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
-use capriole_plan::detour::{Compiler, Request, Runtime, Work};
+use capriole_plan::detour::{ClockReading, Compiler, Request, Runtime, Work};
 use capriole_plan::program::{Content, Fetch, FetchError, Field, STRING_LIMIT, Source};
 use capriole_resident as resident;
 use capriole_ring::layout::{Geometry, frame};
@@ -36,7 +36,7 @@ use undisturbed::undisturbed;
 const WORDS: u32 = 5;
 const AREAS: u32 = 2;
 const GEOMETRY: Geometry = Geometry {
-    cpus: 256,
+    cpus: 64,
     packet_size: 1 << 16,
     packets: 8,
     journal: 1,
@@ -102,6 +102,16 @@ fn number_field(random: &mut Random, straight: bool) -> Field {
         let text = matches!(field.source, Source::Comm | Source::Text(_));
         if matches!(field.content, Content::Number(_)) && !text {
             return field;
+        }
+    }
+}
+
+impl Case {
+    /// Any way to read the clock does.
+    fn clock(&self) -> ClockReading {
+        ClockReading {
+            ordered: self.seed % 3 == 0,
+            step: [0, 26, 1000][(self.seed / 3 % 3) as usize],
         }
     }
 }
@@ -192,6 +202,7 @@ impl Session {
     fn place(&self, sandbox: &mut Sandbox, case: &Case, work: &Work, other: &Work) -> u64 {
         let rseq = rseq_offset().filter(|_| case.rseq);
         let config = resident::Config {
+            clock_step: case.clock().step,
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
             ..mapped::config(self.base, &GEOMETRY)
@@ -200,6 +211,7 @@ impl Session {
         sandbox.write(COPY, &resident::place(COPY, &config));
         let runtime = Runtime {
             shadow_stack: case.seed % 2 == 1,
+            clock: case.clock(),
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
             ..mapped::runtime(self.base, &GEOMETRY, COPY)

@@ -31,6 +31,8 @@ pub struct Config {
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
     pub tid_offset: Option<i32>,
+    /// For tests: the time stamp counter advances in such steps; 0: as it does.
+    pub clock_step: u32,
     /// Address of the [table](trap_table) of breakpoints.
     pub traps: u64,
     /// The program's own SIGTRAP handler (0 default, 1 ignored) and its flags.
@@ -231,6 +233,7 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
         (44, flags),
         (48, config.rseq_offset.unwrap_or(0) as u32),
         (52, config.tid_offset.unwrap_or(0) as u32),
+        (92, config.clock_step),
         (88, g.limit()),
         (152, g.counter_stride() as u32),
         (156, g.frames.wrapping_sub(1)),
@@ -440,6 +443,7 @@ mod tests {
             geometry,
             rseq_offset: Some(-160),
             tid_offset: Some(0x2d0),
+            clock_step: 0,
             traps: 0x5000,
             old_trap: (1, 2),
         };

@@ -46,11 +46,25 @@ static inline u32 thread_word(s32 offset)
 	return value;
 }
 
+/* A time as if the counter advanced in steps, for tests; as detours make it. */
+static inline u64 in_steps(u64 time)
+{
+	u32 step = capriole_config.clock_step;
+	if (step < 2)
+		return time;
+	u32 shift = 30 + 32 - (u32)__builtin_clz(step - 1);
+	u64 factor = ((1ul << shift) + step - 1) / step;
+	u32 low = (u32)((u32)time * factor >> shift) * step;
+	return time >> 32 << 32 | low;
+}
+
+/* Like rdtscp below only when all that was read before is there: who calls this pays for more
+ * than that. */
 static inline u64 read_tsc(void)
 {
 	u32 low, high;
-	__asm__ volatile("rdtsc" : "=a"(low), "=d"(high) :: "memory");
-	return (u64)high << 32 | low;
+	__asm__ volatile("lfence; rdtsc" : "=a"(low), "=d"(high) :: "memory");
+	return in_steps((u64)high << 32 | low);
 }
 
 /* Time and, from IA32_TSC_AUX as Linux sets it, the CPU at that very moment. */
@@ -59,7 +73,7 @@ static inline u64 read_tsc_cpu(u32 *cpu)
 	u32 low, high, aux;
 	__asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(aux) :: "memory");
 	*cpu = aux & 0xfff;
-	return (u64)high << 32 | low;
+	return in_steps((u64)high << 32 | low);
 }
 
 static inline struct stream *stream_of(u32 lane, u32 cpu)

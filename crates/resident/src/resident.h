@@ -79,7 +79,7 @@ struct config {
 	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
 	u64 old_flags;   /* 80 */
 	u32 limit;       /* 88: no record of any stream ends behind this position */
-	u32 pad3;        /* 92 */
+	u32 clock_step;  /* 92: for tests: the time stamp counter advances in such steps; 0: as it does */
 	u64 copies;      /* 96: address of a struct traps: (start of a copy, the original) */
 	u64 old_faults[4]; /* 104: the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
 	u64 directories; /* 136: address of the tables' directories */

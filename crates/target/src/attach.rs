@@ -43,7 +43,7 @@ use crate::threads::{self, Stopped};
 use crate::tracer;
 use crate::translator;
 use capriole_insn::liveness::Live;
-use capriole_plan::detour::{CompileError, Work};
+use capriole_plan::detour::{ClockReading, CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::{Geometry, State, header, own};
 use std::ops::Range;
@@ -346,12 +346,13 @@ pub fn attach(
     process: &Process,
     probes: Vec<Probe>,
     guards: &Guards,
+    clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
     process.preflight()?;
     translator::refuse(process)?;
     tracer::check_filters(process)?;
-    let attached = tracer::apart(|| attach_living(process, probes, guards, geometry));
+    let attached = tracer::apart(|| attach_living(process, probes, guards, clock, geometry));
     attached.map_err(|error| match process.is_over() {
         // Whatever failed then failed for that reason.
         true => TargetError::Vanished {
@@ -365,13 +366,14 @@ fn attach_living(
     process: &Process,
     mut probes: Vec<Probe>,
     guards: &Guards,
+    clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Attached, TargetError> {
     let mut guards = guards.clone();
     let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
-        let attached = prepare_and_write(process, &mut probes, &guards, &geometry);
+        let attached = prepare_and_write(process, &mut probes, &guards, clock, &geometry);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; whatever else fails here is left to a later
             // `capriole detach`.
@@ -404,6 +406,7 @@ fn prepare_and_write(
     process: &Process,
     probes: &mut Vec<Probe>,
     guards: &Guards,
+    clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
 ) -> Result<Option<Attached>, TargetError> {
     let pid = process.pid() as i32;
@@ -508,7 +511,7 @@ fn prepare_and_write(
         guarded.place(probes, &capriole_resident::entries(first.start));
     }
 
-    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, region);
+    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, clock, region);
     code.guard(&guarded);
     if filtered {
         code.refuse_calls(probes);

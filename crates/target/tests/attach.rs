@@ -1,7 +1,7 @@
 //! Attaching to a small program, recording from it, and leaving it as it was.
 
 use capriole_insn::{Code, Extent, FunctionFlow, Targets};
-use capriole_plan::detour::Record;
+use capriole_plan::detour::{ClockReading, Record};
 use capriole_plan::site::{Shape, SiteInput, choose};
 use capriole_ring::Reader;
 use capriole_ring::layout::Geometry;
@@ -217,9 +217,13 @@ fn attach_and_check(flags: &[&str], threads: u32) {
         let probe = target.probe();
         let process = target.process();
         let guards = Guards::of_process(&process).expect("guards");
-        let attached = attach(&process, vec![probe], &guards, |journal| {
-            Geometry::for_buffer(64 << 20, 2, journal)
-        })
+        let attached = attach(
+            &process,
+            vec![probe],
+            &guards,
+            ClockReading::default(),
+            |journal| Geometry::for_buffer(64 << 20, 2, journal),
+        )
         .expect("attach");
         assert!(attached.outcomes[0].is_ok(), "{:?}", attached.outcomes);
         let calls = record(&attached, Duration::from_millis(50));

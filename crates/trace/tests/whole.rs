@@ -2,10 +2,11 @@
 
 mod common;
 
+use capriole_trace::calls::Exit;
 use capriole_trace::report::{GraphOptions, write_graph, write_graph_json};
 use capriole_trace::{EventInfo, FieldInfo, PacketMeta, Role, Trace, TraceWriter};
 use common::calls::Heard;
-use common::{START, record};
+use common::{Random, START, record};
 use std::path::Path;
 
 const NAMES: [&str; 3] = ["main", "parse", "read"];
@@ -220,5 +221,55 @@ fn what_is_left_out_belongs_to_its_caller() {
             let depth = all.iter().filter(around).count();
             assert_eq!(call.begin.depth, depth, "{call:?}");
         }
+    }
+}
+
+/// Makes a call and calls in it, by a clock that advances in steps. Returns when it ended.
+fn tree(random: &mut Random, step: u64, at: (u64, u64), depth: u32, calls: &mut Vec<Whole>) -> u64 {
+    let (below, begin) = at;
+    let mut now = begin + random.below(step);
+    for _ in 0..random.below(4).saturating_sub(u64::from(depth / 3)) {
+        let below = below + 16 * (1 + random.below(8));
+        now = tree(random, step, (below, now), depth + 1, calls) + random.below(step);
+    }
+    let by_clock = |time: u64| time / step * step;
+    calls.push(whole(depth % 3, below, by_clock(begin), by_clock(now)));
+    now
+}
+
+/// Calls that took no time by a clock that advances in steps are calls, and those that begin
+/// and end at one time are told in an order in which they can have been.
+#[test]
+fn a_clock_that_steps_loses_no_call() {
+    let mut random = Random(11);
+    for round in 0..300 {
+        let step = [26, 100, 4000][round % 3];
+        let mut calls = Vec::new();
+        let mut now = 1000;
+        while calls.len() < 40 {
+            now = tree(&mut random, step, (0, now), 0, &mut calls);
+        }
+        let heard = heard(&calls);
+        let told = heard.told(&NAMES);
+        assert!(heard.unpaired.is_empty(), "{calls:#?}\n{told}");
+        let mut found: Vec<_> = heard
+            .calls
+            .iter()
+            .map(|call| {
+                assert_eq!(call.exit, Exit::Returned, "{calls:#?}\n{told}");
+                (
+                    call.begin.time - START,
+                    call.end - START,
+                    call.begin.function,
+                )
+            })
+            .collect();
+        let mut made: Vec<_> = calls
+            .iter()
+            .map(|call| (call.begin, call.end, call.function as usize))
+            .collect();
+        found.sort_unstable();
+        made.sort_unstable();
+        assert_eq!(found, made, "{told}");
     }
 }

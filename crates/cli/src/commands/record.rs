@@ -8,12 +8,11 @@ use crate::entry::with_companion;
 use crate::fields::Purpose;
 use crate::filtered::Filtered;
 use crate::output::{say, tell};
-use crate::probing::{Ended, Means, Planned, Probed, Program, wait_for};
+use crate::probing::{self, Ended, Means, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
 use crate::{exit, machine, message, signals};
-use anyhow::Context;
 use capriole_event::EventSpec;
 use capriole_ring::layout::{self, Geometry, frame};
 use capriole_target::detach::Detached;
@@ -86,7 +85,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let events = selection::parse_plain(&arguments.events, &arguments.files)?;
     let mut events: Vec<EventSpec> = events.into_iter().flat_map(with_companion).collect();
-    let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
+    let clock = probing::clock()?;
     let least = arguments.min_duration.map(|time| ticks(&clock, time));
     let least = least.transpose()?;
     for (at, text) in arguments.graph.iter().enumerate() {
@@ -107,10 +106,17 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A time in ticks, rounded up; as exact as the clock is after its first moments.
+/// A time in ticks, rounded up; as exact as the clock is after its first moments. Where that
+/// advances in steps it is rounded down to one: what took so long may have been found to be
+/// that much shorter.
 fn ticks(clock: &Clock, time: Duration) -> anyhow::Result<u64> {
-    let hz = u128::from(clock.model()?.freq_hz);
+    let model = clock.model()?;
+    let hz = u128::from(model.freq_hz);
     let ticks = (time.as_nanos() * hz).div_ceil(1_000_000_000);
+    let ticks = match u128::from(model.step) {
+        0 | 1 => ticks,
+        step => ticks / step * step,
+    };
     // More than that no slot of a call can tell.
     let most = (1 << (64 - frame::CALL_BITS)) - 1;
     Ok(u64::try_from(ticks).unwrap_or(u64::MAX).min(most))

@@ -17,7 +17,7 @@ use crate::entry::with_companion;
 use crate::fields::{Fields, Purpose};
 use crate::filtered::Filtered;
 use crate::output::{self, tell};
-use crate::probing::{Ended, Means, Planned, Probed, Program, Watch, wait_for};
+use crate::probing::{self, Ended, Means, Planned, Probed, Program, Watch, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, InFile, Selected};
 use crate::units::{self, parse_duration};
@@ -28,7 +28,6 @@ use capriole_plan::detour::Work;
 use capriole_ring::layout::{self, Geometry};
 use capriole_ring::tables::Tables;
 use capriole_target::detach::Detached;
-use capriole_trace::clock::Clock;
 use json::Extent;
 use kept::Kept;
 use live::Screen;
@@ -194,7 +193,7 @@ fn attach(
     let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
     let timed = definitions.iter().any(|d| d.hits == Hits::Exits);
     let clock = match timed {
-        true => Some(Clock::start().context("the time stamp counter cannot be used as a clock")?),
+        true => Some(probing::clock()?),
         false => None,
     };
     let process = program.process();

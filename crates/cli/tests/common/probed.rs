@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // no test uses all of it
 
-use capriole_plan::detour::Work;
+use capriole_plan::detour::{ClockReading, Work};
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
 use capriole_ring::{Packet, Reader};
@@ -68,8 +68,14 @@ pub fn probed(
     let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
     let geometry = |journal| Geometry::for_buffer(8 << 20, cpus.max(configured), journal);
     let guards = Guards::of_process(process).map_err(|e| format!("guards: {e}"))?;
-    let attached =
-        attach(process, probes.to_vec(), &guards, geometry).map_err(|e| format!("attach: {e}"))?;
+    let attached = attach(
+        process,
+        probes.to_vec(),
+        &guards,
+        ClockReading::default(),
+        geometry,
+    )
+    .map_err(|e| format!("attach: {e}"))?;
     let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
     for outcome in &attached.outcomes {
         match outcome {

@@ -6,7 +6,7 @@
 #![allow(dead_code)] // each test uses a part
 
 use capriole_event::EventSpec;
-use capriole_plan::detour::{Record, Work};
+use capriole_plan::detour::{ClockReading, Record, Work};
 use capriole_plan::site::Tactic;
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Packet, Reader};
@@ -315,9 +315,13 @@ pub fn attach_guarded(
     buffer: u64,
 ) -> Recording {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let attached = attach(process, probes.probes.clone(), guards, |journal| {
-        Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal)
-    })
+    let attached = attach(
+        process,
+        probes.probes.clone(),
+        guards,
+        ClockReading::default(),
+        |journal| Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal),
+    )
     .expect("attach");
     for (outcome, name) in attached.outcomes.iter().zip(&probes.names) {
         assert!(outcome.is_ok(), "{name}: {outcome:?}");

@@ -6,7 +6,7 @@ use super::assemble::{
 };
 use super::frame::{Frame, at, fs, near};
 use super::tally::Patch;
-use super::{Record, Runtime, Word, word};
+use super::{Record, Runtime, Word, timing, word};
 use capriole_ring::layout::{MAX_STRAIGHT, UNIT, record, stream};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
@@ -69,7 +69,7 @@ pub(super) fn hot(
     let first = near(links.shared.streams);
     a.add_instruction(Instruction::with2(Code::Add_r64_rm64, stream, first)?)?;
     let streams = mark(a)?;
-    a.rdtsc()?;
+    timing::read(a, runtime.clock)?;
     // Whatever is in the head, `place` is at most the limit then, and behind the record.
     let pos = at(stream, stream::HEAD as i64);
     let end = at(stream, stream::HEAD as i64 + 4);

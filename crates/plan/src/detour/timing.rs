@@ -55,7 +55,7 @@
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};
 use super::tally::{self, Patch};
-use super::{Frames, Runtime, Word, word};
+use super::{ClockReading, Frames, Runtime, Word, word};
 use crate::condition::Width;
 use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
@@ -106,7 +106,7 @@ pub(super) fn enter(
     let call = owner(a, registers, call)?;
     let slot = at(registers.place, frame::OWNER as i64);
     a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, slot, Register::RAX)?)?;
-    moved_time(a, registers)?;
+    moved_time(a, registers, runtime)?;
     let time = at(registers.place, frame::BEGIN as i64);
     a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, time, Register::RAX)?)?;
     let done = mark(a)?;
@@ -195,7 +195,7 @@ pub(super) fn clock(
     a.jne(unknown)?;
     let by = frame::TIME_SHIFT;
     a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, upper, by)?)?;
-    a.rdtsc()?;
+    read(a, runtime.clock)?;
     let low = registers.earlier();
     let time = at(place, frame::BEGIN as i64);
     a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, low, time)?)?;
@@ -217,13 +217,31 @@ pub(super) fn since(a: &mut CodeAssembler, clock: Clock, far: CodeLabel) -> Resu
     a.jne(far)
 }
 
+/// Reads the time stamp counter into eax and edx. Spoils the flags, unless it is read as it is.
+pub(super) fn read(a: &mut CodeAssembler, clock: ClockReading) -> Result<(), IcedError> {
+    if clock.ordered {
+        a.lfence()?;
+    }
+    a.rdtsc()?;
+    if let Some((factor, shift, step)) = clock.coarse() {
+        a.imul_3(rax, rax, factor as i32)?;
+        a.shr(rax, u32::from(shift))?;
+        a.imul_3(eax, eax, step as i32)?;
+    }
+    Ok(())
+}
+
 /// Reads the clock, and moves the time up by the stack's bits: in `key` they begin. The time
 /// is in rax then; rdx and `key` are spoilt.
-fn moved_time(a: &mut CodeAssembler, registers: &Frame) -> Result<(), IcedError> {
+fn moved_time(
+    a: &mut CodeAssembler,
+    registers: &Frame,
+    runtime: &Runtime,
+) -> Result<(), IcedError> {
     let upper = registers.key.full_register32();
     let by = frame::TIME_SHIFT - 32;
     a.add_instruction(Instruction::with2(Code::Shl_rm32_imm8, upper, by)?)?;
-    a.rdtsc()?;
+    read(a, runtime.clock)?;
     a.add_instruction(Instruction::with2(
         Code::Add_r32_rm32,
         Register::EDX,

@@ -1,6 +1,6 @@
 //! Session memory of a test's child, which is target and tracer at once.
 
-use capriole_plan::detour::{Counters, Frames, Runtime};
+use capriole_plan::detour::{ClockReading, Counters, Frames, Runtime};
 use capriole_resident as resident;
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, Geometry};
@@ -65,6 +65,7 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
         geometry: *geometry,
         rseq_offset: None,
         tid_offset: None,
+        clock_step: 0,
         traps: 0,
         old_trap: (0, 0),
     }
@@ -75,6 +76,7 @@ pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
     let entries = resident::entries(resident);
     Runtime {
         shadow_stack: false,
+        clock: ClockReading::default(),
         streams: base + geometry.streams() as u64,
         limit: geometry.limit(),
         directories: base + geometry.directories_offset() as u64,

@@ -17,7 +17,7 @@ use crate::stubs::{Row, Stubs};
 use crate::survey::Survey;
 use capriole_insn::liveness::Live;
 use capriole_plan::detour::{
-    self, Chain, Compiler, Counters, Frames, Request, Runtime, Work, room,
+    self, Chain, ClockReading, Compiler, Counters, Frames, Request, Runtime, Work, room,
 };
 use capriole_plan::site::{JUMP, Placed, StubTo, Tactic};
 use capriole_resident as resident;
@@ -412,6 +412,7 @@ impl Code {
         arenas: &[Arena],
         memory: &SessionMemory,
         survey: &Survey,
+        clock: ClockReading,
         region: Option<Region>,
     ) -> Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
@@ -420,6 +421,7 @@ impl Code {
             let entries = resident::entries(arena.start);
             let runtime = Runtime {
                 shadow_stack: survey.shadow_stack,
+                clock,
                 streams: memory.base + memory.geometry.streams() as u64,
                 limit: memory.geometry.limit(),
                 rseq_offset: survey.rseq_offset,
@@ -444,6 +446,7 @@ impl Code {
                 geometry: memory.geometry,
                 rseq_offset: survey.rseq_offset,
                 tid_offset: survey.tid_offset,
+                clock_step: clock.step,
                 traps: 0,
                 old_trap: (0, 0),
             };

@@ -77,7 +77,7 @@ pub fn walk(
             }
             Part::Whole { site, tail, .. } => {
                 counts.events += 1;
-                whole.end(&site, tail, &event, visitor)?;
+                whole.end(&site, tail, &event, infos, visitor)?;
             }
         }
     }

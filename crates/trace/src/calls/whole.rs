@@ -11,6 +11,7 @@
 //! recorded. Where two calls that were open at once cannot be on one stack, the distance is at
 //! most half of that between them: that is how stacks of coroutines are told apart.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 
@@ -74,7 +75,9 @@ pub(super) fn coming(
             });
         }
     }
-    all.sort_by_key(|call| (call.time, std::cmp::Reverse(call.end)));
+    // Of two that began at the same time, as the clock shows it, the outer one comes first, and
+    // at the same place of the stack the one that ended first.
+    all.sort_by_key(|call| (call.time, Reverse(call.stack_pointer), call.end));
     Ok(all.into())
 }
 
@@ -163,6 +166,42 @@ impl Whole {
         Some((busy.stack.id, busy.stack.frames.len()))
     }
 
+    /// Begins a call that is going to end, if it took no time that the clock shows; and the calls
+    /// that it was made in, if they began at the same time.
+    fn begin_before(
+        &mut self,
+        stack_pointer: u64,
+        end: &Event<'_>,
+        events: &[EventInfo],
+        visitor: &mut impl Visitor,
+    ) -> io::Result<()> {
+        let home = home(stack_pointer, end.tid);
+        let mut at = 0;
+        while let Some(call) = self.coming.get(at) {
+            if call.time > end.tsc {
+                break;
+            }
+            let around = call.home() == home
+                && call.event.tid() == end.tid
+                && (stack_pointer..=stack_pointer.saturating_add(self.reach))
+                    .contains(&call.stack_pointer);
+            // At a place where another call is still open this one was made later.
+            let is_next = around && !self.is_open_below(home, call.stack_pointer);
+            match is_next.then(|| self.coming.remove(at)).flatten() {
+                Some(call) => self.begin(&call, events, visitor)?,
+                None => at += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a call is open at this place of a stack or below it.
+    fn is_open_below(&self, home: Option<u32>, stack_pointer: u64) -> bool {
+        let near = (stack_pointer.saturating_sub(self.reach), 0)..=(stack_pointer, u64::MAX);
+        let stacks = self.homes.get(&home);
+        stacks.is_some_and(|stacks| stacks.range(near).next().is_some())
+    }
+
     /// Begins all calls up to a time, which is not included.
     pub(super) fn begin_until(
         &mut self,
@@ -244,10 +283,12 @@ impl Whole {
         site: &Site,
         tail: bool,
         event: &Event<'_>,
+        events: &[EventInfo],
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
         let exit = if tail { Exit::TailCall } else { Exit::Returned };
         let stack_pointer = site.stack_pointer(event).unwrap_or_default();
+        self.begin_before(stack_pointer, event, events, visitor)?;
         let home = home(stack_pointer, event.tid);
         let stacks = self.homes.entry(home).or_default();
         let here = (stack_pointer, 0)..=(stack_pointer, u64::MAX);

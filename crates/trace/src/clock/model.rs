@@ -29,8 +29,16 @@ pub struct ClockModel {
     pub offset_s: i64,
     /// CTF's clock offset, the rest in ticks, less than `freq_hz`.
     pub offset_cycles: u64,
+    /// How many ticks the time stamp counter advances at once, at least 1: two readings that are
+    /// nearer to one another may be equal.
+    #[serde(default = "one")]
+    pub step: u64,
     /// In time order, at least one.
     pub sync_points: Vec<SyncPoint>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// Why sync points make no clock.
@@ -45,6 +53,9 @@ pub enum ClockError {
     /// The clock ticks less than once, or more than 2^40 times, a second.
     #[error("the clock's frequency of {0} Hz is not that of a time stamp counter")]
     Frequency(u64),
+    /// The clock never advances.
+    #[error("the clock advances by no ticks at once")]
+    Step,
     /// CTF's part of the ticks is a second or more.
     #[error("the clock's offset of {0} ticks is more than a second")]
     Offset(u64),
@@ -73,6 +84,7 @@ impl ClockModel {
             freq_hz,
             offset_s: offset.div_euclid(i128::from(freq_hz)) as i64,
             offset_cycles: offset.rem_euclid(i128::from(freq_hz)) as u64,
+            step: 1,
             sync_points: points,
         })
     }
@@ -85,10 +97,19 @@ impl ClockModel {
     pub fn check(&self) -> Result<(), ClockError> {
         check_points(&self.sync_points)?;
         check_frequency(self.freq_hz)?;
+        if self.step == 0 {
+            return Err(ClockError::Step);
+        }
         if self.offset_cycles >= self.freq_hz {
             return Err(ClockError::Offset(self.offset_cycles));
         }
         Ok(())
+    }
+
+    /// The time of a step, ns, rounded up.
+    pub fn step_ns(&self) -> u64 {
+        let ns = u128::from(self.step) * u128::from(NANOSECONDS);
+        u64::try_from(ns.div_ceil(u128::from(self.freq_hz))).unwrap_or(u64::MAX)
     }
 
     /// What a CTF reader makes of a TSC value: ns since 1970-01-01 UTC along one line, rounded

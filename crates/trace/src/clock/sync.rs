@@ -21,6 +21,7 @@ const MOST_POINTS: usize = 16_384;
 /// The clock of a recording: collects sync points.
 #[derive(Debug, Clone)]
 pub struct Clock {
+    step: u64,
     points: Vec<SyncPoint>,
 }
 
@@ -34,10 +35,20 @@ impl Clock {
         let first = measure();
         std::thread::sleep(FIRST_WATCH);
         let clock = Clock {
+            step: tsc::step(),
             points: vec![first, measure()],
         };
         clock.model()?;
         Ok(clock)
+    }
+
+    /// The same where what records reads the counter in steps of at least so many ticks.
+    #[must_use]
+    pub fn with_step(self, step: u64) -> Clock {
+        Clock {
+            step: self.step.max(step),
+            ..self
+        }
     }
 
     /// Takes another sync point; call it about every second, and once when the recording ends.
@@ -80,7 +91,11 @@ impl Clock {
     ///
     /// If the frequency is not one of a TSC.
     pub fn model(&self) -> Result<ClockModel, ClockError> {
-        ClockModel::from_points(self.points.clone(), 0)
+        let model = ClockModel::from_points(self.points.clone(), 0)?;
+        Ok(ClockModel {
+            step: self.step,
+            ..model
+        })
     }
 }
 
@@ -148,6 +163,7 @@ mod tests {
             realtime_ns: n,
         };
         let mut clock = Clock {
+            step: 1,
             points: vec![point(1), point(2)],
         };
         for n in 3..100_000 {

@@ -14,6 +14,7 @@ use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::server::Server;
 use capriole_bench::spread::Spread;
 use capriole_event::EventSpec;
+use capriole_plan::detour::ClockReading;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, attach};
 use capriole_target::detach::Detached;
@@ -171,7 +172,7 @@ fn visit<T>(
 ) -> anyhow::Result<(Visit, T)> {
     let geometry = |journal| Geometry::for_buffer(BUFFER, machine::possible_cpus(), journal);
     let started = Instant::now();
-    let attached = attach(process, probes, guards, geometry)?;
+    let attached = attach(process, probes, guards, ClockReading::default(), geometry)?;
     let attach = started.elapsed();
     let seen = Footprint::of(process, &attached)
         .and_then(|footprint| Ok((footprint, meanwhile(&attached)?)));

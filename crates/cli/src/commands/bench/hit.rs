@@ -13,7 +13,7 @@ use capriole_bench::{
     TargetInfo, chart, default_rows, peer_rows, run_hit, table,
 };
 use capriole_event::EventSpec;
-use capriole_plan::detour::Work;
+use capriole_plan::detour::{ClockReading, Work};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
@@ -238,14 +238,20 @@ impl Ours {
         }
         let timed = self.kind == Kind::Time;
         let cpus = machine::possible_cpus();
-        let attached = attach(&process, probes, &guards, |journal| {
-            let geometry = Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables);
-            if timed {
-                geometry.with_frames(1, 0)
-            } else {
-                geometry
-            }
-        })?;
+        let attached = attach(
+            &process,
+            probes,
+            &guards,
+            ClockReading::default(),
+            |journal| {
+                let geometry = Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables);
+                if timed {
+                    geometry.with_frames(1, 0)
+                } else {
+                    geometry
+                }
+            },
+        )?;
         if let Some(error) = attached.outcomes.iter().find_map(|o| o.as_ref().err()) {
             let error = error.to_string();
             attached.detach()?;

@@ -5,7 +5,9 @@ use super::parts::{Notes, Parts};
 use super::threads::Threads;
 use super::used::{Used, used};
 use crate::selection::Selected;
-use capriole_plan::detour::{CompileError, Compiler, Counters, Frames, Point, Runtime, Work, room};
+use capriole_plan::detour::{
+    ClockReading, CompileError, Compiler, Counters, Frames, Point, Runtime, Work, room,
+};
 use capriole_plan::site::Shape;
 use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
 use capriole_target::object::Objects;
@@ -65,6 +67,7 @@ impl Sketch {
         let session = start + (1 << 20);
         let runtime = Runtime {
             shadow_stack: false,
+            clock: ClockReading::default(),
             streams: session,
             limit: u32::MAX >> 4,
             directories: 0,

@@ -26,6 +26,7 @@ impl Random {
 fn runtime(rseq_offset: Option<i32>) -> Runtime {
     Runtime {
         shadow_stack: false,
+        clock: crate::detour::ClockReading::default(),
         streams: 0x7000_0000_1000,
         limit: 1 << 20,
         directories: 0,

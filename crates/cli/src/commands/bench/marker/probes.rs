@@ -8,7 +8,7 @@ use crate::{machine, selection};
 use anyhow::Context;
 use capriole_bench::{Probe as BenchProbe, TargetInfo, UprobeAt};
 use capriole_event::EventSpec;
-use capriole_plan::detour::Work;
+use capriole_plan::detour::{ClockReading, Work};
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
 use capriole_ring::tables::{TableReader, Tables};
@@ -93,9 +93,13 @@ impl Ours {
         let mut probe = Probe::new(planner.plan(&site)?, site.object.range()).with(work);
         probe.counters.extend(selection::counter(&spec, &site)?);
         let cpus = machine::possible_cpus();
-        let attached = attach(&process, vec![probe], &guards, |journal| {
-            Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables)
-        })?;
+        let attached = attach(
+            &process,
+            vec![probe],
+            &guards,
+            ClockReading::default(),
+            |journal| Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables),
+        )?;
         if let Some(error) = attached.outcomes.iter().find_map(|o| o.as_ref().err()) {
             let error = error.to_string();
             attached.detach()?;
