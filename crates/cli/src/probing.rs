@@ -22,7 +22,7 @@ use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
 use capriole_target::{translator, unwinders};
-use capriole_trace::clock::Clock;
+use capriole_trace::clock::{Clock, tsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -59,9 +59,11 @@ const CLOCK_STEP: &str = "CAPRIOLE_CLOCK_STEP";
 impl Means {
     /// How the clock is read.
     fn clock(&self) -> anyhow::Result<ClockReading> {
+        let step = simulated_step()?;
         Ok(ClockReading {
             ordered: self.ordered_clock,
-            step: simulated_step()?,
+            coarse: u64::from(step).max(tsc::step()) > 1,
+            step,
         })
     }
 }

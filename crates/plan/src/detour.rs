@@ -140,6 +140,8 @@ pub struct ClockReading {
     /// with what happened first, on whatever CPUs. Otherwise the processor reads it up to some
     /// hundred ticks earlier.
     pub ordered: bool,
+    /// Two readings may be equal: it advances in steps.
+    pub coarse: bool,
     /// For tests: as if the counter advanced in steps of so many ticks. 0, 1: as it does.
     pub step: u32,
 }
@@ -147,7 +149,7 @@ pub struct ClockReading {
 impl ClockReading {
     /// What the lower half of a time is multiplied with, by how many bits that is moved to the
     /// right then, and what it is multiplied with again, to be a multiple of the step.
-    pub fn coarse(self) -> Option<(u32, u8, u32)> {
+    pub fn in_steps(self) -> Option<(u32, u8, u32)> {
         let bits = self.step.checked_sub(1).filter(|less| *less > 0)?.ilog2() + 1;
         let shift = 30 + bits;
         let factor = (1u64 << shift).div_ceil(u64::from(self.step));

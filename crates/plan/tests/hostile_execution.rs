@@ -262,7 +262,8 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             bytes += packet.content.len();
             Ok(())
         });
-        let most = layout::ALL_LANES * GEOMETRY.cpus as usize * GEOMETRY.packets as usize * (1 << 16);
+        let most =
+            layout::ALL_LANES * GEOMETRY.cpus as usize * GEOMETRY.packets as usize * (1 << 16);
         if collected.is_err() || bytes > most {
             return Err(format!("{bytes} bytes"));
         }

@@ -31,6 +31,8 @@ pub struct Config {
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
     pub tid_offset: Option<i32>,
+    /// Two readings of the time stamp counter may be equal.
+    pub coarse_clock: bool,
     /// For tests: the time stamp counter advances in such steps; 0: as it does.
     pub clock_step: u32,
     /// Address of the [table](trap_table) of breakpoints.
@@ -201,8 +203,9 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
     let mut put = |at: usize, bytes: &[u8]| blob[at..at + bytes.len()].copy_from_slice(bytes);
     let g = &config.geometry;
     let address = |offset: usize| config.session + offset as u64;
-    let flags =
-        u32::from(config.rseq_offset.is_some()) | u32::from(config.tid_offset.is_some()) << 1;
+    let flags = u32::from(config.rseq_offset.is_some())
+        | u32::from(config.tid_offset.is_some()) << 1
+        | u32::from(config.coarse_clock) << 2;
     let at = head(6) as usize;
     for (offset, value) in [
         (0, config.session),
@@ -443,6 +446,7 @@ mod tests {
             geometry,
             rseq_offset: Some(-160),
             tid_offset: Some(0x2d0),
+            coarse_clock: false,
             clock_step: 0,
             traps: 0x5000,
             old_trap: (1, 2),

@@ -335,7 +335,7 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 	place->lock = lock_word(place);
 	for (u32 attempt = 0; attempt < ATTEMPTS; attempt++) {
 		u32 cpu, cpu_now, lane;
-		read_tsc_cpu(&cpu);
+		u64 begin = read_tsc_cpu(&cpu);
 		if (cpu >= capriole_config.cpus)
 			cpu = 0;
 		for (lane = 1; lane < LANES; lane++) {
@@ -367,7 +367,12 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 		}
 		u32 pos = (u32)head;
 		struct record *record = (struct record *)((u64)stream + (u64)pos * UNIT);
+		/* Records of one thread in several streams are told in the order of their times:
+		 * this one's is later than that of any before, and leave_place sees to it that it
+		 * is earlier than that of any behind. */
 		u64 time = read_tsc_cpu(&cpu_now);
+		while (time == begin && capriole_config.flags & FLAG_COARSE)
+			time = read_tsc_cpu(&cpu_now);
 		if (cpu_now != cpu && cpu_now < capriole_config.cpus && attempt < ATTEMPTS - 1) {
 			/* Moved since the lane was chosen: this would be told as an
 			 * event of the wrong CPU, which is still better than none. */
@@ -400,6 +405,8 @@ static void leave_place(struct place *place, u64 size)
 	WRITE(*(u32 *)&place->stream->head, place->pos + (u32)(size / UNIT)); /* the commit */
 	barrier();
 	WRITE(place->stream->lock, 0);
+	while (capriole_config.flags & FLAG_COARSE && read_tsc() == place->time)
+		;
 }
 
 /* Writes a record without restartable sequences. `event` is { u32 id, u32 bytes of

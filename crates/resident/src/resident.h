@@ -96,6 +96,7 @@ struct config {
 
 #define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
 #define FLAG_TID 2     /* tid_offset is valid */
+#define FLAG_COARSE 4  /* two readings of the time stamp counter may be equal */
 
 /* To capriole_filtering: the lower half is the number of the call, unless it is in a
  * register, or in memory so far from where a register points to. The first two arguments are

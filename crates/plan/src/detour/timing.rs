@@ -223,7 +223,7 @@ pub(super) fn read(a: &mut CodeAssembler, clock: ClockReading) -> Result<(), Ice
         a.lfence()?;
     }
     a.rdtsc()?;
-    if let Some((factor, shift, step)) = clock.coarse() {
+    if let Some((factor, shift, step)) = clock.in_steps() {
         a.imul_3(rax, rax, factor as i32)?;
         a.shr(rax, u32::from(shift))?;
         a.imul_3(eax, eax, step as i32)?;

@@ -65,6 +65,7 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
         geometry: *geometry,
         rseq_offset: None,
         tid_offset: None,
+        coarse_clock: false,
         clock_step: 0,
         traps: 0,
         old_trap: (0, 0),

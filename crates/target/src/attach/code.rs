@@ -446,6 +446,7 @@ impl Code {
                 geometry: memory.geometry,
                 rseq_offset: survey.rseq_offset,
                 tid_offset: survey.tid_offset,
+                coarse_clock: clock.coarse,
                 clock_step: clock.step,
                 traps: 0,
                 old_trap: (0, 0),

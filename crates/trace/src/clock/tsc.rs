@@ -12,7 +12,7 @@ const READINGS: usize = 10_000;
 /// That is what all differences between times read one after the other are multiples of; or,
 /// where a hypervisor has scaled them so that they are rounded, the least difference that there
 /// is, if times are often the same.
-pub(super) fn step() -> u64 {
+pub fn step() -> u64 {
     // SAFETY: every x86-64 processor has RDTSC; see `read`.
     let times: Vec<u64> = (0..READINGS).map(|_| unsafe { _rdtsc() }).collect();
     step_of(&times)
