@@ -267,6 +267,7 @@ fn count(
         probed.say_begin("counting", arguments.duration);
     }
     probed.say_dropped();
+    let clock_step_ns = kept.iter().flatten().filter_map(Kept::clock_step_ns).max();
     let source = Source::new(probed, kept);
     let mut shown = Shown::new(arguments, probed);
     let child = program.release();
@@ -293,6 +294,9 @@ fn count(
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
             Filtered::of(&probed.attached).put_into(&mut value);
+            if let Some(step) = clock_step_ns {
+                value["clock_step_ns"] = json!(step);
+            }
             if arguments.returns == Returns::Stack {
                 Unseen::of(&probed.attached).put_into(&mut value);
             }
@@ -307,6 +311,9 @@ fn count(
                 units::time(time),
                 ended.remark()
             );
+            if let Some(step) = clock_step_ns.filter(|step| *step > 1) {
+                tell!("capriole: times are by a clock that advances {step} ns at once");
+            }
             if whole.lost > 0 {
                 tell!(
                     "capriole: {} not counted: more than {} threads were inside at once on one CPU, or \

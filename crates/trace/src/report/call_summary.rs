@@ -59,6 +59,8 @@ pub struct CallSummary {
     pub damages: u64,
     /// From the beginning of the recording to its end, in ns.
     pub duration_ns: u64,
+    /// The clock advances by so many ns at once, rounded up: no time is more exact.
+    pub clock_step_ns: u64,
     /// Different threads that made calls.
     pub threads: u64,
     /// Whether the recording ended in the ordinary way.
@@ -276,6 +278,7 @@ impl CallSummary {
             duration_ns: time
                 .end_monotonic_ns
                 .saturating_sub(time.start_monotonic_ns),
+            clock_step_ns: document.clock.step_ns(),
             threads: counter.threads.len() as u64,
             complete: document.complete,
             warnings: document.warnings.clone(),
@@ -356,7 +359,17 @@ impl fmt::Display for CallSummary {
             writeln!(f, "{line}")?;
         }
         if !self.by_function.is_empty() {
-            writeln!(f, "\ntimes in us")?;
+            let shortest = self.by_function.iter().filter_map(|f| f.min_ns).min();
+            match shortest.is_some_and(|ns| is_near_step(ns, self.clock_step_ns)) {
+                true => {
+                    let step = self.clock_step_ns as f64 / 1000.0;
+                    writeln!(
+                        f,
+                        "\ntimes in us, by a clock that advances {step} us at once"
+                    )?;
+                }
+                false => writeln!(f, "\ntimes in us")?,
+            }
             table(f, &self.by_function)?;
         }
         if self.silent > 0 {
@@ -368,6 +381,11 @@ impl fmt::Display for CallSummary {
         }
         Ok(())
     }
+}
+
+/// Whether a time is so short that the steps of the clock show.
+pub(super) fn is_near_step(ns: u64, step_ns: u64) -> bool {
+    step_ns > 1 && ns < step_ns.saturating_mul(10)
 }
 
 fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary]) -> fmt::Result {

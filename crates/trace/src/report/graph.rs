@@ -14,6 +14,7 @@
 
 use std::io::{self, Write};
 
+use super::call_summary::is_near_step;
 use super::escape::put_comment;
 use super::line::Lines;
 use super::lines_text::put_value;
@@ -83,6 +84,8 @@ pub fn write_graph(
         width: task_width(document),
         calls: Open::new(),
         unpaired: 0,
+        step_ns: document.clock.step_ns(),
+        shows_steps: false,
     };
     printer.header(document)?;
     let (_, health) = walk(trace, &functions, &mut printer)?;
@@ -154,6 +157,10 @@ struct Printer<W> {
     width: usize,
     calls: Open<Shown>,
     unpaired: u64,
+    /// The clock advances by so many ns at once.
+    step_ns: u64,
+    /// A time was shown that is not much longer.
+    shows_steps: bool,
 }
 
 impl<W: Write> Printer<W> {
@@ -188,6 +195,11 @@ impl<W: Write> Printer<W> {
     }
 
     fn footer(&mut self, health: &Health) -> io::Result<()> {
+        if self.shows_steps {
+            let text = format!("# the clock advances {} ns at once", self.step_ns);
+            self.lines.put(text.as_bytes());
+            self.lines.end()?;
+        }
         if self.unpaired > 0 {
             let text = match self.unpaired {
                 1 => "# 1 exit without an entry is not shown".to_string(),
@@ -218,6 +230,7 @@ impl<W: Write> Printer<W> {
         self.lines.put(" ".repeat(blanks).as_bytes());
         match ticks.map(|ticks| self.scale.ns(u128::from(ticks))) {
             Some(ns) => {
+                self.shows_steps |= is_near_step(ns, self.step_ns);
                 let us = format!("{}.{:03}", ns / 1000, ns % 1000);
                 let text = format!(" | {} {us:>12} us |  ", mark(ns));
                 self.lines.put(text.as_bytes());

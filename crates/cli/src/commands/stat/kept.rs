@@ -221,6 +221,11 @@ impl Kept {
         }
     }
 
+    /// How many ns the clock advances at once, if times are kept.
+    pub fn clock_step_ns(&self) -> Option<u64> {
+        Some(self.clock.as_ref()?.model().ok()?.step_ns())
+    }
+
     /// What the probe of the event `id`, which has these fields, does.
     ///
     /// # Errors
