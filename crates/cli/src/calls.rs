@@ -21,13 +21,19 @@ const LATENCY: &str = "ns";
 /// recorded.
 pub const DURATION: &str = "_duration";
 
+/// The field of an exit that is there only if the call's entry was recorded.
+const SINCE: &str = "_since";
+
 /// What a function's entry and its exits do in `record --graph`. With `least` a call is
 /// recorded at its exit, with what the entry would have recorded, if it took that many time
 /// stamps.
 ///
+/// With a filter, exits are recorded of calls whose entries were: others would be taken for the
+/// ends of calls that an exception has left.
+///
 /// # Errors
 /// It cannot be understood, or means no function.
-pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<[EventSpec; 2]> {
+pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<Vec<EventSpec>> {
     let spec = selection::parse_plain(&[text.to_owned()], &[])?.remove(0);
     let (mut entry, mut exit) = both(spec)?;
     let stack = argument(STACK, Base::StackPointer, Some(FieldType::X64));
@@ -35,28 +41,45 @@ pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<[EventSpec; 2]> {
     // Of the type that debug information tells.
     let result = argument(RESULT, Base::Retval, None);
     let Some(least) = least else {
+        let begins = EventSpec {
+            keeps: Some(0),
+            name: None,
+            ..entry.clone()
+        };
         entry.arguments.insert(0, stack.clone());
-        exit.arguments = vec![stack, result];
-        return Ok([entry, exit]);
+        exit.arguments = vec![stack];
+        if entry.filter.is_none() {
+            exit.arguments.push(result);
+            return Ok(vec![entry, exit]);
+        }
+        let since = argument(SINCE, Base::Latency, Some(FieldType::U64));
+        exit.arguments.extend([since, result]);
+        exit.filter = Some(at_least(SINCE, 0));
+        return Ok(vec![entry, begins, exit]);
     };
     let time = argument(DURATION, Base::Latency, Some(FieldType::U64));
     exit.arguments = vec![stack, time];
     exit.arguments.extend(entry.arguments.iter().map(at_entry));
     exit.arguments.push(result);
-    exit.filter = Some(Filter::Compare {
-        field: DURATION.to_owned(),
-        at: 0,
-        comparison: Comparison::GreaterOrEqual,
-        operand: Operand::Number {
-            value: least,
-            negative: false,
-        },
-    });
+    exit.filter = Some(at_least(DURATION, least));
     let kept = entry::all_kept(&exit);
     entry.keeps = Some(kept.len());
     let asked = std::mem::replace(&mut entry.arguments, entry::arguments(kept));
     entry.arguments.extend(asked);
-    Ok([entry, exit])
+    Ok(vec![entry, exit])
+}
+
+/// True for a field that is at least so large; false where it cannot be read.
+fn at_least(field: &str, value: u64) -> Filter {
+    Filter::Compare {
+        field: field.to_owned(),
+        at: 0,
+        comparison: Comparison::GreaterOrEqual,
+        operand: Operand::Number {
+            value,
+            negative: false,
+        },
+    }
 }
 
 /// What an entry would have recorded, as a field of the exit.
