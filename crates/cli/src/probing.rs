@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
@@ -351,6 +351,9 @@ impl Probed {
 
     /// The functions for `--json`, in the order of `selected`.
     pub fn sites_json(&self) -> Vec<Value> {
+        let disturbances = self.attached.disturbances();
+        let disturbances: HashMap<usize, &How> =
+            disturbances.iter().map(|d| (d.probe, &d.how)).collect();
         let site = |((event, dropped), probe): ((&Selected, &Option<String>), &Option<usize>)| {
             let mut site = event.json();
             let outcome = probe.and_then(|number| self.attached.outcomes[number].as_ref().ok());
@@ -361,10 +364,8 @@ impl Probed {
             if let Some(reason) = dropped {
                 site["reason"] = json!(reason);
             }
-            let all = self.attached.disturbances();
-            let disturbed = probe.and_then(|number| all.iter().find(|d| d.probe == number));
-            if let Some(disturbance) = disturbed {
-                site["reason"] = json!(disturbance.how.to_string());
+            if let Some(how) = probe.and_then(|number| disturbances.get(&number)) {
+                site["reason"] = json!(how.to_string());
             }
             site
         };

@@ -28,12 +28,14 @@ use capriole_plan::detour::Work;
 use capriole_ring::layout::{self, Geometry};
 use capriole_ring::tables::Tables;
 use capriole_target::detach::Detached;
+use capriole_trace::Role;
 use json::Extent;
 use kept::Kept;
 use live::Screen;
 use model::{Interval, Snapshot, by_event, per_second};
 use serde_json::{Value, json};
 use source::Source;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Stdout, Write as _};
 use std::path::PathBuf;
@@ -378,6 +380,8 @@ fn watch(
 struct Shown {
     /// The events' names.
     names: Vec<String>,
+    /// The same for a person: with where the time of a call ends, if that is not its return.
+    titles: Vec<String>,
     json: bool,
     /// Most rows of a table.
     top: usize,
@@ -394,6 +398,7 @@ impl Shown {
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
+            titles: probed.selected.iter().map(title).collect(),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             blocks: terminal::shows_blocks(),
@@ -416,14 +421,14 @@ impl Shown {
             let Some(size) = Size::of_terminal() else {
                 return Ok(());
             };
-            let page = Page::live(until, interval, &self.names);
+            let page = Page::live(until, interval, &self.titles);
             let lines = live::fitting(&page, size, self.top, self.blocks);
             return Ok(screen.draw(&lines, size)?);
         }
         if self.json {
             return print(&json::line(&interval_json(interval, &self.names)));
         }
-        let lines = Page::interval(interval, &self.names).lines(self.style());
+        let lines = Page::interval(interval, &self.titles).lines(self.style());
         let end = interval.end.as_secs_f64();
         print(&format!("{end:.3} s\n{}\n", text(&lines)))
     }
@@ -433,7 +438,14 @@ impl Shown {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
-        print(&text(&Page::whole(whole, &self.names).lines(self.style())))
+        print(&text(&Page::whole(whole, &self.titles).lines(self.style())))
+    }
+}
+
+fn title(event: &Selected) -> String {
+    match event.role {
+        Role::TailCall if event.of_calls => format!("{} (until its jump)", event.name()),
+        _ => event.name(),
     }
 }
 
@@ -476,14 +488,18 @@ fn json(
     detached: &Detached,
 ) -> Value {
     let mut sites = probed.sites_json();
+    // Those at which an event is as well, by its number, which is that of its first site.
+    let mut others: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
+    for (index, event) in probed.selected.iter().enumerate() {
+        if event.id as usize != index {
+            let site = sites[index].take();
+            others.entry(event.id as usize).or_default().push(site);
+        }
+    }
     let mut events: Vec<Value> = Vec::new();
     for (event, calls) in by_event(&whole.groups) {
         let mut site = sites[event].take();
-        let same =
-            |(index, other): &(usize, &Selected)| *index != event && other.id as usize == event;
-        let others = probed.selected.iter().enumerate().filter(same);
-        let others: Vec<Value> = others.map(|(index, _)| sites[index].take()).collect();
-        if !others.is_empty() {
+        if let Some(others) = others.remove(&event) {
             site["other_sites"] = json!(others);
         }
         site["calls"] = json!(calls);
@@ -491,6 +507,7 @@ fn json(
         events.push(site);
     }
     // Those without a probe come last.
+    sites.extend(others.into_values().flatten());
     events.extend(sites.into_iter().filter(|site| !site.is_null()));
     json!({
         "pid": probed.attached.process.pid(),
