@@ -5,9 +5,10 @@ mod fixtures;
 mod stopped;
 
 use std::path::Path;
+use std::process::Command;
 
 use capriole_target::debug::{Refusal, Returned, VariableError};
-use fixtures::{Workshop, open};
+use fixtures::{Workshop, open, run};
 use stopped::{Stopped, ask};
 
 const CXX: &str = r#"#include <memory>
@@ -310,6 +311,53 @@ fn entry_of_lambda(object: &capriole_target::object::ObjectFile) -> u64 {
         names.any(|name| name.linkage.starts_with("_ZZ8capturediENK"))
     });
     found.unwrap().extent.start
+}
+
+const RUST: &str = r#"
+pub struct Point { pub x: i32, pub name: &'static str, pub list: Vec<u8> }
+#[inline(never)]
+pub fn handle(point: &Point, text: &str, count: u16, scale: f64, wide: u128, whole: Point) -> String {
+    let extra = count as usize + whole.list.len();
+    let inner = std::hint::black_box(|step: i64| step as usize + extra + text.len());
+    format!("{}{}{}{}", point.name, inner(-5), scale, wide)
+}
+fn main() {
+    let new = |x| std::hint::black_box(Point { x, name: "name", list: vec![1, 2] });
+    println!("{}", handle(&new(3), "text", 9, 2.5, 7, new(-4)));
+}
+"#;
+
+#[test]
+fn parameters_of_rust_are_what_was_passed() {
+    let shop = Workshop::new();
+    let source = shop.path("point.rs");
+    std::fs::write(&source, RUST).unwrap();
+    for level in ["0", "2"] {
+        let program = shop.path(&format!("rust-{level}"));
+        let mut rustc = Command::new("rustc");
+        rustc.arg(&source).arg("-o").arg(&program);
+        rustc.args(["-g", "-C", &format!("opt-level={level}")]);
+        if !run(&mut rustc) {
+            return;
+        }
+        let object = open(&program);
+        let debug = object.debug().unwrap();
+        let site = &debug.functions("point::handle").unwrap()[0].site;
+        let stopped = Stopped::at(&program, site.address);
+        for (text, value) in [
+            ("point.x", "3"),
+            ("text.length", "4"),
+            ("count", "9"),
+            ("scale", "2.5"),
+            ("whole.x", "-4"),
+            ("whole.name.length", "4"),
+        ] {
+            match ask(&debug, site, text, None) {
+                Ok(typed) => assert_eq!(stopped.shows(&typed), value, "{text} at {level}"),
+                Err(error) => assert_eq!(level, "2", "{text}: {error}"),
+            }
+        }
+    }
 }
 
 const RESULTS: &str = r#"#include <immintrin.h>
