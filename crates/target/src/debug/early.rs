@@ -15,6 +15,8 @@ use capriole_event::Gpr;
 
 /// Bytes of a function's code that are looked through.
 const CODE: u64 = 1 << 16;
+/// What following the first instructions costs, in entries that are read.
+const INSTRUCTIONS: u64 = 1000;
 
 impl<'a> Debug<'a> {
     /// Where a variable is before the first statement, if it is said to be at `place` in the
@@ -101,6 +103,61 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
+    /// A `float` of a C function without a prototype: the caller passes a `double`, and the
+    /// debug information does not tell the two apart.
+    pub(super) fn is_promoted(
+        &self,
+        setup: Setup,
+        variable: &Variable<'a>,
+        place: &Place,
+    ) -> Result<bool, DebugError> {
+        if !variable.parameter || !matches!(place, Place::Vector(_)) {
+            return Ok(false);
+        }
+        let function = self.die(setup.function)?;
+        let languages = [
+            dw::DW_LANG_C,
+            dw::DW_LANG_C89,
+            dw::DW_LANG_C99,
+            dw::DW_LANG_C11,
+            dw::DW_LANG_C17,
+        ];
+        let is_c = function
+            .language()
+            .is_some_and(|language| languages.contains(&language));
+        let chain = self.with_origins(&function);
+        let without = !chain.iter().any(|die| die.flag(dw::DW_AT_prototyped));
+        Ok(is_c && without && self.size(self.type_of(&variable.die)?)? == Some(4))
+    }
+
+    /// clang says of a class that is passed by its address on the stack as if it was there
+    /// itself, where it never is.
+    pub(super) fn by_address(
+        &self,
+        die: &Die<'a>,
+        place: Place,
+        address: u64,
+    ) -> Result<Place, DebugError> {
+        let (Place::Memory(sum), Some(cfa)) = (&place, self.cfa(address)) else {
+            return Ok(place);
+        };
+        let passed = sum.start == cfa.start && sum.reads == cfa.reads && sum.plus >= cfa.plus;
+        if !passed || die.tag() != dw::DW_TAG_formal_parameter {
+            return Ok(place);
+        }
+        let Shape::Record { key, .. } = self.shape(self.type_of(die)?)? else {
+            return Ok(place);
+        };
+        let convention = self.die(key)?.attr(dw::DW_AT_calling_convention);
+        Ok(match convention {
+            // DW_CC_pass_by_reference.
+            Some(gimli::AttributeValue::CallingConvention(gimli::DwCc(4))) => {
+                sum.clone().read().map_or(Place::Missing, Place::Memory)
+            }
+            _ => place,
+        })
+    }
+
     /// Where at the entry the object is that will be where the debug information says, if it
     /// says one place for the whole function.
     fn arrival(
@@ -113,6 +170,7 @@ impl<'a> Debug<'a> {
         let Ok((place, false)) = self.locate(die, later) else {
             return Ok(None);
         };
+        let place = self.by_address(die, place, later.address)?;
         let kind = self.type_of(die)?;
         // Of what has no known size only the address counts.
         let size = self.size(kind)?.unwrap_or(0);
@@ -123,6 +181,7 @@ impl<'a> Debug<'a> {
                 ..
             }
         );
+        self.spend(INSTRUCTIONS)?;
         let mut prologue = Prologue::new(code, setup.start, setup.body);
         if !prologue.follow(setup.body) {
             return Ok(None);

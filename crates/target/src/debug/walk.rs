@@ -128,9 +128,13 @@ impl<'a> Debug<'a> {
         if let Place::Missing = place {
             return Err(self.optimised_out(name, function, &[]));
         }
+        if frame == Some(function) && setup.at_entry && self.is_promoted(setup, variable, &place)? {
+            return Err(self.not_yet(setup, name, setup.body));
+        }
         if listed || frame.is_none() {
             return Ok(place);
         }
+        let place = self.by_address(&variable.die, place, site.address)?;
         let own = match frame == Some(function) {
             true => Some(self.die(function)?),
             false => None,
