@@ -41,6 +41,7 @@ KEEP _Complex long double complex_result(int first, long double l, int second) {
 KEEP __float128 quad(__float128 q, float f, int after) { sink = after + (long)f; return q; }
 KEEP long vary(int count, const char *text, ...) { va_list list; va_start(list, text); long x = va_arg(list, int); va_end(list); sink = x; return count + text[0]; }
 KEEP long large(int a, const char *text) { volatile char room[40000]; room[a] = text[0]; return room[a]; }
+KEEP long stacked(int a, int b, int c, int d, int e, int f, owner o, int after) { sink = a + b + c + d + e + f + after; return o.n; }
 KEEP long addressed(int a, long b) { sink += *(volatile int *)&a; sink += *(volatile long *)&b; return a + b; }
 KEEP long swapped(long a, long b) { long t = a; a = b; b = t; asm volatile("" : : "r"(&a), "r"(&b) : "memory"); return a - b; }
 KEEP long captured(int x) { int y = x + 1; auto inner = [x, &y](int z) KEEP { sink = z; return x + y + z; }; return inner(30); }
@@ -54,6 +55,7 @@ int main()
 	realigned(1, 2.5, "x"); grown(2, 3.5, "y"); many(1, 2, 3, 4, 5, 6, 7, 8);
 	aligned a = {}; a.v[7] = 77; over(a, 12);
 	wide(13, 14.0L, 15, 16.5, 17.5); complex_result(18, 19.0L, 20); quad(1, 2.5f, 22);
+	stacked(1, 2, 3, 4, 5, 6, owner(-7), 8);
 	vary(23, "vary", 24); large(25, "large"); addressed(26, 27); swapped(28, 29); captured(31);
 	return 0;
 }
@@ -107,6 +109,7 @@ const CALLS: &[(&str, &[(&str, &str)])] = &[
     ("wide", &[("after", "15"), ("d", "17.5")]),
     ("complex_result", &[("first", "18"), ("second", "20")]),
     ("quad", &[("f", "2.5"), ("after", "22")]),
+    ("stacked", &[("f", "6"), ("o.n", "-7"), ("after", "8")]),
     ("vary", &[("count", "23"), ("text", "\"vary\"")]),
     ("large", &[("a", "25"), ("text", "\"large\"")]),
     ("addressed", &[("a", "26"), ("b", "27")]),

@@ -121,8 +121,8 @@ impl Prologue<'_> {
             // The rest of a struct of odd size.
             (M::Shr | M::Sar, 4 | 8) if value > 0 && value % 8 == 0 => {
                 let by = (value / 8) as usize;
-                for at in by..size {
-                    self.state.general[number][at - by] = before[at];
+                if let Some(rest) = before.get(by..size) {
+                    self.state.general[number][..rest.len()].copy_from_slice(rest);
                 }
             }
             _ => {}
