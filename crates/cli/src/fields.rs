@@ -431,9 +431,10 @@ impl<'a> Reader<'a> {
         match returned {
             Ok(Returned::Number(field_type)) => Ok((field_type, false)),
             Ok(Returned::Vector(field_type)) => Ok((field_type, true)),
-            Ok(Returned::Floating(c_type)) => bail!(
+            Ok(Returned::Elsewhere(c_type)) => bail!(
                 "the function returns `{c_type}`; of floating point results only `float` and \
-                 `double`, which are in xmm0, can be read; $retval:x64 is whatever rax holds"
+                 `double`, which are in xmm0, can be read, and vectors of up to 16 bytes; \
+                 $retval:x64 is whatever rax holds"
             ),
             Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok((FieldType::X64, false)),
         }

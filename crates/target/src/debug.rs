@@ -12,9 +12,10 @@
 //! a bounded amount of work, and what cannot be read is an error, never a panic. All
 //! addresses are link addresses.
 
+mod convention;
 mod ctext;
 mod die;
-mod entry;
+mod early;
 mod error;
 mod fetch;
 mod find;
@@ -28,6 +29,7 @@ mod location;
 mod origin;
 mod path;
 mod place;
+mod prologue;
 mod returned;
 mod scope;
 mod sections;
@@ -36,7 +38,7 @@ mod types;
 mod units;
 mod walk;
 
-pub use error::{DebugError, LineError, NotUsed, Refusal, Tried, VariableError};
+pub use error::{DebugError, LineError, NotUsed, Onward, Refusal, Tried, VariableError};
 pub use fetch::TypedFetch;
 pub(crate) use find::{DIRECTORIES, DebugData};
 pub use functions::FunctionPlace;

@@ -109,6 +109,17 @@ impl VariableError {
     }
 }
 
+/// A place further on in the same function.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Onward {
+    /// This source line, of which no code comes before.
+    #[error("at line {0}")]
+    Line(u64),
+    /// So many bytes behind the start of the function.
+    #[error("{0}+{1:#x}")]
+    Offset(String, u64),
+}
+
 /// The reasons why a variable cannot be recorded at a site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -142,13 +153,13 @@ pub enum Refusal {
         /// Source lines at which it is kept somewhere, ascending; empty if nowhere.
         lines: Vec<u64>,
     },
-    /// The function's first instructions have not put it there yet.
-    #[error("`{name}` has no value yet here; probe {} instead", at_line(*.line))]
+    /// The function has not put it there yet.
+    #[error("`{name}` has no value yet here; probe {from} instead")]
     NotYetStored {
         /// The variable.
         name: String,
-        /// Source line of the first statement.
-        line: Option<u64>,
+        /// From where on it has one.
+        from: Onward,
     },
     /// Only a caller knows the value.
     #[error("`{0}` is known here only as what it was at the function's entry; probe the entry")]

@@ -1,30 +1,26 @@
 //! The canonical frame address at an instruction (DWARF 5, chapter 6.4): what the stack
 //! pointer was before the call.
 
-use gimli::{BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, UnwindContext, UnwindSection};
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, Operation, UnwindContext, UnwindSection,
+};
 
+use super::place::{Start, Sum, general};
 use super::units::{Bytes, Debug, slice};
-
-/// The canonical frame address is a register plus an offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cfa {
-    pub register: gimli::Register,
-    pub offset: i64,
-}
 
 impl Debug<'_> {
     /// How to get the canonical frame address at an instruction, from `.eh_frame` or
-    /// `.debug_frame`; `None` if they do not say, or only by a calculation.
-    pub(super) fn cfa(&self, address: u64) -> Option<Cfa> {
+    /// `.debug_frame`; `None` if they do not say, or by more than registers, reads and offsets.
+    pub(super) fn cfa(&self, address: u64) -> Option<Sum> {
         if let Some(known) = self.frames.borrow().get(&address) {
-            return *known;
+            return known.clone();
         }
         let found = self.find_cfa(address);
-        self.frames.borrow_mut().insert(address, found);
+        self.frames.borrow_mut().insert(address, found.clone());
         found
     }
 
-    fn find_cfa(&self, address: u64) -> Option<Cfa> {
+    fn find_cfa(&self, address: u64) -> Option<Sum> {
         let eh = self.data.eh_frame.as_ref().and_then(|(start, bytes)| {
             let mut section = EhFrame::from(slice(bytes));
             section.set_address_size(8);
@@ -43,7 +39,7 @@ impl Debug<'_> {
         section: &S,
         bases: &BaseAddresses,
         address: u64,
-    ) -> Option<Cfa> {
+    ) -> Option<Sum> {
         let mut entries = section.entries(bases);
         while let Ok(Some(entry)) = entries.next() {
             let CieOrFde::Fde(partial) = entry else {
@@ -58,13 +54,38 @@ impl Debug<'_> {
             }
             let mut context = UnwindContext::new();
             let row = fde.unwind_info_for_address(section, bases, &mut context, address);
-            return match row.ok()?.cfa() {
-                CfaRule::RegisterAndOffset { register, offset } => Some(Cfa {
-                    register: *register,
-                    offset: *offset,
-                }),
-                CfaRule::Expression(_) => None,
+            let row = row.ok()?;
+            let expression = match row.cfa() {
+                CfaRule::RegisterAndOffset { register, offset } => {
+                    let register = general(*register)?;
+                    return Some(Sum::of(Start::Register(register)).add(*offset));
+                }
+                CfaRule::Expression(expression) => expression.get(section).ok()?,
             };
+            // Where the stack was aligned, GCC keeps it in the frame.
+            let mut found: Option<Sum> = None;
+            let mut operations = expression.operations(fde.cie().encoding());
+            while let Some(operation) = operations.next().ok()? {
+                found = Some(match (found, operation) {
+                    (
+                        None,
+                        Operation::RegisterOffset {
+                            register, offset, ..
+                        },
+                    ) => Sum::of(Start::Register(general(register)?)).add(offset),
+                    (Some(sum), Operation::PlusConstant { value }) => sum.add(value as i64),
+                    (
+                        Some(sum),
+                        Operation::Deref {
+                            size: 8,
+                            space: false,
+                            ..
+                        },
+                    ) => sum.read()?,
+                    _ => return None,
+                });
+            }
+            return found;
         }
         None
     }

@@ -152,7 +152,7 @@ impl Debug<'_> {
     }
 
     /// How a function is called, for people.
-    fn title(&self, key: DieKey) -> String {
+    pub(super) fn title(&self, key: DieKey) -> String {
         let Ok(die) = self.die(key) else {
             return "?".to_owned();
         };

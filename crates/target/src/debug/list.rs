@@ -117,6 +117,7 @@ fn shown(place: &Place) -> String {
                 _ => format!("calculated from {}", start(value)),
             },
         },
+        Place::Pieces { pieces, .. } if pieces.is_empty() => "not in one place".to_owned(),
         Place::Pieces { pieces, .. } => {
             let pieces: Vec<String> = pieces
                 .iter()

@@ -160,15 +160,8 @@ impl<'a> Debug<'a> {
 
     /// The canonical frame address at the site.
     fn frame_address(&self, context: Context<'_>) -> Result<Sum, NoPlace> {
-        let cfa = self.cfa(context.address);
-        let start = cfa.and_then(|cfa| Some((general(cfa.register)?, cfa.offset)));
-        match start {
-            Some((register, offset)) => Ok(Sum::of(Start::Register(register)).add(offset)),
-            None => Err(unclear(
-                context.name,
-                "the call frame information does not cover it",
-            )),
-        }
+        self.cfa(context.address)
+            .ok_or_else(|| unclear(context.name, "the call frame information does not cover it"))
     }
 
     /// What `DW_OP_fbreg` counts from: the function's `DW_AT_frame_base`.
@@ -214,13 +207,17 @@ impl<'a> Debug<'a> {
         register: gimli::Register,
         context: Context<'_>,
     ) -> Result<Sum, NoPlace> {
-        let set_up = |address| self.cfa(address).filter(|cfa| cfa.register == register);
+        let base = general(register).map(Start::Register);
+        let set_up = |address| {
+            self.cfa(address)
+                .filter(|cfa| Some(cfa.start) == base && cfa.reads.is_empty())
+        };
         let early = context.address < context.body;
         // So it is behind the instruction that restores the caller's register.
         if (early || set_up(context.address).is_none())
             && let Some(then) = set_up(context.body)
         {
-            return Ok(self.frame_address(context)?.add(then.offset.wrapping_neg()));
+            return Ok(self.frame_address(context)?.add(then.plus.wrapping_neg()));
         }
         match general(register) {
             Some(register) => Ok(Sum::of(Start::Register(register))),

@@ -3,6 +3,7 @@
 use capriole_event::{Element, FieldType, Shown};
 use gimli::constants as dw;
 
+use super::convention::Left;
 use super::error::DebugError;
 use super::scope::Site;
 use super::types::{Shape, is_signed};
@@ -16,12 +17,14 @@ pub enum Returned {
     /// A number or an address in `rax`: numbers by sign and size, `bool` as `u8`, `char` as a
     /// character, enumerations as numbers, pointers and references as `x64`.
     Number(FieldType),
-    /// In the low half of `xmm0`: `float` and `double`, and of a structure of at most 16 bytes
-    /// that begins with such numbers the first eight bytes, as `x64`.
+    /// In the low half of `xmm0`: `float` and `double`, and of a vector, or of a structure of
+    /// at most 16 bytes that begins with such numbers, the first eight bytes, as `x64`.
     Vector(FieldType),
-    /// A floating point number that is elsewhere (`long double` is in a register of the
-    /// coprocessor), or of another kind (complex, decimal); with its type in the source.
-    Floating(String),
+    /// Neither in `rax` nor as a plain number in `xmm0`, or that cannot be told: `long double`
+    /// is in a register of the coprocessor, complex and decimal numbers are of another form,
+    /// vectors of more than 16 bytes are where the options of the compiler put them. With its
+    /// type in the source.
+    Elsewhere(String),
     /// A structure or something else of a kind that does not tell what `rax` is: of a small
     /// structure the first eight bytes, of a large one its address.
     Other(String),
@@ -73,19 +76,31 @@ impl Debug<'_> {
                 count: None,
             }),
             Shape::Base {
-                encoding: dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_imaginary_float,
+                encoding:
+                    dw::DW_ATE_float
+                    | dw::DW_ATE_complex_float
+                    | dw::DW_ATE_imaginary_float
+                    | dw::DW_ATE_decimal_float,
                 ..
-            } => Returned::Floating(c_type()),
+            } => Returned::Elsewhere(c_type()),
+            // Complex integers of GCC are two numbers.
+            Shape::Base { encoding, .. } if encoding >= dw::DW_ATE_lo_user => {
+                Returned::Other(c_type())
+            }
             Shape::Base { size: 1, name, .. } if name == "char" => number(Shown::Character, 1),
             Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
             Shape::Enumeration { size, signed } => number(of_sign(signed), size),
             Shape::Pointer { .. } | Shape::Reference { .. } => number(Shown::Hexadecimal, 8),
-            Shape::Record { .. } if self.returned_in_vector(Some(kind))? => {
-                Returned::Vector(FieldType::X64)
-            }
-            Shape::Record { .. } | Shape::Array { .. } | Shape::Function | Shape::Other => {
-                Returned::Other(c_type())
-            }
+            Shape::Record { .. } | Shape::Array { .. } => match self.left(Some(kind))? {
+                // Rust has a convention of its own.
+                Left::Vector if function.language() == Some(dw::DW_LANG_Rust) => {
+                    Returned::Elsewhere(c_type())
+                }
+                Left::Vector => Returned::Vector(FieldType::X64),
+                Left::Elsewhere => Returned::Elsewhere(c_type()),
+                Left::General => Returned::Other(c_type()),
+            },
+            Shape::Function | Shape::Other => Returned::Other(c_type()),
         })
     }
 }

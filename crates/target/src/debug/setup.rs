@@ -1,25 +1,45 @@
 //! The first instructions of a function, which set up its frame.
 
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
 /// Where in its function an address is, as regards the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
+    pub function: DieKey,
+    /// Link addresses of the first instruction, and of the end of the code that goes on from
+    /// there.
+    pub start: u64,
+    pub end: u64,
     /// Nothing of the function was executed yet but instructions that do nothing.
     pub at_entry: bool,
     /// Link address of the first statement: from there on variables are in their places.
     pub body: u64,
 }
 
+impl Setup {
+    /// The frame may not be set up at this address.
+    pub(super) fn is_early(&self, address: u64) -> bool {
+        self.start <= address && address < self.body
+    }
+}
+
 /// Bytes behind the entry that are looked through for instructions that do nothing.
 const ENTRY: u64 = 64;
+/// Parts of a function that are looked at.
+const RANGES: usize = 64;
 
 impl Debug<'_> {
     /// How far the function around `address` has set up its frame there.
     pub(super) fn setup(&self, function: DieKey, address: u64) -> Result<Setup, DebugError> {
         let die = self.die(function)?;
-        let Some((start, end)) = die.ranges(1).first().copied() else {
+        let entry = die.entry_address();
+        let mut ranges = die.ranges(RANGES).into_iter();
+        let around =
+            |&(start, end): &(u64, u64)| entry.is_some_and(|entry| start <= entry && entry < end);
+        let (Some(start), Some((_, end))) = (entry, ranges.find(around)) else {
             return Err(DebugError::NoFunction(address));
         };
         let known = self.first_statements.borrow().get(&function).copied();
@@ -28,24 +48,33 @@ impl Debug<'_> {
             // (gdb relies on the same).
             let statements = self.statements(start, end);
             let second = statements.iter().find(|statement| statement.0 > start);
-            let body = second.map_or(start + 1, |statement| statement.0);
+            let body = second.map_or_else(|| self.behind(start), |statement| statement.0);
             self.first_statements.borrow_mut().insert(function, body);
             body
         });
-        let at_entry = start <= address && self.does_nothing(start, address);
+        let at_entry = start <= address && address < end && self.does_nothing(start, address);
         Ok(Setup {
+            function,
+            start,
+            end,
             at_entry,
             // Behind `endbr64` and nops it is still the entry.
-            body: if at_entry {
-                body.max(address + 1)
-            } else {
-                body
+            body: match at_entry && body <= address {
+                true => self.behind(address),
+                false => body,
             },
         })
     }
 
+    /// The address of the instruction behind the one at `address`.
+    fn behind(&self, address: u64) -> u64 {
+        let longest = |size| self.object.read(address, size);
+        let code = (1..=15).rev().find_map(longest).unwrap_or_default();
+        let mut decoder = Decoder::with_ip(64, &code, address, DecoderOptions::NONE);
+        decoder.decode().next_ip().max(address + 1)
+    }
+
     fn does_nothing(&self, start: u64, address: u64) -> bool {
-        use iced_x86::{Decoder, DecoderOptions, Mnemonic};
         if address == start {
             return true;
         }

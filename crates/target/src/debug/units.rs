@@ -14,7 +14,7 @@ use gimli::{
 use super::die::wraps;
 use super::error::DebugError;
 use super::find::{self, DebugData};
-use super::frame::Cfa;
+use super::place::Sum;
 use crate::object::ObjectFile;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -94,7 +94,7 @@ pub struct Debug<'a> {
     /// First statements of functions that were asked for.
     pub(super) first_statements: RefCell<HashMap<DieKey, u64>>,
     /// Canonical frame addresses that were asked for.
-    pub(super) frames: RefCell<HashMap<u64, Option<Cfa>>>,
+    pub(super) frames: RefCell<HashMap<u64, Option<Sum>>>,
     work: Cell<u64>,
 }
 

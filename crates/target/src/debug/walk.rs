@@ -128,36 +128,28 @@ impl<'a> Debug<'a> {
         if let Place::Missing = place {
             return Err(self.optimised_out(name, function, &[]));
         }
-        let early = site.address < setup.body && !listed && frame.is_some();
-        if !early || !self.in_own_frame(&place, site.address) {
+        if frame == Some(function) && setup.at_entry && self.is_promoted(setup, variable, &place)? {
+            return Err(self.not_yet(setup, name, setup.body));
+        }
+        if listed || frame.is_none() {
             return Ok(place);
         }
-        if setup.at_entry && variable.parameter && frame == Some(function) {
-            let function = self.die(function)?;
-            if let Some(place) = self.passed(&function, variable.die.key())? {
-                return Ok(place);
-            }
+        let place = self.by_address(&variable.die, place, site.address)?;
+        let own = match frame == Some(function) {
+            true => Some(self.die(function)?),
+            false => None,
+        };
+        if setup.is_early(site.address) {
+            return self.early(own.as_ref(), setup, variable, context, place);
         }
-        let body = setup.body;
-        let statements = self.statements(body, body.saturating_add(1));
-        Err(Refusal::NotYetStored {
-            name: name.clone(),
-            line: statements.first().map(|statement| statement.1),
-        })
-    }
-
-    /// In the part of the stack that the function itself sets up.
-    fn in_own_frame(&self, place: &Place, address: u64) -> bool {
-        let Place::Memory(sum) = place else {
-            return false;
+        let stored = match own.is_some() && variable.parameter {
+            true => self.stored(setup, &place, site.address),
+            false => self.written(setup, &place, site.address),
         };
-        let Some(cfa) = self.cfa(address) else {
-            return true;
-        };
-        let (Start::Register(register), true) = (sum.start, sum.reads.is_empty()) else {
-            return false;
-        };
-        super::place::general(cfa.register) == Some(register) && sum.plus < cfa.offset
+        match stored {
+            Some(from) => Err(self.not_yet(setup, name, from)),
+            None => Ok(place),
+        }
     }
 
     fn optimised_out(&self, name: &str, function: DieKey, ranges: &[(u64, u64)]) -> Refusal {

@@ -67,6 +67,14 @@ impl Stopped {
         all[register as usize]
     }
 
+    /// The lowest eight bytes of a vector register.
+    fn vector(&self, number: u8) -> u64 {
+        // Legacy region of the XSAVE area (Intel SDM, volume 1, 10.5.1).
+        let state = ptrace::xstate(pid(&self.launched)).unwrap();
+        let at = 160 + 16 * usize::from(number);
+        u64::from_le_bytes(state[at..at + 8].try_into().unwrap())
+    }
+
     /// What a typed fetch reads, as the kernel would print it.
     pub fn shows(&self, typed: &TypedFetch) -> String {
         let bias = if typed.link_address { self.bias } else { 0 };
@@ -80,6 +88,7 @@ impl Stopped {
                 offsets.insert(0, 0);
                 (address.wrapping_add(bias), true)
             }
+            Base::Vector(number) => (self.vector(*number), true),
             base => panic!("{base:?}"),
         };
         assert!(direct);

@@ -1,0 +1,323 @@
+//! Variables before the function has put them where they are described to be.
+
+use gimli::constants as dw;
+
+use super::die::Die;
+use super::error::{DebugError, Onward, Refusal};
+use super::location::Context;
+use super::place::{Place, Start, Sum};
+use super::prologue::{ARGUMENTS, Prologue, stores};
+use super::scope::Variable;
+use super::setup::Setup;
+use super::types::Shape;
+use super::units::Debug;
+use capriole_event::Gpr;
+
+/// Bytes of a function's code that are looked through.
+const CODE: u64 = 1 << 16;
+/// What following the first instructions costs, in entries that are read.
+const INSTRUCTIONS: u64 = 1000;
+
+impl<'a> Debug<'a> {
+    /// Where a variable is before the first statement, if it is said to be at `place` in the
+    /// whole function (`own`, if the variable is its own and not that of an inlined copy).
+    pub(super) fn early(
+        &self,
+        own: Option<&Die<'a>>,
+        setup: Setup,
+        variable: &Variable<'a>,
+        context: Context<'_>,
+        place: Place,
+    ) -> Result<Place, Refusal> {
+        let later = Context {
+            address: setup.body,
+            at_entry: false,
+            ..context
+        };
+        let not_yet = || {
+            let written = match self.locate(&variable.die, later) {
+                Ok((place, false)) => self.written(setup, &place, setup.body),
+                _ => None,
+            };
+            self.not_yet(setup, context.name, written.unwrap_or(setup.body))
+        };
+        let children = own.map(|own| self.children(own)).transpose()?;
+        let is_own = |die: &Die<'a>| die.key() == variable.die.key();
+        let Some(children) = children.filter(|children| children.iter().any(is_own)) else {
+            // Of an inner block or an inlined copy that begins here.
+            return match self.in_own_frame(&place, context.address) {
+                true => Err(not_yet()),
+                false => Ok(place),
+            };
+        };
+        if !depends(&place) {
+            return Ok(place);
+        }
+        let code = self.code(setup).ok_or_else(not_yet)?;
+        let arrival = |die: &Die<'a>| self.arrival(die, setup, later, &code);
+        if !variable.parameter {
+            // A lambda's captured variables are where its first parameter leads to.
+            let through = setup.at_entry && self.through_parameter(&children, variable, later);
+            let found = match &place {
+                Place::Memory(_) if through => arrival(&variable.die)?,
+                _ => None,
+            };
+            return found.ok_or_else(not_yet);
+        }
+        let Some(found) = arrival(&variable.die)? else {
+            return Err(not_yet());
+        };
+        if !setup.at_entry {
+            // What the caller put on the stack is there already.
+            let caller = match found {
+                Place::Memory(Sum {
+                    start: Start::Register(Gpr::Rsp),
+                    reads,
+                    plus: plus @ 8..,
+                }) if reads.is_empty() => self.cfa(context.address).map(|cfa| cfa.add(plus - 8)),
+                _ => None,
+            };
+            return caller.map(Place::Memory).ok_or_else(not_yet);
+        }
+        // Parameters are passed in registers in their order. Where the function has changed a
+        // parameter before it stored it, what is stored may be another one.
+        let mut next = [0, 0];
+        for die in &children {
+            if die.tag() != dw::DW_TAG_formal_parameter {
+                continue;
+            }
+            let place = match self.locate(die, context) {
+                Ok((place, true)) => Some(place),
+                Ok((_, false)) => arrival(die)?,
+                Err(_) => None,
+            };
+            let mut after = next;
+            for (file, number) in place.iter().flat_map(claims) {
+                if number < next[file] {
+                    return Err(not_yet());
+                }
+                after[file] = after[file].max(number + 1);
+            }
+            next = after;
+        }
+        Ok(found)
+    }
+
+    /// A `float` of a C function without a prototype: the caller passes a `double`, and the
+    /// debug information does not tell the two apart.
+    pub(super) fn is_promoted(
+        &self,
+        setup: Setup,
+        variable: &Variable<'a>,
+        place: &Place,
+    ) -> Result<bool, DebugError> {
+        if !variable.parameter || !matches!(place, Place::Vector(_)) {
+            return Ok(false);
+        }
+        let function = self.die(setup.function)?;
+        let languages = [
+            dw::DW_LANG_C,
+            dw::DW_LANG_C89,
+            dw::DW_LANG_C99,
+            dw::DW_LANG_C11,
+            dw::DW_LANG_C17,
+        ];
+        let is_c = function
+            .language()
+            .is_some_and(|language| languages.contains(&language));
+        let chain = self.with_origins(&function);
+        let without = !chain.iter().any(|die| die.flag(dw::DW_AT_prototyped));
+        Ok(is_c && without && self.size(self.type_of(&variable.die)?)? == Some(4))
+    }
+
+    /// clang says of a class that is passed by its address on the stack as if it was there
+    /// itself, where it never is.
+    pub(super) fn by_address(
+        &self,
+        die: &Die<'a>,
+        place: Place,
+        address: u64,
+    ) -> Result<Place, DebugError> {
+        let (Place::Memory(sum), Some(cfa)) = (&place, self.cfa(address)) else {
+            return Ok(place);
+        };
+        let passed = sum.start == cfa.start && sum.reads == cfa.reads && sum.plus >= cfa.plus;
+        if !passed || die.tag() != dw::DW_TAG_formal_parameter {
+            return Ok(place);
+        }
+        let Shape::Record { key, .. } = self.shape(self.type_of(die)?)? else {
+            return Ok(place);
+        };
+        let convention = self.die(key)?.attr(dw::DW_AT_calling_convention);
+        Ok(match convention {
+            // DW_CC_pass_by_reference.
+            Some(gimli::AttributeValue::CallingConvention(gimli::DwCc(4))) => {
+                sum.clone().read().map_or(Place::Missing, Place::Memory)
+            }
+            _ => place,
+        })
+    }
+
+    /// Where at the entry the object is that will be where the debug information says, if it
+    /// says one place for the whole function.
+    fn arrival(
+        &self,
+        die: &Die<'a>,
+        setup: Setup,
+        later: Context<'_>,
+        code: &[u8],
+    ) -> Result<Option<Place>, DebugError> {
+        let Ok((place, false)) = self.locate(die, later) else {
+            return Ok(None);
+        };
+        let place = self.by_address(die, place, later.address)?;
+        let kind = self.type_of(die)?;
+        // Of what has no known size only the address counts.
+        let size = self.size(kind)?.unwrap_or(0);
+        let truth = matches!(
+            self.shape(kind)?,
+            Shape::Base {
+                encoding: dw::DW_ATE_boolean,
+                ..
+            }
+        );
+        self.spend(INSTRUCTIONS)?;
+        let mut prologue = Prologue::new(code, setup.start, setup.body);
+        if !prologue.follow(setup.body) {
+            return Ok(None);
+        }
+        Ok(prologue.arrival(&place, size, truth))
+    }
+
+    /// A variable is found through the place of a parameter.
+    fn through_parameter(
+        &self,
+        children: &[Die<'a>],
+        variable: &Variable<'a>,
+        later: Context<'_>,
+    ) -> bool {
+        let Ok((Place::Memory(sum), false)) = self.locate(&variable.die, later) else {
+            return false;
+        };
+        let Some(&first) = sum.reads.first() else {
+            return false;
+        };
+        let slot = Sum::of(sum.start).add(first);
+        let mut parameters = children
+            .iter()
+            .filter(|die| die.tag() == dw::DW_TAG_formal_parameter);
+        parameters.any(|die| {
+            matches!(self.locate(die, later), Ok((Place::Memory(place), false)) if place == slot)
+        })
+    }
+
+    fn code(&self, setup: Setup) -> Option<Vec<u8>> {
+        let size = (setup.end - setup.start).min(CODE);
+        self.object.read(setup.start, size)
+    }
+
+    /// The instruction behind the one that stores a parameter into its place, if the one at
+    /// `address` comes before.
+    pub(super) fn stored(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
+        let Place::Memory(sum) = place else {
+            return None;
+        };
+        if !sum.reads.is_empty() {
+            return None;
+        }
+        let code = self.code(setup)?;
+        let mut prologue = Prologue::new(&code, setup.start, setup.body);
+        prologue.follow(address).then_some(())?;
+        prologue.next_store(sum)
+    }
+
+    /// The instruction behind the first one that stores the address of a variable into the
+    /// frame, if the one at `address` comes before it in the code: of an array whose size is
+    /// calculated, for example.
+    pub(super) fn written(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
+        let Place::Memory(sum) = place else {
+            return None;
+        };
+        let Start::Register(base @ (Gpr::Rsp | Gpr::Rbp)) = sum.start else {
+            return None;
+        };
+        let first = *sum.reads.first()?;
+        if address < setup.start || setup.end <= address {
+            return None;
+        }
+        let code = self.code(setup)?;
+        let frame = self.cfa(address);
+        let (_, behind) =
+            stores(&code, setup.start, base, first).find(|&(store, _)| self.cfa(store) == frame)?;
+        (address < behind).then_some(behind)
+    }
+
+    /// A variable has no value yet, but at the link address `from` it has.
+    pub(super) fn not_yet(&self, setup: Setup, name: &str, from: u64) -> Refusal {
+        let statements = self.statements(setup.start, setup.end);
+        let (before, behind) = statements.split_at(statements.partition_point(|s| s.0 < from));
+        let from = match behind.first() {
+            // A line means its first instruction.
+            Some(&(_, line)) if before.iter().all(|s| s.1 != line) => Onward::Line(line),
+            found => {
+                let address = found.map_or(from, |found| found.0);
+                Onward::Offset(self.title(setup.function), address - setup.start)
+            }
+        };
+        Refusal::NotYetStored {
+            name: name.to_owned(),
+            from,
+        }
+    }
+
+    /// In the part of the stack that the function itself sets up, or found through it.
+    fn in_own_frame(&self, place: &Place, address: u64) -> bool {
+        let Place::Memory(sum) = place else {
+            return false;
+        };
+        if !sum.reads.is_empty() {
+            return matches!(sum.start, Start::Register(Gpr::Rsp | Gpr::Rbp));
+        }
+        match self.cfa(address) {
+            Some(cfa) if cfa.reads.is_empty() => cfa.start == sum.start && sum.plus < cfa.plus,
+            _ => true,
+        }
+    }
+}
+
+/// It is counted from a register of which the function changes the value first. What is said
+/// to be in a register for parameters in the whole function is there from the beginning.
+fn depends(place: &Place) -> bool {
+    let changes = |register: Gpr| !ARGUMENTS.contains(&register);
+    match place {
+        Place::Memory(sum) | Place::Value { value: sum, .. } => match sum.start {
+            Start::Register(register) => changes(register),
+            Start::Link(_) | Start::Constant(_) => false,
+        },
+        Place::Pieces { pieces, .. } => pieces.iter().any(|(_, place)| depends(place)),
+        Place::Register { register, .. } => changes(*register),
+        Place::Vector(_) | Place::Missing => false,
+    }
+}
+
+/// Registers in which (the address of) a parameter is passed: 0 and a number for general
+/// ones, 1 and a number for vector registers.
+fn claims(place: &Place) -> Vec<(usize, usize)> {
+    let general = |register: &Gpr| {
+        let number = ARGUMENTS[..6]
+            .iter()
+            .position(|argument| argument == register);
+        number.map(|number| (0, number)).into_iter().collect()
+    };
+    match place {
+        Place::Register { register, .. } => general(register),
+        Place::Memory(Sum {
+            start: Start::Register(register),
+            reads,
+            ..
+        }) if reads.is_empty() => general(register),
+        Place::Vector(Some(number)) => vec![(1, usize::from(*number))],
+        Place::Pieces { pieces, .. } => pieces.iter().flat_map(|piece| claims(&piece.1)).collect(),
+        _ => Vec::new(),
+    }
+}

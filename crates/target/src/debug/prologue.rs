@@ -1,0 +1,328 @@
+//! How parameters get from where the caller put them to where the function keeps them.
+//!
+//! A function that keeps a parameter in its frame is described as if it were there from the
+//! first instruction, but its first instructions put it there (all functions at `-O0`, and
+//! parameters whose address is taken). What perf and gdb leave to the user, to probe behind
+//! those, would make a probe at the entry, the usual place, useless.
+//!
+//! So these instructions are followed here, with the names of registers for their numbers:
+//! what they store into the place that holds the parameter later on is the parameter. That
+//! needs no calling convention, which depends on more than debug information tells (C++
+//! classes that are passed by the address of a copy, results that the caller makes room for,
+//! empty classes, other languages). What is not followed to its end is refused.
+
+use std::collections::BTreeMap;
+
+use capriole_event::Gpr;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
+
+use super::place::{Start, Sum};
+
+mod arrival;
+mod execute;
+
+pub(super) use execute::stores;
+
+/// Registers in which something is passed to a function: six parameters, and what a nested
+/// function of GCC needs to know of the one around it.
+pub(super) const ARGUMENTS: [Gpr; 7] = [
+    Gpr::Rdi,
+    Gpr::Rsi,
+    Gpr::Rdx,
+    Gpr::Rcx,
+    Gpr::R8,
+    Gpr::R9,
+    Gpr::R10,
+];
+const GENERAL: [Gpr; 16] = [
+    Gpr::Rax,
+    Gpr::Rcx,
+    Gpr::Rdx,
+    Gpr::Rbx,
+    Gpr::Rsp,
+    Gpr::Rbp,
+    Gpr::Rsi,
+    Gpr::Rdi,
+    Gpr::R8,
+    Gpr::R9,
+    Gpr::R10,
+    Gpr::R11,
+    Gpr::R12,
+    Gpr::R13,
+    Gpr::R14,
+    Gpr::R15,
+];
+/// Bytes of a vector register.
+const VECTOR: usize = 64;
+/// Instructions that are followed.
+const MOST: usize = 1024;
+/// Branches that are waited for.
+const BRANCHES: usize = 32;
+
+/// A value that was there when the function was entered, or that follows from such ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// Counted from a general register or from memory at the entry.
+    Number(Sum),
+    /// An address so far from the stack pointer after it was rounded down.
+    Rounded(i64),
+    Vector(u8),
+    /// The lowest bit of a general register.
+    Bit(Gpr),
+}
+
+/// Which byte of which source a byte is, if it is known.
+type Byte = Option<(u16, u8)>;
+
+/// A byte of the stack: so far from the stack pointer at the entry, or after it was rounded
+/// down (frames that are aligned to more than 16 bytes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum At {
+    Entry(i64),
+    Rounded(i64),
+}
+
+impl At {
+    fn add(self, bytes: i64) -> At {
+        match self {
+            At::Entry(at) => At::Entry(at.wrapping_add(bytes)),
+            At::Rounded(at) => At::Rounded(at.wrapping_add(bytes)),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct State {
+    general: [[Byte; 8]; 16],
+    vectors: Vec<[Byte; VECTOR]>,
+    /// Bytes of the stack that were written to, and whether they were pushed: so registers
+    /// are saved and room is made, but no parameter gets its place.
+    stack: BTreeMap<At, (Byte, bool)>,
+}
+
+impl State {
+    /// Keeps what is the same in both.
+    fn merge(&mut self, other: &State) {
+        let keep = |own: &mut Byte, other: &Byte| {
+            if own != other {
+                *own = None;
+            }
+        };
+        let general = self.general.iter_mut().flatten();
+        general
+            .zip(other.general.iter().flatten())
+            .for_each(|(own, other)| keep(own, other));
+        let vectors = self.vectors.iter_mut().flatten();
+        vectors
+            .zip(other.vectors.iter().flatten())
+            .for_each(|(own, other)| keep(own, other));
+        for (at, own) in &mut self.stack {
+            if other.stack.get(at) != Some(own) {
+                *own = (None, own.1);
+            }
+        }
+    }
+}
+
+/// A function's first instructions, followed as far as they go.
+pub(super) struct Prologue<'b> {
+    decoder: Decoder<'b>,
+    code: &'b [u8],
+    start: u64,
+    /// The first statement.
+    body: u64,
+    sources: Vec<Source>,
+    state: State,
+    /// States at the targets of branches further on.
+    waiting: Vec<(u64, State)>,
+    /// The stack pointer was rounded down.
+    rounded: bool,
+    left: usize,
+    info: InstructionInfoFactory,
+}
+
+impl<'b> Prologue<'b> {
+    /// Before the first instruction of `code`, which is at `start`.
+    pub(super) fn new(code: &'b [u8], start: u64, body: u64) -> Prologue<'b> {
+        let mut prologue = Prologue {
+            decoder: Decoder::with_ip(64, code, start, DecoderOptions::NONE),
+            code,
+            start,
+            body,
+            sources: Vec::new(),
+            state: State {
+                general: [[None; 8]; 16],
+                vectors: vec![[None; VECTOR]; 16],
+                stack: BTreeMap::new(),
+            },
+            waiting: Vec::new(),
+            rounded: false,
+            left: MOST,
+            info: InstructionInfoFactory::new(),
+        };
+        for (number, register) in GENERAL.into_iter().enumerate() {
+            let source = Source::Number(Sum::of(Start::Register(register)));
+            prologue.state.general[number] = prologue.whole(source);
+        }
+        for number in 0..16u8 {
+            let source = prologue.intern(Source::Vector(number));
+            let register = &mut prologue.state.vectors[usize::from(number)];
+            for (at, byte) in register.iter_mut().enumerate() {
+                *byte = Some((source, at as u8));
+            }
+        }
+        prologue
+    }
+
+    /// Goes on to the instruction at `until`; false if control may get there in a way that is
+    /// not followed.
+    pub(super) fn follow(&mut self, until: u64) -> bool {
+        while self.decoder.ip() < until {
+            if self.left == 0 || !self.decoder.can_decode() || !self.one() {
+                return false;
+            }
+            self.left -= 1;
+        }
+        self.arrive();
+        self.decoder.ip() == until
+    }
+
+    /// Follows one more instruction, if control cannot leave the straight line there.
+    fn straight(&mut self) -> bool {
+        if self.left == 0 || !self.decoder.can_decode() || !self.waiting.is_empty() {
+            return false;
+        }
+        self.left -= 1;
+        let instruction = self.decoder.decode();
+        match instruction.flow_control() {
+            _ if instruction.is_invalid() => return false,
+            FlowControl::Next => self.execute(&instruction),
+            FlowControl::Call | FlowControl::IndirectCall => self.call(&instruction),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes in the states that branches to here have.
+    fn arrive(&mut self) {
+        let ip = self.decoder.ip();
+        let (here, other) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|waiting| waiting.0 == ip);
+        self.waiting = other;
+        let here: Vec<(u64, State)> = here;
+        for (_, state) in &here {
+            self.state.merge(state);
+        }
+    }
+
+    /// Follows one instruction; false if that cannot be done.
+    fn one(&mut self) -> bool {
+        self.arrive();
+        let instruction = self.decoder.decode();
+        if instruction.is_invalid() {
+            return false;
+        }
+        match instruction.flow_control() {
+            FlowControl::Next => self.execute(&instruction),
+            FlowControl::ConditionalBranch => return self.branch(&instruction),
+            FlowControl::Call | FlowControl::IndirectCall => self.call(&instruction),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A compiler does not store what it was passed in a register behind a call that changes
+    /// it, but it may store a result. Only calls before the first statement have none
+    /// (`mcount`, `__fentry__`), or an address in rax.
+    fn call(&mut self, instruction: &Instruction) {
+        self.state.general[Gpr::Rax as usize] = [None; 8];
+        if instruction.ip() >= self.body {
+            self.state.general[Gpr::Rdx as usize] = [None; 8];
+            for vector in &mut self.state.vectors[..2] {
+                *vector = [None; VECTOR];
+            }
+        }
+    }
+
+    fn branch(&mut self, instruction: &Instruction) -> bool {
+        let target = instruction.near_branch_target();
+        if target > instruction.ip() {
+            self.waiting.push((target, self.state.clone()));
+            return self.waiting.len() <= BRANCHES;
+        }
+        // A loop (that touches each page of a large frame): what it changes is not known.
+        let Some(distance) = target.checked_sub(self.start) else {
+            return false;
+        };
+        let from = usize::try_from(distance).unwrap_or(usize::MAX);
+        let Some(code) = self.code.get(from..) else {
+            return false;
+        };
+        let mut decoder = Decoder::with_ip(64, code, target, DecoderOptions::NONE);
+        while decoder.can_decode() && decoder.ip() < instruction.ip() {
+            let inner = decoder.decode();
+            if inner.flow_control() != FlowControl::Next {
+                return false;
+            }
+            self.forget(&inner);
+        }
+        decoder.ip() == instruction.ip()
+    }
+
+    fn intern(&mut self, source: Source) -> u16 {
+        let known = self.sources.iter().position(|known| *known == source);
+        // Each instruction adds a few at most.
+        known.unwrap_or_else(|| {
+            self.sources.push(source);
+            self.sources.len() - 1
+        }) as u16
+    }
+
+    fn whole(&mut self, source: Source) -> [Byte; 8] {
+        let source = self.intern(source);
+        std::array::from_fn(|at| Some((source, at as u8)))
+    }
+
+    fn set(&mut self, number: usize, source: Option<Source>) {
+        self.state.general[number] = match source {
+            Some(source) => self.whole(source),
+            None => [None; 8],
+        };
+    }
+
+    fn register_source(&self, number: usize) -> Option<Source> {
+        self.source(&self.state.general[number])
+    }
+
+    /// The source that eight bytes are as a whole.
+    fn source(&self, bytes: &[Byte]) -> Option<Source> {
+        let (source, _) = bytes.first().copied().flatten()?;
+        let is_whole = (0u8..)
+            .zip(bytes)
+            .all(|(at, &byte)| byte == Some((source, at)));
+        is_whole.then(|| self.sources[usize::from(source)].clone())
+    }
+}
+
+fn add(source: Source, offset: i64) -> Option<Source> {
+    match source {
+        Source::Number(sum) => Some(Source::Number(sum.add(offset))),
+        Source::Rounded(at) => Some(Source::Rounded(at.wrapping_add(offset))),
+        _ if offset == 0 => Some(source),
+        _ => None,
+    }
+}
+
+/// The byte of the stack at an address.
+fn at(address: &Source) -> Option<At> {
+    match address {
+        Source::Number(Sum {
+            start: Start::Register(Gpr::Rsp),
+            reads,
+            plus,
+        }) if reads.is_empty() => Some(At::Entry(*plus)),
+        Source::Rounded(at) => Some(At::Rounded(*at)),
+        _ => None,
+    }
+}
