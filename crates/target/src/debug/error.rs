@@ -134,6 +134,21 @@ pub enum Refusal {
         /// Source line of its declaration.
         line: Option<u64>,
     },
+    /// Of another one of the functions around the site.
+    #[error(
+        "`{name}` is a variable of `{of}`, {}, not of `{own}`; probe a line of `{of}` for it",
+        if *.inlined { "which is inlined here" } else { "which this copy is inlined into" }
+    )]
+    OtherFunction {
+        /// The variable.
+        name: String,
+        /// The function that names are of here.
+        own: String,
+        /// The function that the variable is of.
+        of: String,
+        /// It is inlined into that one, rather than the other way round.
+        inlined: bool,
+    },
     /// The compiler keeps it nowhere at the site.
     #[error("`{name}` is optimised out here{}", live(.lines))]
     OptimisedOut {

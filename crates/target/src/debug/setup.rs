@@ -44,7 +44,8 @@ impl Debug<'_> {
         })
     }
 
-    fn does_nothing(&self, start: u64, address: u64) -> bool {
+    /// Nothing but instructions that do nothing is between two addresses.
+    pub(super) fn does_nothing(&self, start: u64, address: u64) -> bool {
         use iced_x86::{Decoder, DecoderOptions, Mnemonic};
         if address == start {
             return true;

@@ -1,6 +1,5 @@
 //! From a variable along its path to the object that is meant: where it is and of what type.
 
-use super::die::Die;
 use super::error::{Refusal, VariableError};
 use super::location::{Context, NoPlace};
 use super::path::{Path, Step};
@@ -35,7 +34,7 @@ impl<'a> Debug<'a> {
         let path = Path::parse(text)?;
         let at = path.name_at;
         let failed = |refusal| VariableError { at, refusal };
-        let (variable, frame) = self.visible(site, &path.name).map_err(&failed)?;
+        let (variable, frame) = self.variable(site, &path.name).map_err(&failed)?;
         let place = self.place_of(site, &variable, frame).map_err(failed)?;
         let kind = self.type_of(&variable.die).map_err(|e| failed(e.into()))?;
         let mut thing = Thing {
@@ -53,51 +52,6 @@ impl<'a> Debug<'a> {
             thing.at = at;
         }
         Ok(thing)
-    }
-
-    /// The variable of a name, or what is said if there is none.
-    fn visible(&self, site: &Site, name: &str) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
-        if let Some(found) = self.variable(site, name)? {
-            return Ok(found);
-        }
-        let frame = site.frame();
-        let mut there: Vec<String> = Vec::new();
-        for variable in self.variables_of(frame.key, None)? {
-            if variable.name == name {
-                return Err(Refusal::OutOfScope {
-                    name: name.to_owned(),
-                    line: self.declared_at(&variable.die),
-                });
-            }
-        }
-        for frame in &site.frames {
-            for variable in self.variables_of(frame.key, Some(site.address))? {
-                if !there.contains(&variable.name) {
-                    there.push(variable.name);
-                }
-            }
-        }
-        // What is nowhere may not even be mentioned where the function is compiled.
-        let whole = self.with_origins(&self.die(frame.key)?);
-        for origin in whole.iter().skip(1) {
-            let variables = self.variables_of(origin.key(), None)?;
-            if variables.iter().any(|variable| variable.name == name) {
-                return Err(Refusal::OptimisedOut {
-                    name: name.to_owned(),
-                    lines: Vec::new(),
-                });
-            }
-        }
-        Err(Refusal::Unknown {
-            name: name.to_owned(),
-            there,
-        })
-    }
-
-    fn declared_at(&self, die: &Die<'a>) -> Option<u64> {
-        let dies = self.with_origins(die);
-        let line = |die: &Die<'a>| die.unsigned(gimli::DW_AT_decl_line);
-        dies.iter().find_map(line)
     }
 
     /// Where a variable is at a site; `frame` is none for global ones.
@@ -160,7 +114,12 @@ impl<'a> Debug<'a> {
         super::place::general(cfa.register) == Some(register) && sum.plus < cfa.offset
     }
 
-    fn optimised_out(&self, name: &str, function: DieKey, ranges: &[(u64, u64)]) -> Refusal {
+    pub(super) fn optimised_out(
+        &self,
+        name: &str,
+        function: DieKey,
+        ranges: &[(u64, u64)],
+    ) -> Refusal {
         let mut lines = Vec::new();
         if !ranges.is_empty()
             && let Ok(die) = self.die(function)
