@@ -761,15 +761,10 @@ pub fn content(field_type: FieldType) -> anyhow::Result<Content> {
         (Element::String { .. }, Some(count)) => Content::Texts { count },
         (Element::CallStack { bytes }, _) => Content::CallStack { bytes },
         (Element::Number { bytes, .. }, Some(count)) => Content::Numbers { bytes, count },
-        (Element::Number { shown, bytes, bits }, None) => {
-            if bits.is_some() && shown == Shown::Signed {
-                bail!("a signed bit field has no type; give one, such as b3@0/32");
-            }
-            Content::Number(Width {
-                bytes,
-                signed: shown == Shown::Signed,
-                bits: bits.map(|bits| (bits.offset, bits.width)),
-            })
-        }
+        (Element::Number { shown, bytes, bits }, None) => Content::Number(Width {
+            bytes,
+            signed: shown == Shown::Signed,
+            bits: bits.map(|bits| (bits.offset, bits.width)),
+        }),
     })
 }

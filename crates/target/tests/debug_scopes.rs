@@ -43,7 +43,9 @@ fn holds(program: &PathBuf, site: &Site, expected: &[(&str, &str)]) -> usize {
             Err(error) => {
                 let honest = matches!(
                     error.refusal,
-                    Refusal::OptimisedOut { .. } | Refusal::Computed(_) | Refusal::EntryValue(_)
+                    Refusal::OptimisedOut { .. }
+                        | Refusal::Computed(_)
+                        | Refusal::EntryValue { .. }
                 );
                 assert!(honest, "{name} of {program:?}: {error}");
             }

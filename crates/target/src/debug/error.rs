@@ -150,12 +150,14 @@ pub enum Refusal {
         inlined: bool,
     },
     /// The compiler keeps it nowhere at the site.
-    #[error("`{name}` is optimised out here{}", live(.lines))]
+    #[error("`{name}` is optimised out here{}", live(.lines, *.optimised))]
     OptimisedOut {
         /// The variable.
         name: String,
         /// Source lines at which it is kept somewhere, ascending; empty if nowhere.
         lines: Vec<u64>,
+        /// The function is known to be compiled with optimisation.
+        optimised: bool,
     },
     /// The function's first instructions have not put it there yet.
     #[error("`{name}` has no value yet here; probe {} instead", at_line(*.line))]
@@ -166,10 +168,20 @@ pub enum Refusal {
         line: Option<u64>,
     },
     /// Only a caller knows the value.
-    #[error("`{0}` is known here only as what it was at the function's entry; probe the entry")]
-    EntryValue(String),
+    #[error(
+        "`{name}` is known here only by what registers held at the entry of `{function}`{}",
+        if *.inlined { ", which this copy is inlined into; probe another line" } else { "; probe that" }
+    )]
+    EntryValue {
+        /// The variable.
+        name: String,
+        /// The function whose entry it is.
+        function: String,
+        /// The variable is of a copy that is inlined into that.
+        inlined: bool,
+    },
     /// In pieces of which none holds all that was asked for.
-    #[error("`{0}` is spread over several places here; name a member, or probe another line")]
+    #[error("`{0}` is in several places here, which cannot be put together; probe another line")]
     Pieces(String),
     /// A pointer that was optimised away to something that is still there.
     #[error(
@@ -181,7 +193,7 @@ pub enum Refusal {
     Computed(String),
     /// In a vector or x87 register.
     #[error(
-        "`{0}` is in a vector register here, which probes leave alone; probe a line where it is in memory"
+        "`{0}` is in a vector or x87 register here, of which only numbers in the lowest 8 bytes of xmm0 to xmm15 are read; probe a line where it is in memory"
     )]
     VectorRegister(String),
     /// In storage of the thread.
@@ -307,8 +319,9 @@ fn at_line(line: Option<u64>) -> String {
     }
 }
 
-fn live(lines: &[u64]) -> String {
+fn live(lines: &[u64], optimised: bool) -> String {
     match lines {
+        [] if !optimised => "; the compiler keeps it nowhere".to_owned(),
         [] => "; compile with -Og or -O0 to keep it".to_owned(),
         [line] => format!("; it is kept at line {line}"),
         [first @ .., last] => {

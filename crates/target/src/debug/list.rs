@@ -79,8 +79,16 @@ fn shown(place: &Place) -> String {
     match place {
         Place::Register { register, .. } => format!("%{}", name(*register)),
         Place::Memory(sum) => address(sum),
-        Place::Value { value, .. } => match value.constant() {
+        Place::Value { value, bits, .. } => match value.constant().filter(|_| bits.is_whole()) {
             Some(number) => format!("constant {number}"),
+            None if !bits.is_whole() => {
+                format!(
+                    "{} bits of {} from bit {} on",
+                    bits.width,
+                    start(value),
+                    bits.shift
+                )
+            }
             None => match (value.start, value.reads.is_empty()) {
                 (Start::Register(register), true) if value.plus == 0 => {
                     format!("%{}", name(register))
@@ -97,6 +105,7 @@ fn shown(place: &Place) -> String {
         }
         Place::Vector(Some(number)) => format!("%xmm{number}"),
         Place::Vector(None) => "vector register".to_owned(),
+        Place::VectorPart { register, at } => format!("%xmm{register} from byte {at} on"),
         Place::Missing => "optimised out".to_owned(),
     }
 }

@@ -71,6 +71,8 @@ impl<'a> Debug<'a> {
             at_entry: setup.at_entry,
             body: setup.body,
             name,
+            entered: &site.frames[0].name,
+            inlined: frame.is_some_and(|frame| frame != function),
         };
         let (place, listed) = match self.locate(&variable.die, context) {
             Ok(found) => found,
@@ -138,7 +140,31 @@ impl<'a> Debug<'a> {
         Refusal::OptimisedOut {
             name: name.to_owned(),
             lines,
+            optimised: self.is_optimised(function),
         }
+    }
+
+    /// The function is known to be compiled with optimisation: GCC keeps its options, LLVM
+    /// describes all calls then.
+    fn is_optimised(&self, function: DieKey) -> bool {
+        let Ok(die) = self.die(function) else {
+            return false;
+        };
+        let dies = self.with_origins(&die);
+        let producer = self.root(&die.unit).ok();
+        let producer = producer.and_then(|root| root.text(gimli::DW_AT_producer));
+        let producer = producer.unwrap_or_default();
+        if producer.starts_with("GNU") {
+            let option = |word: &str| word.starts_with("-O") && word != "-O0";
+            return producer.split(' ').any(option);
+        }
+        let marks = [
+            gimli::DW_AT_APPLE_optimized,
+            gimli::DW_AT_call_all_calls,
+            gimli::DW_AT_GNU_all_call_sites,
+        ];
+        dies.iter()
+            .any(|die| marks.iter().any(|&mark| die.flag(mark)))
     }
 
     /// A reference of C++ stands for what it refers to.
@@ -319,13 +345,16 @@ pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
     match place.narrow(8) {
         Place::Memory(sum) => sum.read().ok_or_else(computed),
         Place::Register { register, at: 0 } => Ok(Sum::of(Start::Register(register))),
-        Place::Value { value, at: 0 } => Ok(value),
+        Place::Value { value, bits, at: 0 } if bits.is_whole() => Ok(value),
         Place::Register { .. } | Place::Value { .. } => Err(computed()),
         Place::Pieces { .. } => Err(Refusal::Pieces(text.to_owned())),
-        Place::Vector(_) => Err(Refusal::VectorRegister(text.to_owned())),
+        Place::Vector(_) | Place::VectorPart { .. } => {
+            Err(Refusal::VectorRegister(text.to_owned()))
+        }
         Place::Missing => Err(Refusal::OptimisedOut {
             name: text.to_owned(),
             lines: Vec::new(),
+            optimised: false,
         }),
     }
 }
