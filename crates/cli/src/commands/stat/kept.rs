@@ -439,7 +439,6 @@ fn is_signed(field_type: &FieldType) -> bool {
         field_type.element,
         Element::Number {
             shown: Shown::Signed,
-            bits: None,
             ..
         }
     )
