@@ -3,7 +3,7 @@
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
 use crate::returning::{self, Returns};
 use crate::units;
-use crate::{calls, marker};
+use crate::{calls, exit, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ObjectRef, ParseError,
@@ -451,7 +451,9 @@ fn all_of(errors: BTreeMap<usize, anyhow::Error>) -> Option<anyhow::Error> {
         return Some(first);
     }
     let lines = std::iter::once(first).chain(errors);
-    let lines: String = lines.map(|error| format!("\n  {error:#}")).collect();
+    let lines: String = lines
+        .map(|error| format!("\n  {}", exit::message(&error)))
+        .collect();
     Some(anyhow!("{count} events cannot be recorded:{lines}"))
 }
 

@@ -54,6 +54,11 @@ pub enum DebugError {
         "its debug information is split off into {}, which was not found: keep that file where the compiler put it, or make a .dwp of it", .0.display()
     )]
     SplitMissing(PathBuf),
+    /// `.dwo` file that cannot be used.
+    #[error(
+        "its debug information is split off into {}, which is not usable ({}): build it anew", .0.path.display(), .0.why
+    )]
+    SplitDamaged(Tried),
     /// A common file of dwz(1) that is named but not found.
     #[error(
         "its debug information refers to {}, which was not found: install the debug package as a whole", .0.display()
@@ -63,8 +68,15 @@ pub enum DebugError {
     #[error("the debug information is too involved (damaged?)")]
     TooMuch,
     /// The address is in no function that is described.
-    #[error("no debug information about the code at {0:#x}: compile that source file with -g")]
+    #[error(
+        "no debug information about the code at {0:#x}: compile that source file with -g (-g1 may not be enough)"
+    )]
     NoFunction(u64),
+    /// The unit of the function has no types, so that nothing is known about variables.
+    #[error(
+        "the debug information about `{0}` is without variables and types: compile its source file with -g (-g1 is not enough)"
+    )]
+    NoVariables(String),
     /// A name that no function has.
     #[error(
         "no function `{0}` in the debug information: compile its source file with -g, or use the symbol"
@@ -250,6 +262,16 @@ pub enum Refusal {
         c_type: String,
         /// Its members.
         members: Vec<String>,
+    },
+    /// A Rust enum with data.
+    #[error(
+        "`{of}` is {c_type}, an enum with data: which variant it holds only the program knows; of a pointer to it, +0(...) reads the bytes"
+    )]
+    Variants {
+        /// What was asked for, or what stands before a member.
+        of: String,
+        /// Its type.
+        c_type: String,
     },
     /// A Rust slice, `&str` or `String`: pointer and length, no NUL at the end.
     #[error(

@@ -222,6 +222,9 @@ impl<'a> Debug<'a> {
                     },
                 )
             }
+            Shape::Record { key, .. } if self.has_variants(key)? => {
+                Err(Refusal::Variants { of, c_type })
+            }
             Shape::Record { key, .. } => {
                 let members = self.member_names(key)?;
                 let rust = matches!(self.die(key)?.language(), Some(dw::DW_LANG_Rust));

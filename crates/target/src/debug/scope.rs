@@ -276,8 +276,12 @@ impl<'a> Debug<'a> {
     /// and in the order of the source, then those that are not. Where two have one name, the
     /// later one hides the other. With those that a copy does not mention.
     pub(super) fn variables(&self, site: &Site) -> Result<Scope<'a>, DebugError> {
+        self.all_there()?;
         let frame = site.frame().key;
         let mut all = self.variables_of(frame, site.address)?;
+        if all.is_empty() && !self.has_types(frame)? {
+            return Err(DebugError::NoVariables(site.frame().name.clone()));
+        }
         if let Some(whole) = self.whole_function(frame)? {
             self.complete(site, &mut all, self.variables_of(whole, site.address)?)?;
         }
@@ -289,6 +293,21 @@ impl<'a> Debug<'a> {
             visible.sort_by_key(|variable| variable.block == Block::Function);
         }
         Ok(Scope { visible, hidden })
+    }
+
+    /// The unit of an entry says something about types; with `-g1` it does not.
+    fn has_types(&self, key: DieKey) -> Result<bool, DebugError> {
+        let root = self.root(&self.unit(key.unit)?)?;
+        let typed = |die: &Die<'a>| {
+            let marks = [
+                dw::DW_AT_type,
+                dw::DW_AT_prototyped,
+                dw::DW_AT_abstract_origin,
+            ];
+            let functions = [dw::DW_TAG_subprogram, dw::DW_TAG_variable];
+            !functions.contains(&die.tag()) || marks.iter().any(|&mark| die.has(mark))
+        };
+        Ok(self.children(&root)?.iter().any(typed))
     }
 
     /// The function that a copy, or its own code, is made of.

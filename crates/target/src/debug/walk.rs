@@ -300,6 +300,12 @@ impl<'a> Debug<'a> {
         };
         let member = match self.member(key, name)? {
             Lookup::Found(member) => member,
+            Lookup::Missing(_) if self.has_variants(key)? => {
+                return Err(Refusal::Variants {
+                    c_type: self.c_type(thing.kind),
+                    of: thing.text,
+                });
+            }
             Lookup::Missing(there) if there.is_empty() && size.is_none() => {
                 return Err(Refusal::Incomplete {
                     c_type: self.c_type(thing.kind),
