@@ -4,7 +4,7 @@
 mod fixtures;
 mod stopped;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use capriole_target::debug::{Refusal, Site};
 use fixtures::{Workshop, open};
@@ -27,7 +27,7 @@ fn builds(shop: &Workshop, source: &str) -> Vec<(PathBuf, &'static str)> {
 
 /// What names hold at a site, which must be this wherever something is given.
 /// Returns how many are given.
-fn holds(program: &PathBuf, site: &Site, expected: &[(&str, &str)]) -> usize {
+fn holds(program: &Path, site: &Site, expected: &[(&str, &str)]) -> usize {
     let object = open(program);
     let debug = object.debug().unwrap();
     let stopped = Stopped::at(program, site.address);
@@ -190,11 +190,7 @@ int main(int argc, char **argv)
 "#;
 
 /// The first place of the line with a mark.
-fn line_of(
-    debug: &capriole_target::debug::Debug<'_>,
-    program: &PathBuf,
-    mark: &str,
-) -> Option<Site> {
+fn line_of(debug: &capriole_target::debug::Debug<'_>, program: &Path, mark: &str) -> Option<Site> {
     let mark = format!("LINE {mark} ");
     let line = 1 + BLOCKS.lines().position(|l| l.contains(&mark)).unwrap() as u64;
     let file = format!("{}.c", program.file_name().unwrap().to_str().unwrap());
