@@ -462,7 +462,7 @@ impl<'a> Reader<'a> {
         let place = match &site.scope {
             Some(place) => place.clone(),
             None => debug
-                .site(site.link_address, site.symbol.as_deref())
+                .site(site.link_address, named(site))
                 .map_err(|error| anyhow!("{error}"))?,
         };
         Ok((debug, place))
@@ -606,10 +606,20 @@ impl Fields {
     }
 }
 
+/// The function whose names are meant at a site: the one that was asked for. A place that was given
+/// without one is in the innermost of those that are inlined there, unless it is the entry of the
+/// function around them all.
+fn named(site: &Site) -> Option<&str> {
+    match site.by_name {
+        true => site.symbol.as_deref(),
+        false => (site.offset != 0 || site.marker.is_some()).then_some(""),
+    }
+}
+
 /// The parameters that there are at a place, by name.
 fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(String, TypedFetch)>> {
     let described = debug.describe(place).map_err(|error| anyhow!("{error}"))?;
-    let parameters = described.into_iter().filter(|d| d.parameter && !d.outer);
+    let parameters = described.into_iter().filter(|d| d.parameter);
     let found = |parameter: Described| {
         let name = parameter.name;
         match parameter.fetch {
@@ -784,15 +794,10 @@ pub fn content(field_type: FieldType) -> anyhow::Result<Content> {
         (Element::String { .. }, Some(count)) => Content::Texts { count },
         (Element::CallStack { bytes }, _) => Content::CallStack { bytes },
         (Element::Number { bytes, .. }, Some(count)) => Content::Numbers { bytes, count },
-        (Element::Number { shown, bytes, bits }, None) => {
-            if bits.is_some() && shown == Shown::Signed {
-                bail!("a signed bit field has no type; give one, such as b3@0/32");
-            }
-            Content::Number(Width {
-                bytes,
-                signed: shown == Shown::Signed,
-                bits: bits.map(|bits| (bits.offset, bits.width)),
-            })
-        }
+        (Element::Number { shown, bytes, bits }, None) => Content::Number(Width {
+            bytes,
+            signed: shown == Shown::Signed,
+            bits: bits.map(|bits| (bits.offset, bits.width)),
+        }),
     })
 }

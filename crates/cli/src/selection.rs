@@ -3,7 +3,7 @@
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
 use crate::returning::{self, Returns};
 use crate::units;
-use crate::{calls, marker};
+use crate::{calls, exit, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ObjectRef, ParseError,
@@ -446,10 +446,25 @@ pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
     Ok(InFile { events, latencies })
 }
 
+/// The errors of several events as one; none of none.
+fn all_of(errors: BTreeMap<usize, anyhow::Error>) -> Option<anyhow::Error> {
+    let count = errors.len();
+    let mut errors = errors.into_values();
+    let first = errors.next()?;
+    if count == 1 {
+        return Some(first);
+    }
+    let lines = std::iter::once(first).chain(errors);
+    let lines: String = lines
+        .map(|error| format!("\n  {}", exit::message(&error)))
+        .collect();
+    Some(anyhow!("{count} events cannot be recorded:{lines}"))
+}
+
 /// Finds the sites of events and plans them.
 ///
 /// # Errors
-/// An event that cannot be found, or whose fields cannot be recorded. One that is found but
+/// All events that cannot be found, or whose fields cannot be recorded. One that is found but
 /// cannot be probed has its reasons in [`Selected::plan`]; a copy of a function, made by the
 /// compiler, in which a field cannot be recorded has them in [`Selected::left_out`].
 pub fn select(
@@ -475,21 +490,31 @@ pub fn select(
             spec.text
         );
     }
+    // The first error of each event: whoever has many wants to see all.
+    let mut errors: BTreeMap<usize, anyhow::Error> = BTreeMap::new();
     for (definition, spec) in events.iter().enumerate() {
-        let context = || format!("event `{}`", spec.text);
-        if by_stack(spec) {
-            for (site, refused) in followed(objects, spec).with_context(context)? {
-                if let Some(reason) = refused {
-                    not_followed.insert((definition, site.address), reason);
-                }
-                found.push((site, definition));
+        let sites = match by_stack(spec) {
+            true => followed(objects, spec),
+            false => {
+                resolve(objects, spec).map(|sites| sites.into_iter().map(|s| (s, None)).collect())
             }
-            continue;
+        };
+        match sites.with_context(|| format!("event `{}`", spec.text)) {
+            Err(error) => _ = errors.insert(definition, error),
+            Ok(sites) => {
+                for (site, refused) in sites {
+                    if let Some(reason) = refused {
+                        not_followed.insert((definition, site.address), reason);
+                    }
+                    found.push((site, definition));
+                }
+            }
         }
-        let sites = resolve(objects, spec).with_context(context)?;
-        found.extend(sites.into_iter().map(|site| (site, definition)));
     }
-    let areas = areas(events, &found)?;
+    let areas = match areas(events, &found) {
+        Ok(areas) => areas,
+        Err(error) => return Err(all_of(errors).unwrap_or(error)),
+    };
     let mut reader = Reader::new(purpose);
     let mut fields: Vec<Result<Arc<Fields>, anyhow::Error>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
@@ -517,13 +542,21 @@ pub fn select(
             None => site.marker.is_some(),
             Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
         };
-        fields.push(match site.body {
-            Body::Own if !other => Ok(read?),
-            Body::Own | Body::Clone | Body::Inlined { .. } => read,
-        });
-        last = Some((spec, site));
+        match (&site.body, read) {
+            (Body::Own, Err(error)) if !other => {
+                errors.entry(*definition).or_insert(error);
+                last = None;
+            }
+            (_, read) => {
+                fields.push(read);
+                last = Some((spec, site));
+            }
+        }
     }
     drop(reader);
+    if let Some(error) = all_of(errors) {
+        return Err(error);
+    }
     // Two events may mean the same; one record of it will do, unless each has a name.
     let mut seen = HashSet::new();
     // What is counted has a table for each definition.

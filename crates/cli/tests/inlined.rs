@@ -154,7 +154,7 @@ fn arguments_of_copies_are_listed() {
         4,
         "{shown}"
     );
-    // That of `third` is hidden by that of the copy.
+    // Those of the functions around the copies are not meant.
     assert_eq!(
         shown.matches("  req   struct request *").count(),
         4,

@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// How a number is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shown {
-    /// `u8` to `u64`, and bit fields: decimal.
+    /// `u8` to `u64`, `b3@5/32`: decimal.
     Unsigned,
     /// `s8` to `s64`: decimal with a sign.
     Signed,
@@ -42,7 +42,7 @@ pub enum Element {
         shown: Shown,
         /// How long it is: 1, 2, 4 or 8 bytes. Of a bit field, its container.
         bytes: u8,
-        /// The part of it that is meant; always shown unsigned.
+        /// The part of it that is meant.
         bits: Option<Bits>,
     },
     /// The bytes at the address up to a NUL.
@@ -62,7 +62,8 @@ pub enum Element {
 /// The type behind the colon of a fetch argument.
 ///
 /// `Display` and [`FromStr`] are the kernel's spelling: `u32`, `s8`, `x64`, `char`, `string`,
-/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and what it has not: `f32`, `f64`, and
+/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and what it has not: `f32`, `f64`, bit
+/// fields that are shown otherwise (`s3@5/32`, `x8@8/64`, `c8@8/64`, `f32@32/64`), and
 /// `stack(4096)`, which is not written in events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
@@ -74,6 +75,9 @@ pub struct FieldType {
 
 /// The longest array.
 const MAX_COUNT: u64 = 64;
+
+/// What a bit field's type begins with: how it is shown.
+const LETTERS: [char; 5] = ['b', 's', 'x', 'c', 'f'];
 
 /// The help for a type that there is not.
 const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, char, string, ustring, \
@@ -240,7 +244,9 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
         }
         "%pd" | "%pD" => return unknown("directory entries are in the kernel only"),
         _ if name.contains(')') => return unknown("the type stands behind the last brace"),
-        _ if name.starts_with('b') && name.contains('@') => return bit_field(text, start, name),
+        _ if name.starts_with(LETTERS) && name.contains('@') => {
+            return bit_field(text, start, name);
+        }
         _ => {
             let shown = match name.chars().next() {
                 Some('u') => Shown::Unsigned,
@@ -261,7 +267,7 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
     })
 }
 
-/// `bWIDTH@OFFSET/SIZE`, all in bits.
+/// `bWIDTH@OFFSET/SIZE`, all in bits, or another of [`LETTERS`].
 fn bit_field(text: &str, start: usize, name: &str) -> Result<Element, ParseError> {
     let bad = |why: &str| {
         let help = "write bWIDTH@OFFSET/SIZE in bits; SIZE is 8, 16, 32 or 64";
@@ -291,8 +297,17 @@ fn bit_field(text: &str, start: usize, name: &str) -> Result<Element, ParseError
     if width.saturating_add(offset) > size {
         return bad("it ends behind its container");
     }
+    let shown = match &name[..1] {
+        "s" => Shown::Signed,
+        "x" => Shown::Hexadecimal,
+        "c" if width == 8 => Shown::Character,
+        "c" => return bad("a character has 8 bits"),
+        "f" if matches!(width, 32 | 64) => Shown::Float,
+        "f" => return bad("a floating point number has 32 or 64 bits"),
+        _ => Shown::Unsigned,
+    };
     Ok(Element::Number {
-        shown: Shown::Unsigned,
+        shown,
         bytes: (size / 8) as u8,
         bits: Some(Bits {
             width: width as u8,
@@ -308,10 +323,19 @@ impl fmt::Display for Element {
             Element::String { user: true } => return f.write_str("ustring"),
             Element::CallStack { bytes } => return write!(f, "stack({bytes})"),
             Element::Number {
+                shown,
                 bytes,
                 bits: Some(Bits { width, offset }),
-                ..
-            } => return write!(f, "b{width}@{offset}/{}", u16::from(bytes) * 8),
+            } => {
+                let letter = match shown {
+                    Shown::Unsigned | Shown::Symbol => 'b',
+                    Shown::Signed => 's',
+                    Shown::Hexadecimal => 'x',
+                    Shown::Character => 'c',
+                    Shown::Float => 'f',
+                };
+                return write!(f, "{letter}{width}@{offset}/{}", u16::from(bytes) * 8);
+            }
             Element::Number { shown, bytes, .. } => match shown {
                 Shown::Character => return f.write_str("char"),
                 Shown::Symbol => return f.write_str("symbol"),

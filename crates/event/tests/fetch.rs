@@ -155,11 +155,12 @@ fn types() {
         bytes,
         bits: None,
     };
-    let field = |width, offset, bytes| Element::Number {
-        shown: Shown::Unsigned,
+    let shown_as = |shown, width, offset, bytes| Element::Number {
+        shown,
         bytes,
         bits: Some(Bits { width, offset }),
     };
+    let field = |width, offset, bytes| shown_as(Shown::Unsigned, width, offset, bytes);
     let string = |user| Element::String { user };
     for (written, element, count) in [
         ("u8", number(Shown::Unsigned, 1), None),
@@ -174,6 +175,10 @@ fn types() {
         ("b8@0/8", field(8, 0, 1), None),
         ("b64@0/64", field(64, 0, 8), None),
         ("b1@63/64", field(1, 63, 8), None),
+        ("s3@5/32", shown_as(Shown::Signed, 3, 5, 4), None),
+        ("x8@8/64", shown_as(Shown::Hexadecimal, 8, 8, 8), None),
+        ("c8@56/64", shown_as(Shown::Character, 8, 56, 8), None),
+        ("f32@32/64", shown_as(Shown::Float, 32, 32, 8), None),
         ("u16[4]", number(Shown::Unsigned, 2), Some(4)),
         ("char[64]", number(Shown::Character, 1), Some(64)),
         ("string[2]", string(false), Some(2)),

@@ -69,7 +69,7 @@ pub struct Width {
     pub bytes: u8,
     /// Whether it is signed.
     pub signed: bool,
-    /// Of a bit field, which is unsigned: (offset of the lowest bit, number of bits).
+    /// Of a bit field: (offset of the lowest bit, number of bits).
     pub bits: Option<(u8, u8)>,
 }
 
@@ -83,25 +83,30 @@ impl Width {
 
     /// Whether negative numbers are among its values.
     pub(crate) fn is_signed(&self) -> bool {
-        self.signed && self.bits.is_none()
+        self.signed
     }
 
     /// The number that a word of 64 bits is, of which the lower ones are meant.
     pub(crate) fn number(&self, word: u64) -> i128 {
-        let unused = 64 - 8 * u32::from(self.bytes);
+        let (offset, width) = self.place();
+        let (above, unused) = (64 - offset - width, 64 - width);
+        match self.signed {
+            true => i128::from((word << above) as i64 >> unused),
+            false => i128::from(word << above >> unused),
+        }
+    }
+
+    /// The lowest bit in the word, and how many there are.
+    fn place(&self) -> (u32, u32) {
         match self.bits {
-            Some((offset, width)) => i128::from(word >> offset) & ((1 << width) - 1),
-            None if self.signed => i128::from((word << unused) as i64 >> unused),
-            None => i128::from(word << unused >> unused),
+            Some((offset, width)) => (u32::from(offset), u32::from(width)),
+            None => (0, 8 * u32::from(self.bytes)),
         }
     }
 
     /// The least and the greatest value.
     fn range(&self) -> (i128, i128) {
-        let bits = match self.bits {
-            Some((_, width)) => u32::from(width),
-            None => 8 * u32::from(self.bytes),
-        };
+        let (_, bits) = self.place();
         match self.is_signed() {
             true => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
             false => (0, (1 << bits) - 1),
@@ -184,7 +189,7 @@ pub(crate) fn normal(relation: Relation, with: i128, width: Width) -> Normal {
 
 /// The sign bits of a signed number's constant.
 fn sign(with: i128, width: Width) -> u64 {
-    let sign = 1u64 << (8 * u32::from(width.bytes) - 1);
+    let sign = 1u64 << (width.place().1 - 1);
     match width.is_signed() {
         true => with as u64 & sign,
         false => 0,
@@ -425,7 +430,9 @@ mod tests {
         ];
         let edges: Vec<i128> = edges.into_iter().flat_map(|e| [e, -e]).collect();
         for bytes in [1, 2, 4, 8] {
-            for (signed, bits) in [(false, None), (true, None), (false, Some((3, 4)))] {
+            let kinds = [None, Some((3, 4)), Some((0, 1))];
+            let kinds = kinds.map(|bits| [(false, bits), (true, bits)]);
+            for (signed, bits) in kinds.into_iter().flatten() {
                 let width = Width {
                     bytes,
                     signed,

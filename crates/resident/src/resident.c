@@ -633,8 +633,10 @@ static u32 matches(const u8 *text, const u8 *text_end, const u8 *pattern, const 
 static inline u64 number(u64 value, u32 how, u32 bits)
 {
 	u32 shift = 64 - 8 * (how & TEST_BYTES);
-	if (bits)
-		return value >> (bits >> 8) & (~0ul >> (64 - (bits & 0xff)));
+	if (bits) {
+		shift = 64 - (bits & 0xff);
+		value >>= bits >> 8;
+	}
 	if (how & TEST_SIGNED)
 		return (u64)((s64)(value << shift) >> shift);
 	return value << shift >> shift;

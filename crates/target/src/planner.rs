@@ -167,6 +167,7 @@ impl Site {
             link_address,
             address: extent.start,
             extent,
+            by_name: false,
             body: Body::Own,
             scope: None,
             leaving: None,

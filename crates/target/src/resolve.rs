@@ -49,6 +49,8 @@ pub struct Site {
     /// Run-time extent of the function. Where no function is known: from the
     /// site to the next one or the end of the section.
     pub extent: Extent,
+    /// It was found by the name of its function, not by another kind of place.
+    pub by_name: bool,
     /// Which of the bodies of the function that was asked for this is.
     pub body: Body,
     /// What names mean here, where that was found out already.
@@ -211,6 +213,7 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
         link_address,
         address: object.run_time(link_address),
         extent: object.run_time_extent(extent),
+        by_name: false,
         body: Body::Own,
         scope: None,
         leaving: None,
@@ -324,6 +327,7 @@ impl Finder<'_> {
             link_address,
             address: self.object.run_time(link_address),
             extent: self.object.run_time_extent(extent),
+            by_name: true,
             body: Body::Own,
             scope: None,
             leaving: None,

@@ -111,16 +111,19 @@ fn every_inlined_copy_is_found_and_read_in_its_own_scope() {
         found.sort();
         let expected = EXPECTED.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
         assert_eq!(found, expected, "{program:?}");
-        // Parameters are those of the copy, in the order of the source; the caller's follow.
+        // Parameters are those of the copy, in the order of the source.
         let copy = sites
             .iter()
             .find(|site| site.symbol.as_deref() == Some("second"));
         let listed = debug.describe(scope(copy.unwrap())).unwrap();
-        let own = listed.iter().filter(|d| d.parameter && !d.outer);
+        let own = listed.iter().filter(|d| d.parameter);
         let names: Vec<&str> = own.map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["req", "size"], "{program:?}");
-        assert!(listed.iter().any(|d| d.outer && d.name == "r"));
-        assert!(listed.iter().all(|d| d.outer == (d.function == "second")));
+        assert!(listed.iter().all(|d| d.function == "handle_request"));
+        // That of the function around it is none of the copy's.
+        let error = ask(&debug, scope(copy.unwrap()), "r", None).unwrap_err();
+        let other = matches!(&error.refusal, Refusal::OtherFunction { of, .. } if of == "second");
+        assert!(other, "{error}");
         let error = ask(&debug, scope(copy.unwrap()), "nothing", None).unwrap_err();
         assert!(matches!(error.refusal, Refusal::Unknown { .. }), "{error}");
     }

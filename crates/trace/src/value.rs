@@ -236,7 +236,7 @@ fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'stati
         Shown::Hexadecimal => Value::Hexadecimal(plain),
         Shown::Character => Value::Character(plain as u8),
         Shown::Symbol => Value::Symbol(plain),
-        Shown::Float if bytes == 4 => Value::Single(f32::from_bits(plain as u32)),
+        Shown::Float if width == 32 => Value::Single(f32::from_bits(plain as u32)),
         Shown::Float => Value::Double(f64::from_bits(plain)),
     }
 }
@@ -279,6 +279,10 @@ mod tests {
             ("symbol", "Symbol(18364758543958573816)"),
             ("b3@3/8", "Unsigned(7)"),
             ("b4@4/8", "Unsigned(15)"),
+            ("s3@3/8", "Signed(-1)"),
+            ("s4@0/8", "Signed(-8)"),
+            ("x4@4/8", "Hexadecimal(15)"),
+            ("c8@8/16", "Character(130)"),
             ("b2@15/64", "Unsigned(3)"),
             ("b64@0/64", "Unsigned(18364758543958573816)"),
             ("b1@63/64", "Unsigned(1)"),

@@ -336,7 +336,7 @@ fn babeltrace_fields(event: &EventInfo, values: &[Owned]) -> String {
                 Element::Number {
                     bits: Some(bits), ..
                 },
-                Owned::Unsigned(_),
+                _,
             ) if bits.offset > 0 => {
                 let ones = (1u64 << bits.offset) - 1;
                 shown.push(format!("_{name}_below = {ones}"));

@@ -296,7 +296,7 @@ fn depends(place: &Place) -> bool {
         },
         Place::Pieces { pieces, .. } => pieces.iter().any(|(_, place)| depends(place)),
         Place::Register { register, .. } => changes(*register),
-        Place::Vector(_) | Place::Missing => false,
+        Place::Vector(_) | Place::VectorPart { .. } | Place::Missing => false,
     }
 }
 
@@ -316,7 +316,10 @@ fn claims(place: &Place) -> Vec<(usize, usize)> {
             reads,
             ..
         }) if reads.is_empty() => general(register),
-        Place::Vector(Some(number)) => vec![(1, usize::from(*number))],
+        Place::Vector(Some(number))
+        | Place::VectorPart {
+            register: number, ..
+        } => vec![(1, usize::from(*number))],
         Place::Pieces { pieces, .. } => pieces.iter().flat_map(|piece| claims(&piece.1)).collect(),
         _ => Vec::new(),
     }

@@ -54,6 +54,11 @@ pub enum DebugError {
         "its debug information is split off into {}, which was not found: keep that file where the compiler put it, or make a .dwp of it", .0.display()
     )]
     SplitMissing(PathBuf),
+    /// `.dwo` file that cannot be used.
+    #[error(
+        "its debug information is split off into {}, which is not usable ({}): build it anew", .0.path.display(), .0.why
+    )]
+    SplitDamaged(Tried),
     /// A common file of dwz(1) that is named but not found.
     #[error(
         "its debug information refers to {}, which was not found: install the debug package as a whole", .0.display()
@@ -63,8 +68,15 @@ pub enum DebugError {
     #[error("the debug information is too involved (damaged?)")]
     TooMuch,
     /// The address is in no function that is described.
-    #[error("no debug information about the code at {0:#x}: compile that source file with -g")]
+    #[error(
+        "no debug information about the code at {0:#x}: compile that source file with -g (-g1 may not be enough)"
+    )]
     NoFunction(u64),
+    /// The unit of the function has no types, so that nothing is known about variables.
+    #[error(
+        "the debug information about `{0}` is without variables and types: compile its source file with -g (-g1 is not enough)"
+    )]
+    NoVariables(String),
     /// A name that no function has.
     #[error(
         "no function `{0}` in the debug information: compile its source file with -g, or use the symbol"
@@ -145,13 +157,30 @@ pub enum Refusal {
         /// Source line of its declaration.
         line: Option<u64>,
     },
+    /// Of another one of the functions around the site.
+    #[error(
+        "`{name}` is a variable of `{of}`, {}, not of `{own}`; probe a line of `{of}` for it",
+        if *.inlined { "which is inlined here" } else { "which this copy is inlined into" }
+    )]
+    OtherFunction {
+        /// The variable.
+        name: String,
+        /// The function that names are of here.
+        own: String,
+        /// The function that the variable is of.
+        of: String,
+        /// It is inlined into that one, rather than the other way round.
+        inlined: bool,
+    },
     /// The compiler keeps it nowhere at the site.
-    #[error("`{name}` is optimised out here{}", live(.lines))]
+    #[error("`{name}` is optimised out here{}", live(.lines, *.optimised))]
     OptimisedOut {
         /// The variable.
         name: String,
         /// Source lines at which it is kept somewhere, ascending; empty if nowhere.
         lines: Vec<u64>,
+        /// The function is known to be compiled with optimisation.
+        optimised: bool,
     },
     /// The function has not put it there yet.
     #[error("`{name}` has no value yet here; probe {from} instead")]
@@ -162,10 +191,20 @@ pub enum Refusal {
         from: Onward,
     },
     /// Only a caller knows the value.
-    #[error("`{0}` is known here only as what it was at the function's entry; probe the entry")]
-    EntryValue(String),
+    #[error(
+        "`{name}` is known here only by what registers held at the entry of `{function}`{}",
+        if *.inlined { ", which this copy is inlined into; probe another line" } else { "; probe that" }
+    )]
+    EntryValue {
+        /// The variable.
+        name: String,
+        /// The function whose entry it is.
+        function: String,
+        /// The variable is of a copy that is inlined into that.
+        inlined: bool,
+    },
     /// In pieces of which none holds all that was asked for.
-    #[error("`{0}` is spread over several places here; name a member, or probe another line")]
+    #[error("`{0}` is in several places here, which cannot be put together; probe another line")]
     Pieces(String),
     /// A pointer that was optimised away to something that is still there.
     #[error(
@@ -177,7 +216,7 @@ pub enum Refusal {
     Computed(String),
     /// In a vector or x87 register.
     #[error(
-        "`{0}` is in a vector register here, which probes leave alone; probe a line where it is in memory"
+        "`{0}` is in a vector or x87 register here, of which only numbers in the lowest 8 bytes of xmm0 to xmm15 are read; probe a line where it is in memory"
     )]
     VectorRegister(String),
     /// In storage of the thread.
@@ -234,6 +273,16 @@ pub enum Refusal {
         c_type: String,
         /// Its members.
         members: Vec<String>,
+    },
+    /// A Rust enum with data.
+    #[error(
+        "`{of}` is {c_type}, an enum with data: which variant it holds only the program knows; of a pointer to it, +0(...) reads the bytes"
+    )]
+    Variants {
+        /// What was asked for, or what stands before a member.
+        of: String,
+        /// Its type.
+        c_type: String,
     },
     /// A Rust slice, `&str` or `String`: pointer and length, no NUL at the end.
     #[error(
@@ -303,8 +352,9 @@ fn at_line(line: Option<u64>) -> String {
     }
 }
 
-fn live(lines: &[u64]) -> String {
+fn live(lines: &[u64], optimised: bool) -> String {
     match lines {
+        [] if !optimised => "; the compiler keeps it nowhere".to_owned(),
         [] => "; compile with -Og or -O0 to keep it".to_owned(),
         [line] => format!("; it is kept at line {line}"),
         [first @ .., last] => {

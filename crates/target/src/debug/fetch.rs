@@ -4,7 +4,7 @@ use capriole_event::{Base, Bits, Deref, Element, Fetch, FieldType, Shown};
 use gimli::constants as dw;
 
 use super::error::{DebugError, Refusal, VariableError};
-use super::place::{Place, Start, Sum};
+use super::place::{Place, Start, Sum, Window};
 use super::scope::Site;
 use super::types::{Shape, is_signed};
 use super::units::Debug;
@@ -222,6 +222,9 @@ impl<'a> Debug<'a> {
                     },
                 )
             }
+            Shape::Record { key, .. } if self.has_variants(key)? => {
+                Err(Refusal::Variants { of, c_type })
+            }
             Shape::Record { key, .. } => {
                 let members = self.member_names(key)?;
                 let rust = matches!(self.die(key)?.language(), Some(dw::DW_LANG_Rust));
@@ -351,7 +354,7 @@ impl<'a> Debug<'a> {
             c_type: c_type.clone(),
             size,
         };
-        let (sum, at) = match thing.place.clone().narrow(extent) {
+        let (sum, window, at) = match thing.place.clone().narrow(extent) {
             Place::Memory(sum) => {
                 let Some((first, width)) = part else {
                     let (fetch, link_address) = sum.at();
@@ -367,8 +370,10 @@ impl<'a> Debug<'a> {
                 let field = with_bits(shown, container, width as u8, offset);
                 return Ok(typed(fetch, link_address, field, c_type));
             }
-            Place::Register { register, at } => (Sum::of(Start::Register(register)), at),
-            Place::Value { value, at } => (value, at),
+            Place::Register { register, at } => {
+                (Sum::of(Start::Register(register)), Window::WHOLE, at)
+            }
+            Place::Value { value, bits, at } => (value, bits, at),
             Place::Pieces { .. } => return Err(Refusal::Pieces(of())),
             Place::Vector(Some(number)) if part.is_none() => {
                 let fetch = Fetch {
@@ -377,29 +382,58 @@ impl<'a> Debug<'a> {
                 };
                 return Ok(typed(fetch, false, wanted, c_type));
             }
-            Place::Vector(_) => return Err(Refusal::VectorRegister(of())),
+            Place::VectorPart { register, at } if part.is_none() && at + u64::from(bytes) <= 8 => {
+                let fetch = Fetch {
+                    base: Base::Vector(register),
+                    derefs: Vec::new(),
+                };
+                let field = with_bits(shown, 8, bytes * 8, at as u8 * 8);
+                return Ok(typed(fetch, false, field, c_type));
+            }
+            Place::Vector(_) | Place::VectorPart { .. } => {
+                return Err(Refusal::VectorRegister(of()));
+            }
             Place::Missing => {
                 return Err(Refusal::OptimisedOut {
                     name: of(),
                     lines: Vec::new(),
+                    optimised: false,
                 });
             }
         };
-        let (fetch, link_address) = sum.value().ok_or_else(|| Refusal::Computed(of()))?;
+        let computed = || Refusal::Computed(of());
         // Of a word: from the lowest byte on, or some bits in the middle.
         let (first, width) = match part {
             Some((first, width)) => (first.saturating_add(at.saturating_mul(8)), width),
-            None if at == 0 => return Ok(typed(fetch, link_address, wanted, c_type)),
-            // The upper half of a register is no field of its own.
-            None if shown == Shown::Float => return Err(Refusal::Pieces(of())),
+            None if at == 0 && window.is_whole() => {
+                let (fetch, link_address) = sum.value().ok_or_else(computed)?;
+                return Ok(typed(fetch, link_address, wanted, c_type));
+            }
             None => (at.saturating_mul(8), u64::from(bytes) * 8),
         };
         if first.saturating_add(width) > 64 || width == 0 {
             return Err(wrong_bits());
         }
-        let field = match width == 64 {
-            true => FieldType::number(shown, 8),
-            false => with_bits(shown, 8, width as u8, first as u8),
+        // Above the bits that there are, the number goes on with its sign, or without one.
+        let there = u64::from(window.width).saturating_sub(first);
+        let (shown, width) = match (shown, window.signed) {
+            _ if width <= there => (shown, width),
+            (Shown::Signed, true) if there > 0 => (shown, there),
+            (Shown::Signed | Shown::Unsigned, false) if there > 0 => (Shown::Unsigned, there),
+            (Shown::Hexadecimal, false) if there > 0 => (shown, there),
+            _ => return Err(computed()),
+        };
+        let first = first + u64::from(window.shift);
+        let in_memory = sum.clone().read_at((first / 8) as i64);
+        let (sum, first, size) = match (container(first % 8, width), in_memory) {
+            // No more is read of memory than there has to be.
+            (Some((0, size, first)), Some(sum)) => (sum, first, size),
+            _ => (sum, first as u8, 8),
+        };
+        let (fetch, link_address) = sum.value().ok_or_else(computed)?;
+        let field = match width == u64::from(size) * 8 {
+            true => FieldType::number(shown, size),
+            false => with_bits(shown, size, width as u8, first),
         };
         Ok(typed(fetch, link_address, field, c_type))
     }

@@ -206,18 +206,33 @@ pub(super) fn split(
     name: &str,
     directory: Option<&str>,
     program: &Path,
-) -> Option<DwarfSections<Vec<u8>>> {
+) -> Result<DwarfSections<Vec<u8>>, DebugError> {
     let name = Path::new(name);
     let program = program.parent().unwrap_or(Path::new("/"));
-    let places = [
+    let mut places = vec![
         Path::new(directory.unwrap_or("/")).join(name),
         program.join(name),
-        program.join(name.file_name()?),
     ];
-    places.iter().find_map(|path| {
-        let source = open(path).ok()?;
-        let sections = Sections::read(&source).ok()?;
-        DwarfSections::load(|id| split_section(&sections, id)).ok()
+    places.extend(name.file_name().map(|name| program.join(name)));
+    let mut problem = None;
+    for path in places {
+        let read = open(&path).and_then(|source| {
+            let sections = Sections::read(&source)?;
+            if !sections.has(".debug_info.dwo") {
+                return Err(NotUsed::Empty);
+            }
+            DwarfSections::load(|id| split_section(&sections, id))
+                .map_err(|_| NotUsed::Damaged("bad section"))
+        });
+        match read {
+            Ok(sections) => return Ok(sections),
+            Err(NotUsed::Absent) => {}
+            Err(why) => _ = problem.get_or_insert(Tried { path, why }),
+        }
+    }
+    Err(match problem {
+        Some(tried) => DebugError::SplitDamaged(tried),
+        None => DebugError::SplitMissing(name.to_owned()),
     })
 }
 

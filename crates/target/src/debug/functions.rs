@@ -67,6 +67,7 @@ impl Debug<'_> {
             indices = found.flat_map(|(_, indices)| indices).copied().collect();
         }
         if indices.is_empty() {
+            self.all_there()?;
             return Err(match &names.problem {
                 Some(problem) => problem.clone(),
                 None => DebugError::UnknownFunction(name.to_owned()),

@@ -110,17 +110,21 @@ impl<'a> Debug<'a> {
                 near,
             });
         };
-        Ok(self.places(addresses))
+        Ok(self.places(addresses, line))
     }
 
     /// Marks the first address of each function or inlined copy.
-    fn places(&self, addresses: BTreeSet<u64>) -> Vec<LinePlace> {
+    fn places(&self, addresses: BTreeSet<u64>, line: u64) -> Vec<LinePlace> {
         let mut seen: HashSet<Option<DieKey>> = HashSet::new();
         addresses
             .into_iter()
             .map(|address| {
                 self.begin();
                 let site = self.site(address, Some("")).ok();
+                let site = site.map(|site| Site {
+                    line: Some(line),
+                    ..site
+                });
                 let frame = site.as_ref().map(|site| site.frame().key);
                 LinePlace {
                     address,
@@ -135,6 +139,12 @@ impl<'a> Debug<'a> {
     #[must_use]
     pub fn line_of(&self, address: u64) -> Option<(String, u64)> {
         self.begin();
+        let (path, line) = self.row_of(address)?;
+        Some((path?, line))
+    }
+
+    /// The same; the path may not be known.
+    pub(super) fn row_of(&self, address: u64) -> Option<(Option<String>, u64)> {
         let unit = self.line_unit(address)?;
         let program = unit.unit.line_program.clone()?;
         let header = program.header().clone();
@@ -143,7 +153,7 @@ impl<'a> Debug<'a> {
             .iter()
             .filter(|row| row.address <= address)
             .max_by_key(|row| row.address)?;
-        Some((file_path(&unit, &header, row.file)?, row.line))
+        Some((file_path(&unit, &header, row.file), row.line))
     }
 
     /// The line table's unit: of split debug information what is in the program.

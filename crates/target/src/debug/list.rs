@@ -5,8 +5,8 @@ use capriole_event::Gpr;
 use super::error::{DebugError, Refusal};
 use super::fetch::TypedFetch;
 use super::place::{Place, Start, Sum};
-use super::scope::{Site, Variable};
-use super::units::{Debug, DieKey};
+use super::scope::Site;
+use super::units::Debug;
 use super::walk::Thing;
 
 /// A parameter or local variable at a site.
@@ -16,10 +16,8 @@ pub struct Described {
     pub name: String,
     /// A parameter of the function, not a variable in it.
     pub parameter: bool,
-    /// The function that it is of: the chosen one, or one that it is inlined into.
+    /// The function that it is of: the chosen one.
     pub function: String,
-    /// It is of a function that the chosen one is inlined into.
-    pub outer: bool,
     /// Its type as C writes it.
     pub c_type: String,
     /// Where it is, in the words of a fetch argument (`%di`, `-20(%bp)`, `@0x4010`, a link
@@ -31,75 +29,48 @@ pub struct Described {
 }
 
 impl Debug<'_> {
-    /// The parameters and visible variables of the chosen function at a site, then those of
-    /// the functions that it is inlined into. Parameters of a copy are all there, in the order
-    /// of the source.
+    /// The parameters and visible variables of the chosen function at a site. Parameters are all
+    /// there, in the order of the source, also if a variable hides one.
     ///
     /// # Errors
     ///
     /// The debug information is damaged.
     pub fn describe(&self, site: &Site) -> Result<Vec<Described>, DebugError> {
         self.begin();
+        let frame = site.frame();
         let mut found: Vec<Described> = Vec::new();
-        for frame in site.frames[..=site.chosen].iter().rev() {
-            let outer = found.len();
-            for variable in self.all_variables(frame.key, site.address)? {
-                self.begin();
-                // An inner variable hides an outer one of that name.
-                let hidden = |known: &Described| known.name == variable.name;
-                if let Some(at) = found[outer..].iter().position(hidden) {
-                    found.remove(outer + at);
-                } else if found.iter().any(hidden) {
-                    continue;
-                }
-                let kind = self.type_of(&variable.die).ok().flatten();
-                let place = self.place_of(site, &variable, Some(frame.key));
-                let fetch = place.clone().and_then(|place| {
-                    let mut thing = Thing {
-                        place,
-                        kind,
-                        indexed: 0,
-                        bits: None,
-                        text: variable.name.clone(),
-                        at: 0,
-                    };
-                    thing = self.settle(thing)?;
-                    self.typed(thing, None)
-                });
-                found.push(Described {
-                    name: variable.name.clone(),
-                    parameter: variable.parameter,
-                    function: frame.name.clone(),
-                    outer: frame.key != site.frame().key,
-                    c_type: self.c_type(kind),
-                    place: place.map(|place| shown(&place)),
-                    fetch,
-                });
+        for variable in self.variables(site)?.visible {
+            self.begin();
+            let hidden = |known: &Described| !known.parameter && known.name == variable.name;
+            if let Some(at) = found.iter().position(hidden) {
+                found.remove(at);
             }
+            let kind = self.type_of(&variable.die).ok().flatten();
+            let place = self.place_of(site, &variable, Some(frame.key));
+            let fetch = place.clone().and_then(|place| {
+                let mut thing = Thing {
+                    place,
+                    kind,
+                    indexed: 0,
+                    bits: None,
+                    text: variable.name.clone(),
+                    at: 0,
+                };
+                thing = self.settle(thing)?;
+                self.typed(thing, None)
+            });
+            found.push(Described {
+                name: variable.name,
+                parameter: variable.parameter,
+                function: frame.name.clone(),
+                c_type: self.c_type(kind),
+                place: place.map(|place| shown(&place)),
+                fetch,
+            });
         }
+        // At an entry what is of blocks comes before them.
+        found.sort_by_key(|described| !described.parameter);
         Ok(found)
-    }
-}
-
-impl<'a> Debug<'a> {
-    /// Parameters and variables of a frame at an address. A copy need not mention parameters
-    /// that it keeps nowhere, and GCC mentions the others in an order of its own.
-    fn all_variables(&self, frame: DieKey, address: u64) -> Result<Vec<Variable<'a>>, DebugError> {
-        let mut found = self.variables_of(frame, Some(address))?;
-        let whole = self.with_origins(&self.die(frame)?);
-        let Some(origin) = whole.get(1) else {
-            return Ok(found);
-        };
-        let mut all = self.variables_of(origin.key(), None)?;
-        all.retain(|variable| variable.parameter);
-        for parameter in &mut all {
-            let same = |other: &Variable<'_>| other.parameter && other.name == parameter.name;
-            if let Some(at) = found.iter().position(same) {
-                *parameter = found.remove(at);
-            }
-        }
-        all.append(&mut found);
-        Ok(all)
     }
 }
 
@@ -108,8 +79,16 @@ fn shown(place: &Place) -> String {
     match place {
         Place::Register { register, .. } => format!("%{}", name(*register)),
         Place::Memory(sum) => address(sum),
-        Place::Value { value, .. } => match value.constant() {
+        Place::Value { value, bits, .. } => match value.constant().filter(|_| bits.is_whole()) {
             Some(number) => format!("constant {number}"),
+            None if !bits.is_whole() => {
+                format!(
+                    "{} bits of {} from bit {} on",
+                    bits.width,
+                    start(value),
+                    bits.shift
+                )
+            }
             None => match (value.start, value.reads.is_empty()) {
                 (Start::Register(register), true) if value.plus == 0 => {
                     format!("%{}", name(register))
@@ -127,6 +106,7 @@ fn shown(place: &Place) -> String {
         }
         Place::Vector(Some(number)) => format!("%xmm{number}"),
         Place::Vector(None) => "vector register".to_owned(),
+        Place::VectorPart { register, at } => format!("%xmm{register} from byte {at} on"),
         Place::Missing => "optimised out".to_owned(),
     }
 }

@@ -9,7 +9,8 @@ use gimli::{AttributeValue, DieReference, Expression, Operation, constants as dw
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
-use super::place::{Place, Start, Sum, general, vector};
+use super::place::{Place, Start, Sum, Window, general, vector};
+use super::types::{Shape, is_signed};
 use super::units::{Bytes, Debug, DieKey};
 
 /// What an expression is evaluated for.
@@ -25,6 +26,20 @@ pub(super) struct Context<'n> {
     pub body: u64,
     /// What is looked for.
     pub name: &'n str,
+    /// The name of the function whose code it is.
+    pub entered: &'n str,
+    /// The variable is of a copy that is inlined into that.
+    pub inlined: bool,
+}
+
+impl Context<'_> {
+    fn entry_value(&self) -> NoPlace {
+        NoPlace::Refusal(Refusal::EntryValue {
+            name: self.name.to_owned(),
+            function: self.entered.to_owned(),
+            inlined: self.inlined,
+        })
+    }
 }
 
 /// Why there is no place, as far as it is known before lines are looked for.
@@ -107,7 +122,7 @@ impl<'a> Debug<'a> {
             die,
             context,
             stack: Vec::new(),
-            nested: false,
+            vector: None,
         };
         let mut operations = expression.operations(die.unit.unit.encoding());
         let mut pieces: Vec<(u64, Place)> = Vec::new();
@@ -122,8 +137,13 @@ impl<'a> Debug<'a> {
                     });
                 }
                 Operation::StackValue => {
-                    let value = machine.pop()?;
-                    current = Some(Place::Value { value, at: 0 });
+                    current = Some(match machine.vector.take() {
+                        Some(register) => Place::Vector(register),
+                        None => {
+                            let Number { value, bits, .. } = machine.shifted()?;
+                            Place::Value { value, bits, at: 0 }
+                        }
+                    });
                 }
                 Operation::ImplicitValue { data } => {
                     current = Some(bytes(data.slice(), name)?);
@@ -138,10 +158,11 @@ impl<'a> Debug<'a> {
                     if size_in_bits % 8 != 0 || bit_offset.is_some_and(|offset| offset != 0) {
                         return Err(Refusal::Pieces(name.to_owned()).into());
                     }
-                    let place = current
-                        .take()
-                        .or_else(|| machine.stack.pop().map(Place::Memory));
-                    pieces.push((size_in_bits / 8, place.unwrap_or(Place::Missing)));
+                    let place = match current.take() {
+                        Some(place) => place,
+                        None => machine.memory()?,
+                    };
+                    pieces.push((size_in_bits / 8, place));
                 }
                 operation => machine.step(operation)?,
             }
@@ -152,10 +173,10 @@ impl<'a> Debug<'a> {
                 at: 0,
             });
         }
-        Ok(match current {
-            Some(place) => place,
-            None => machine.stack.pop().map_or(Place::Missing, Place::Memory),
-        })
+        match current {
+            Some(place) => Ok(place),
+            None => machine.memory(),
+        }
     }
 
     /// The canonical frame address at the site.
@@ -226,30 +247,162 @@ impl<'a> Debug<'a> {
     }
 }
 
+/// A number on the stack: what is at `bits` of `value`, multiplied by 2 to the power of `left`.
+struct Number {
+    value: Sum,
+    bits: Window,
+    left: u32,
+}
+
+impl Number {
+    fn of(value: Sum) -> Number {
+        Number {
+            value,
+            bits: Window::WHOLE,
+            left: 0,
+        }
+    }
+
+    fn constant(&self) -> Option<u64> {
+        let plain = self.bits.is_whole() && self.left == 0;
+        self.value.constant().filter(|_| plain)
+    }
+}
+
 struct Machine<'d, 'a, 'n> {
     debug: &'d Debug<'a>,
     die: &'d Die<'a>,
     context: Context<'n>,
-    stack: Vec<Sum>,
-    /// Within `DW_OP_entry_value`.
-    nested: bool,
+    stack: Vec<Number>,
+    /// A vector register was pushed, of which only the value can be taken.
+    vector: Option<Option<u8>>,
 }
 
 /// Deeper stacks are not evaluated.
 const STACK: usize = 64;
 
 impl<'a> Machine<'_, 'a, '_> {
-    fn pop(&mut self) -> Result<Sum, NoPlace> {
+    fn number(&mut self) -> Result<Number, NoPlace> {
         let empty = DebugError::Damaged("an expression takes more than it has");
         self.stack.pop().ok_or_else(|| empty.into())
     }
 
-    fn push(&mut self, sum: Sum) -> Result<(), NoPlace> {
+    /// A number that is not shifted to the left.
+    fn shifted(&mut self) -> Result<Number, NoPlace> {
+        let number = self.number()?;
+        match number.left {
+            0 => Ok(number),
+            _ => Err(self.computed()),
+        }
+    }
+
+    /// A whole word.
+    fn pop(&mut self) -> Result<Sum, NoPlace> {
+        let number = self.shifted()?;
+        match number.bits.is_whole() {
+            true => Ok(number.value),
+            false => Err(self.computed()),
+        }
+    }
+
+    fn memory(&mut self) -> Result<Place, NoPlace> {
+        match self.stack.is_empty() {
+            true => Ok(Place::Missing),
+            false => self.pop().map(Place::Memory),
+        }
+    }
+
+    fn push(&mut self, number: Number) -> Result<(), NoPlace> {
         if self.stack.len() == STACK {
             return Err(self.computed());
         }
-        self.stack.push(sum);
+        self.stack.push(number);
         Ok(())
+    }
+
+    /// Two constants become one; other numbers can only be shifted and masked.
+    fn combine(&mut self, operation: &Operation<Bytes<'a>>) -> Result<Number, NoPlace> {
+        let (top, mut below) = (self.number()?, self.number()?);
+        let constant = |value| Ok(Number::of(Sum::of(Start::Constant(value))));
+        if let (Some(b), Some(a)) = (top.constant(), below.constant()) {
+            let shift = u32::try_from(b).unwrap_or(u32::MAX);
+            match operation {
+                Operation::And => return constant(a & b),
+                Operation::Or => return constant(a | b),
+                Operation::Xor => return constant(a ^ b),
+                Operation::Mul => return constant(a.wrapping_mul(b)),
+                Operation::Shl => return constant(a.checked_shl(shift).unwrap_or(0)),
+                Operation::Shr => return constant(a.checked_shr(shift).unwrap_or(0)),
+                Operation::Shra => return constant((a as i64 >> shift.min(63)) as u64),
+                _ => {}
+            }
+        }
+        if let (Operation::And, Some(mask), None) = (operation, below.constant(), top.constant()) {
+            return self.masked(top, mask);
+        }
+        let right = top.constant().ok_or_else(|| self.computed())?;
+        let amount = u32::try_from(right).map_err(|_| self.computed());
+        match operation {
+            Operation::And => self.masked(below, right),
+            Operation::Shl if below.left == 0 => {
+                below.left = amount?;
+                Ok(below)
+            }
+            Operation::Shr | Operation::Shra => {
+                let arithmetic = matches!(operation, Operation::Shra);
+                let bits = below.bits.shifted(below.left, amount?, arithmetic);
+                Ok(Number {
+                    bits: bits.ok_or_else(|| self.computed())?,
+                    left: 0,
+                    value: below.value,
+                })
+            }
+            _ => Err(self.computed()),
+        }
+    }
+
+    fn masked(&self, number: Number, mask: u64) -> Result<Number, NoPlace> {
+        let ones = mask.trailing_ones();
+        let low = ones + mask.leading_zeros() == 64 && number.left == 0;
+        let bits = number.bits.low(ones).filter(|_| low);
+        Ok(Number {
+            bits: bits.ok_or_else(|| self.computed())?,
+            ..number
+        })
+    }
+
+    /// A number as one of a base type, or of none: that of addresses.
+    fn converted(&self, number: Number, base_type: gimli::UnitOffset) -> Result<Number, NoPlace> {
+        if base_type.0 == 0 {
+            return Ok(number);
+        }
+        let key = DieKey {
+            unit: self.die.unit.key,
+            offset: base_type,
+        };
+        let Shape::Base { encoding, size, .. } = self.debug.shape(Some(key))? else {
+            return Err(self.computed());
+        };
+        let is_float = matches!(
+            encoding,
+            dw::DW_ATE_float | dw::DW_ATE_complex_float | dw::DW_ATE_decimal_float
+        );
+        let width = u32::try_from(size.saturating_mul(8)).unwrap_or(u32::MAX);
+        if is_float || number.left != 0 {
+            return Err(self.computed());
+        }
+        let bits = match number.bits {
+            bits if width >= 64 => Some(bits),
+            bits if width > bits.width && bits.signed && is_signed(encoding) => Some(bits),
+            bits => bits.low(width).map(|low| Window {
+                signed: width <= bits.width && is_signed(encoding),
+                ..low
+            }),
+        };
+        Ok(Number {
+            bits: bits.ok_or_else(|| self.computed())?,
+            ..number
+        })
     }
 
     fn computed(&self) -> NoPlace {
@@ -268,6 +421,9 @@ impl<'a> Machine<'_, 'a, '_> {
         let (debug, context) = (self.debug, self.context);
         let unit = &self.die.unit;
         let name = || context.name.to_owned();
+        if self.vector.is_some() {
+            return Err(Refusal::VectorRegister(name()).into());
+        }
         let pushed = match operation {
             Operation::Nop | Operation::Uninitialized => return Ok(()),
             Operation::Address { address } => Sum::of(Start::Link(address)),
@@ -282,8 +438,44 @@ impl<'a> Machine<'_, 'a, '_> {
             Operation::UnsignedConstant { value } => Sum::of(Start::Constant(value)),
             Operation::SignedConstant { value } => Sum::of(Start::Constant(value as u64)),
             Operation::RegisterOffset {
-                register, offset, ..
-            } => self.register(register)?.add(offset),
+                register,
+                offset: 0,
+                ..
+            } if general(register).is_none() => {
+                self.vector = Some(vector(register));
+                return Ok(());
+            }
+            Operation::RegisterOffset {
+                register,
+                offset,
+                base_type,
+            } => {
+                let number = Number::of(self.register(register)?.add(offset));
+                let number = self.converted(number, base_type)?;
+                return self.push(number);
+            }
+            Operation::Convert { base_type } => {
+                let number = self.number()?;
+                let number = self.converted(number, base_type)?;
+                return self.push(number);
+            }
+            Operation::And
+            | Operation::Or
+            | Operation::Xor
+            | Operation::Mul
+            | Operation::Shl
+            | Operation::Shr
+            | Operation::Shra => {
+                let number = self.combine(&operation)?;
+                return self.push(number);
+            }
+            Operation::Not | Operation::Neg => {
+                let constant = self.pop()?.constant().ok_or_else(|| self.computed())?;
+                Sum::of(Start::Constant(match operation {
+                    Operation::Not => !constant,
+                    _ => constant.wrapping_neg(),
+                }))
+            }
             Operation::FrameOffset { offset } => debug.frame_base(context)?.add(offset),
             Operation::CallFrameCFA => debug.frame_address(context)?,
             Operation::PlusConstant { value } => self.pop()?.add(value as i64),
@@ -303,28 +495,40 @@ impl<'a> Machine<'_, 'a, '_> {
                 }
             }
             Operation::Deref {
-                size: 8,
+                size: size @ 1..=8,
                 space: false,
-                ..
+                base_type,
             } => {
-                let read = self.pop()?.read();
-                read.ok_or_else(|| self.computed())?
+                let read = self.pop()?.read().ok_or_else(|| self.computed())?;
+                let mut number = Number::of(read);
+                let bits = number.bits.low(u32::from(size) * 8);
+                number.bits = bits.ok_or_else(|| self.computed())?;
+                let number = self.converted(number, base_type)?;
+                return self.push(number);
             }
             Operation::Drop => {
-                self.pop()?;
+                self.number()?;
                 return Ok(());
             }
             Operation::Pick { index } => {
                 let at = self.stack.len().checked_sub(1 + usize::from(index));
-                let found = at.and_then(|at| self.stack.get(at)).cloned();
-                found.ok_or(DebugError::Damaged("an expression takes more than it has"))?
+                let found = at.and_then(|at| self.stack.get(at));
+                let found =
+                    found.ok_or(DebugError::Damaged("an expression takes more than it has"))?;
+                let copy = Number {
+                    value: found.value.clone(),
+                    ..*found
+                };
+                return self.push(copy);
             }
             Operation::Swap => {
-                let (top, below) = (self.pop()?, self.pop()?);
+                let (top, below) = (self.number()?, self.number()?);
                 self.push(top)?;
-                below
+                return self.push(below);
             }
-            Operation::EntryValue { expression } => self.entry_value(Expression(expression))?,
+            Operation::EntryValue { expression } => {
+                return self.entry_value(Expression(expression));
+            }
             Operation::TLS => return Err(Refusal::ThreadLocal(name()).into()),
             Operation::Call {
                 offset: DieReference::UnitRef(_) | DieReference::DebugInfoRef(_),
@@ -334,27 +538,35 @@ impl<'a> Machine<'_, 'a, '_> {
             | Operation::WasmStack { .. } => {
                 return Err(unclear(context.name, "it is for another processor"));
             }
-            Operation::ParameterRef { .. } => return Err(Refusal::EntryValue(name()).into()),
+            Operation::ParameterRef { .. } if !context.at_entry => {
+                return Err(context.entry_value());
+            }
+            // At the entry it is what the caller would have passed, had the compiler not left it
+            // out.
+            Operation::ParameterRef { .. } => return Err(NoPlace::Elsewhere(Vec::new())),
             _ => return Err(self.computed()),
         };
-        self.push(pushed)
+        self.push(Number::of(pushed))
     }
 
     /// What a register held when the function was entered: at the entry it still does.
-    fn entry_value(&mut self, expression: Expression<Bytes<'a>>) -> Result<Sum, NoPlace> {
-        let gone = || Refusal::EntryValue(self.context.name.to_owned());
-        if self.nested || !self.context.at_entry {
-            return Err(gone().into());
+    fn entry_value(&mut self, expression: Expression<Bytes<'a>>) -> Result<(), NoPlace> {
+        if !self.context.at_entry {
+            return Err(self.context.entry_value());
         }
         let mut operations = expression.operations(self.die.unit.unit.encoding());
         let first = operations.next().map_err(DebugError::from)?;
         let only = operations.next().map_err(DebugError::from)?.is_none();
         match first {
-            Some(Operation::Register { register }) if only => self.register(register),
-            Some(Operation::RegisterOffset {
-                register, offset, ..
-            }) if only => Ok(self.register(register)?.add(offset)),
-            _ => Err(gone().into()),
+            Some(Operation::Register { register }) if only => {
+                self.step(Operation::RegisterOffset {
+                    register,
+                    offset: 0,
+                    base_type: gimli::UnitOffset(0),
+                })
+            }
+            Some(operation @ Operation::RegisterOffset { .. }) if only => self.step(operation),
+            _ => Err(self.computed()),
         }
     }
 }
@@ -372,6 +584,7 @@ fn bytes(data: &[u8], name: &str) -> Result<Place, NoPlace> {
     word[..data.len()].copy_from_slice(data);
     Ok(Place::Value {
         value: Sum::of(Start::Constant(u64::from_le_bytes(word))),
+        bits: Window::WHOLE,
         at: 0,
     })
 }
@@ -387,6 +600,7 @@ fn constant(value: AttributeValue<Bytes<'_>>, name: &str) -> Result<Place, NoPla
     match number {
         Some(number) => Ok(Place::Value {
             value: Sum::of(Start::Constant(number)),
+            bits: Window::WHOLE,
             at: 0,
         }),
         None => Err(unclear(name, "it is a constant of an unknown form")),

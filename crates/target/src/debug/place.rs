@@ -75,6 +75,13 @@ impl Sum {
         (fetch(base, offsets), is_link)
     }
 
+    /// The same with its last read at `bytes` further on; `None` if nothing is read.
+    pub(super) fn read_at(mut self, bytes: i64) -> Option<Sum> {
+        let last = self.reads.last_mut().filter(|_| self.plus == 0)?;
+        *last = last.wrapping_add(bytes);
+        Some(self)
+    }
+
     /// The fetch of this number itself; `None` if something would have to be added.
     pub(super) fn value(self) -> Option<(Fetch, bool)> {
         if self.plus != 0 {
@@ -111,6 +118,58 @@ fn fetch(base: Base, offsets: Vec<i64>) -> Fetch {
     Fetch { base, derefs }
 }
 
+/// The bits of a word that are a number, which continues above them with zeros, or with copies of
+/// its highest bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    /// The lowest bit.
+    pub shift: u32,
+    /// How many bits: 1 to 64.
+    pub width: u32,
+    pub signed: bool,
+}
+
+impl Window {
+    pub(super) const WHOLE: Window = Window {
+        shift: 0,
+        width: 64,
+        signed: false,
+    };
+
+    pub(super) fn is_whole(self) -> bool {
+        self.width == 64
+    }
+
+    /// The number modulo 2 to the power of `width`; none if that is no window.
+    pub(super) fn low(self, width: u32) -> Option<Window> {
+        match width {
+            0 => None,
+            _ if width <= self.width => Some(Window {
+                width,
+                signed: false,
+                ..self
+            }),
+            _ => (width >= 64 || !self.signed).then_some(self),
+        }
+    }
+
+    /// The number multiplied by 2 to the power of `left`, modulo 2 to the power of 64, and then
+    /// divided by 2 to the power of `right`, as a signed number or not; none if that is no window.
+    pub(super) fn shifted(self, left: u32, right: u32, arithmetic: bool) -> Option<Window> {
+        let width = self.width.min(64u32.checked_sub(left)?);
+        let reaches_top = width + left == 64;
+        if !reaches_top && self.signed && !arithmetic {
+            return None;
+        }
+        let dropped = right.checked_sub(left)?;
+        Some(Window {
+            shift: self.shift + dropped,
+            width: width.checked_sub(dropped).filter(|&width| width > 0)?,
+            signed: if reaches_top { arithmetic } else { self.signed },
+        })
+    }
+}
+
 /// Where an object of the program is.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
@@ -118,13 +177,15 @@ pub(super) enum Place {
     Register { register: Gpr, at: u64 },
     /// In memory at this address.
     Memory(Sum),
-    /// Nowhere, but this is its value; of which `at` bytes are left out.
-    Value { value: Sum, at: u64 },
+    /// Nowhere, but this is its value, or these bits of it; of which `at` bytes are left out.
+    Value { value: Sum, bits: Window, at: u64 },
     /// Part here, part there: sizes in bytes and places. Meant is what is `at` bytes in.
     Pieces { pieces: Rc<[(u64, Place)]>, at: u64 },
     /// In a vector register from its lowest byte on, or somewhere else in one, or in one of the
     /// coprocessor.
     Vector(Option<u8>),
+    /// In a vector register, `at` bytes above its lowest: 1 to 7.
+    VectorPart { register: u8, at: u64 },
     /// Optimised out.
     Missing,
 }
@@ -139,20 +200,32 @@ impl Place {
                 at: moved(at),
             },
             Place::Memory(sum) => Place::Memory(sum.add(bytes)),
-            Place::Value { value, at } => Place::Value {
+            Place::Value { value, bits, at } => Place::Value {
                 value,
+                bits,
                 at: moved(at),
             },
             Place::Pieces { pieces, at } => Place::Pieces {
                 pieces,
                 at: moved(at),
             },
-            Place::Vector(_) if bytes != 0 => Place::Vector(None),
-            Place::Vector(_) | Place::Missing => self,
+            Place::Vector(Some(register)) if (1..8).contains(&bytes) => Place::VectorPart {
+                register,
+                at: moved(0),
+            },
+            Place::VectorPart { register, at } if bytes >= 0 && moved(at) < 8 => {
+                Place::VectorPart {
+                    register,
+                    at: moved(at),
+                }
+            }
+            Place::Vector(_) | Place::VectorPart { .. } if bytes != 0 => Place::Vector(None),
+            Place::Vector(_) | Place::VectorPart { .. } | Place::Missing => self,
         }
     }
 
-    /// The piece in which the next `size` bytes are, if they are all in one.
+    /// The piece in which the next `size` bytes are, if they are all in one; none if they are behind
+    /// the last.
     pub(super) fn narrow(self, size: u64) -> Place {
         let Place::Pieces { pieces, at } = &self else {
             return self;
@@ -172,7 +245,7 @@ impl Place {
             }
             start = end;
         }
-        self
+        Place::Missing
     }
 }
 

@@ -1,12 +1,13 @@
 //! Which function, and which copies of inlined ones, an instruction belongs to, and which
 //! variables are visible there.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use gimli::constants as dw;
 
 use super::die::Die;
-use super::error::DebugError;
+use super::error::{DebugError, Refusal};
 use super::units::{Debug, DieKey, Loaded};
 
 /// A function, or the copy of one that was inlined, around an instruction.
@@ -29,12 +30,17 @@ pub struct Site {
     /// The function whose code it is, then what was inlined into it, the innermost last.
     /// Never empty.
     pub frames: Vec<Frame>,
-    /// The one of `frames` whose variables are meant first.
+    /// The one of `frames` whose variables are meant.
     pub chosen: usize,
+    /// It was asked for as the entry of that one: names are those of the function as a whole, not
+    /// of a block in it.
+    pub at_entry: bool,
+    /// The source line that was asked for.
+    pub line: Option<u64>,
 }
 
 impl Site {
-    /// The frame whose variables are meant first.
+    /// The frame whose variables are meant.
     #[must_use]
     pub fn frame(&self) -> &Frame {
         &self.frames[self.chosen]
@@ -46,7 +52,36 @@ pub(super) struct Variable<'a> {
     pub die: Die<'a>,
     pub name: String,
     pub parameter: bool,
+    pub block: Block,
+    /// That block, or the function.
+    within: DieKey,
 }
+
+/// The block that a variable is of, as seen from an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Block {
+    /// The function itself.
+    Function,
+    /// One within it that contains the address.
+    Around,
+    /// One within it that does not.
+    Elsewhere,
+    /// One within it, of which a copy does not say where it is.
+    Unknown,
+}
+
+/// The variables of a function as seen from a site.
+pub(super) struct Scope<'a> {
+    pub visible: Vec<Variable<'a>>,
+    /// Those of blocks that the site is not in.
+    pub hidden: Vec<Variable<'a>>,
+}
+
+/// Ranges of a block that are looked at for the lines that it has.
+const MOST_PARTS: usize = 16;
+
+/// Origins of origins of a function that are followed.
+const MOST_ORIGINS: usize = 8;
 
 /// Copies of inlined functions within each other.
 const MOST_FRAMES: usize = 256;
@@ -73,10 +108,13 @@ impl<'a> Debug<'a> {
             Some(name) => frames.iter().position(|f| is_called(f, name)).unwrap_or(0),
             None => 0,
         };
+        let at_entry = function != Some("") && self.is_entry(&frames, chosen, address)?;
         Ok(Site {
             address,
             frames,
             chosen,
+            at_entry,
+            line: None,
         })
     }
 
@@ -96,8 +134,19 @@ impl<'a> Debug<'a> {
         };
         Ok(Site {
             address,
+            at_entry: self.is_entry(&frames, chosen, address)?,
             chosen,
             frames,
+            line: None,
+        })
+    }
+
+    fn is_entry(&self, frames: &[Frame], chosen: usize, address: u64) -> Result<bool, DebugError> {
+        let die = self.die(frames[chosen].key)?;
+        let entry = die.entry_address();
+        Ok(match frames[chosen].inlined {
+            true => entry == Some(address),
+            false => entry.is_some_and(|e| e <= address && self.does_nothing(e, address)),
         })
     }
 
@@ -187,25 +236,24 @@ impl<'a> Debug<'a> {
         Ok(unit.bodies.get_or_init(|| Rc::new(bodies)).clone())
     }
 
-    /// Parameters and variables of a frame at an address; those of inner blocks behind those
-    /// of outer ones. `address` is none for all blocks.
-    pub(super) fn variables_of(
-        &self,
-        frame: DieKey,
-        address: Option<u64>,
-    ) -> Result<Vec<Variable<'a>>, DebugError> {
+    /// The parameters and variables of a frame; those of inner blocks behind those of outer ones.
+    fn variables_of(&self, frame: DieKey, address: u64) -> Result<Vec<Variable<'a>>, DebugError> {
         let mut found = Vec::new();
-        let mut blocks = vec![self.die(frame)?];
-        while let Some(block) = blocks.pop() {
-            for die in self.children(&block)? {
+        let mut blocks = vec![(self.die(frame)?, Block::Function)];
+        while let Some((around, block)) = blocks.pop() {
+            for die in self.children(&around)? {
                 let parameter = match die.tag() {
                     dw::DW_TAG_formal_parameter => true,
                     dw::DW_TAG_variable => false,
                     dw::DW_TAG_lexical_block => {
-                        let here = address.is_none_or(|a| die.covers(a) != Some(false));
-                        if here {
-                            blocks.push(die);
-                        }
+                        // A block without addresses has no code.
+                        let around = block != Block::Elsewhere && die.covers(address) == Some(true);
+                        let inner = if around {
+                            Block::Around
+                        } else {
+                            Block::Elsewhere
+                        };
+                        blocks.push((die, inner));
                         continue;
                     }
                     _ => continue,
@@ -215,6 +263,8 @@ impl<'a> Debug<'a> {
                         die,
                         name,
                         parameter,
+                        block,
+                        within: around.key(),
                     });
                 }
             }
@@ -222,22 +272,206 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
+    /// The variables of a site's chosen function: those that are visible there, parameters first
+    /// and in the order of the source, then those that are not. Where two have one name, the
+    /// later one hides the other. With those that a copy does not mention.
+    pub(super) fn variables(&self, site: &Site) -> Result<Scope<'a>, DebugError> {
+        self.all_there()?;
+        let frame = site.frame().key;
+        let mut all = self.variables_of(frame, site.address)?;
+        if all.is_empty() && !self.has_types(frame)? {
+            return Err(DebugError::NoVariables(site.frame().name.clone()));
+        }
+        if let Some(whole) = self.whole_function(frame)? {
+            self.complete(site, &mut all, self.variables_of(whole, site.address)?)?;
+        }
+        let (hidden, mut visible): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|variable| variable.block == Block::Elsewhere);
+        if site.at_entry {
+            // No block was come into yet, even if instructions of one stand here.
+            visible.sort_by_key(|variable| variable.block == Block::Function);
+        }
+        Ok(Scope { visible, hidden })
+    }
+
+    /// The unit of an entry says something about types; with `-g1` it does not.
+    fn has_types(&self, key: DieKey) -> Result<bool, DebugError> {
+        let root = self.root(&self.unit(key.unit)?)?;
+        let typed = |die: &Die<'a>| {
+            let marks = [
+                dw::DW_AT_type,
+                dw::DW_AT_prototyped,
+                dw::DW_AT_abstract_origin,
+            ];
+            let functions = [dw::DW_TAG_subprogram, dw::DW_TAG_variable];
+            !functions.contains(&die.tag()) || marks.iter().any(|&mark| die.has(mark))
+        };
+        Ok(self.children(&root)?.iter().any(typed))
+    }
+
+    /// The function that a copy, or its own code, is made of.
+    fn whole_function(&self, frame: DieKey) -> Result<Option<DieKey>, DebugError> {
+        let mut found = None;
+        for _ in 0..MOST_ORIGINS {
+            let die = self.die(found.unwrap_or(frame))?;
+            match self.reference(&die, dw::DW_AT_abstract_origin)? {
+                Some(next) => found = Some(next),
+                None => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds what the copy of a function does not mention. LLVM leaves out what it keeps nowhere, and
+    /// whole blocks where nothing is kept; GCC what it does not copy (static variables).
+    fn complete(
+        &self,
+        site: &Site,
+        all: &mut Vec<Variable<'a>>,
+        whole: Vec<Variable<'a>>,
+    ) -> Result<(), DebugError> {
+        let order: HashMap<DieKey, usize> = whole
+            .iter()
+            .enumerate()
+            .map(|(index, variable)| (variable.die.key(), index))
+            .collect();
+        let mut places = vec![None; whole.len()];
+        for (place, variable) in all.iter().enumerate() {
+            let origins = self.with_origins(&variable.die);
+            if let Some(&index) = origins.iter().find_map(|die| order.get(&die.key())) {
+                places[index] = Some(place);
+            }
+        }
+        let line = self.line_within(site);
+        let mut own: Vec<Option<Variable<'a>>> = all.drain(..).map(Some).collect();
+        let mut inner = Vec::new();
+        for (mut variable, place) in whole.into_iter().zip(places) {
+            let of_function = variable.block == Block::Function;
+            let mentioned = place.and_then(|place| own[place].take());
+            match mentioned {
+                Some(mut mentioned) if of_function => {
+                    mentioned.block = Block::Function;
+                    all.push(mentioned);
+                }
+                Some(mentioned) => inner.push(mentioned),
+                None if of_function => all.push(variable),
+                None => {
+                    // A block begins with its first declaration.
+                    let declared = self.declared_at(&variable.die);
+                    let before = declared.zip(line).is_some_and(|(at, line)| line < at);
+                    if !before && !site.at_entry {
+                        variable.block = Block::Unknown;
+                    }
+                    inner.push(variable);
+                }
+            }
+        }
+        all.extend(own.into_iter().flatten());
+        all.extend(inner);
+        Ok(())
+    }
+
+    /// The source line of a site in its chosen function: of a call, if another one is inlined
+    /// there.
+    fn line_within(&self, site: &Site) -> Option<u64> {
+        match site.frames.get(site.chosen + 1) {
+            Some(inner) => self.die(inner.key).ok()?.unsigned(dw::DW_AT_call_line),
+            None => self.row_of(site.address).map(|(_, line)| line),
+        }
+    }
+
+    /// Source line of a declaration.
+    pub(super) fn declared_at(&self, die: &Die<'a>) -> Option<u64> {
+        let dies = self.with_origins(die);
+        let line = |die: &Die<'a>| die.unsigned(dw::DW_AT_decl_line);
+        dies.iter().find_map(line)
+    }
+
     /// The variable that a name means at a site, and the frame it is of; no frame for one
-    /// that is global.
+    /// that is global. As in the source, that is a variable of the chosen function or a global
+    /// one, never one of the function around it.
     pub(super) fn variable(
         &self,
         site: &Site,
         name: &str,
-    ) -> Result<Option<(Variable<'a>, Option<DieKey>)>, DebugError> {
-        let outer = site.frames[..site.chosen].iter().rev();
-        let inner = site.frames[site.chosen + 1..].iter();
-        for frame in std::iter::once(site.frame()).chain(outer).chain(inner) {
-            let variables = self.variables_of(frame.key, Some(site.address))?;
-            if let Some(found) = variables.into_iter().rfind(|v| v.name == name) {
-                return Ok(Some((found, Some(frame.key))));
+    ) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
+        let Scope { visible, hidden } = self.variables(site)?;
+        let mut called = visible.into_iter().rev().filter(|v| v.name == name);
+        if let Some(found) = called.next() {
+            let dies = self.with_origins(&found.die);
+            if dies.iter().any(|die| die.flag(dw::DW_AT_declaration)) {
+                // `extern` within a function.
+                if let Some(global) = self.global(site, name)? {
+                    return Ok((global, None));
+                }
+            }
+            // Which one is meant must be certain.
+            let others = called.next().is_some();
+            let mut inner = hidden.iter().filter(|v| v.name == name);
+            let meant = match found.block {
+                Block::Unknown => !others,
+                Block::Function => true,
+                _ => !others && inner.clone().next().is_none() || self.may_mean(site, &found),
+            };
+            if !meant || site.line.is_some() && inner.any(|v| self.may_mean(site, v)) {
+                return Err(self.optimised_out(name, site.frames[0].key, &[]));
+            }
+            return Ok((found, Some(site.frame().key)));
+        }
+        if let Some(global) = self.global(site, name)? {
+            return Ok((global, None));
+        }
+        if let Some(hidden) = hidden.iter().rfind(|v| v.name == name) {
+            return Err(Refusal::OutOfScope {
+                name: name.to_owned(),
+                line: self.declared_at(&hidden.die),
+            });
+        }
+        self.unknown(site, name)
+    }
+
+    /// The line that was asked for may be in the block of a variable. Compilers that optimise let
+    /// a line begin with an instruction of another block.
+    fn may_mean(&self, site: &Site, variable: &Variable<'a>) -> bool {
+        let (Some(line), Some(declared)) = (site.line, self.declared_at(&variable.die)) else {
+            return true;
+        };
+        let last = || {
+            let ranges = self.die(variable.within).ok()?.ranges(MOST_PARTS);
+            let rows = ranges.into_iter().flat_map(|(a, b)| self.statements(a, b));
+            rows.map(|row| row.1).max()
+        };
+        declared <= line && last().is_some_and(|last| line <= last)
+    }
+
+    /// What is said of a name that means nothing at a site.
+    fn unknown<T>(&self, site: &Site, name: &str) -> Result<T, Refusal> {
+        for chosen in (0..site.frames.len()).rev().filter(|&f| f != site.chosen) {
+            let other = Site {
+                chosen,
+                ..site.clone()
+            };
+            let scope = self.variables(&other)?;
+            if scope.visible.iter().any(|v| v.name == name) {
+                return Err(Refusal::OtherFunction {
+                    name: name.to_owned(),
+                    own: site.frame().name.clone(),
+                    of: other.frame().name.clone(),
+                    inlined: chosen > site.chosen,
+                });
             }
         }
-        Ok(self.global(site, name)?.map(|variable| (variable, None)))
+        let mut there: Vec<String> = Vec::new();
+        for variable in self.variables(site)?.visible {
+            if !there.contains(&variable.name) {
+                there.push(variable.name);
+            }
+        }
+        Err(Refusal::Unknown {
+            name: name.to_owned(),
+            there,
+        })
     }
 
     /// A global or static variable: of the site's own unit first.
@@ -247,6 +481,8 @@ impl<'a> Debug<'a> {
             die,
             name: name.to_owned(),
             parameter: false,
+            block: Block::Function,
+            within: site.frames[0].key,
         };
         if last == name {
             let unit = self.unit(site.frames[0].key.unit)?;

@@ -74,7 +74,8 @@ impl Debug<'_> {
         decoder.decode().next_ip().max(address + 1)
     }
 
-    fn does_nothing(&self, start: u64, address: u64) -> bool {
+    /// Nothing but instructions that do nothing is between two addresses.
+    pub(super) fn does_nothing(&self, start: u64, address: u64) -> bool {
         if address == start {
             return true;
         }

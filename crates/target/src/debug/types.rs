@@ -316,6 +316,14 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
+    /// A struct of which a part depends on a value in it: an enum of Rust with data.
+    pub(super) fn has_variants(&self, record: DieKey) -> Result<bool, DebugError> {
+        let children = self.children(&self.die(record)?)?;
+        Ok(children
+            .iter()
+            .any(|die| die.tag() == dw::DW_TAG_variant_part))
+    }
+
     /// Members by name, with those of anonymous ones and base classes.
     pub(super) fn member_names(&self, record: DieKey) -> Result<Vec<String>, DebugError> {
         // No member has an empty name.

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
@@ -68,7 +67,7 @@ pub(super) struct Unit {
     pub ranges: Vec<(u64, u64)>,
     /// `.dwo` file and the directory that its name counts from.
     pub split: Option<(String, Option<String>)>,
-    split_sections: OnceLock<Option<Box<DwarfSections<Vec<u8>>>>>,
+    split_sections: OnceLock<Result<Box<DwarfSections<Vec<u8>>>, DebugError>>,
 }
 
 /// A unit whose entries can be read.
@@ -206,9 +205,7 @@ impl<'a> Debug<'a> {
         let sections = unit
             .split_sections
             .get_or_init(|| find::split(name, directory.as_deref(), &self.data.path).map(Box::new));
-        let sections = sections
-            .as_ref()
-            .ok_or_else(|| DebugError::SplitMissing(PathBuf::from(name)))?;
+        let sections = sections.as_ref().map_err(Clone::clone)?;
         let mut dwarf = sections.borrow(slice);
         dwarf.make_dwo(&parent);
         Ok(dwarf)
@@ -253,6 +250,14 @@ impl<'a> Debug<'a> {
         });
         self.loaded.borrow_mut().insert(key, unit.clone());
         Ok(unit)
+    }
+
+    /// Nothing is said about names if a common file is missing: some of them are there.
+    pub(super) fn all_there(&self) -> Result<(), DebugError> {
+        match &self.data.supplement_missing {
+            Some(path) => Err(DebugError::SupplementMissing(path.clone())),
+            None => Ok(()),
+        }
     }
 
     /// The units of a file, in the order of their offsets.

@@ -1,6 +1,5 @@
 //! From a variable along its path to the object that is meant: where it is and of what type.
 
-use super::die::Die;
 use super::error::{Refusal, VariableError};
 use super::location::{Context, NoPlace};
 use super::path::{Path, Step};
@@ -35,7 +34,7 @@ impl<'a> Debug<'a> {
         let path = Path::parse(text)?;
         let at = path.name_at;
         let failed = |refusal| VariableError { at, refusal };
-        let (variable, frame) = self.visible(site, &path.name).map_err(&failed)?;
+        let (variable, frame) = self.variable(site, &path.name).map_err(&failed)?;
         let place = self.place_of(site, &variable, frame).map_err(failed)?;
         let kind = self.type_of(&variable.die).map_err(|e| failed(e.into()))?;
         let mut thing = Thing {
@@ -55,51 +54,6 @@ impl<'a> Debug<'a> {
         Ok(thing)
     }
 
-    /// The variable of a name, or what is said if there is none.
-    fn visible(&self, site: &Site, name: &str) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
-        if let Some(found) = self.variable(site, name)? {
-            return Ok(found);
-        }
-        let frame = site.frame();
-        let mut there: Vec<String> = Vec::new();
-        for variable in self.variables_of(frame.key, None)? {
-            if variable.name == name {
-                return Err(Refusal::OutOfScope {
-                    name: name.to_owned(),
-                    line: self.declared_at(&variable.die),
-                });
-            }
-        }
-        for frame in &site.frames {
-            for variable in self.variables_of(frame.key, Some(site.address))? {
-                if !there.contains(&variable.name) {
-                    there.push(variable.name);
-                }
-            }
-        }
-        // What is nowhere may not even be mentioned where the function is compiled.
-        let whole = self.with_origins(&self.die(frame.key)?);
-        for origin in whole.iter().skip(1) {
-            let variables = self.variables_of(origin.key(), None)?;
-            if variables.iter().any(|variable| variable.name == name) {
-                return Err(Refusal::OptimisedOut {
-                    name: name.to_owned(),
-                    lines: Vec::new(),
-                });
-            }
-        }
-        Err(Refusal::Unknown {
-            name: name.to_owned(),
-            there,
-        })
-    }
-
-    fn declared_at(&self, die: &Die<'a>) -> Option<u64> {
-        let dies = self.with_origins(die);
-        let line = |die: &Die<'a>| die.unsigned(gimli::DW_AT_decl_line);
-        dies.iter().find_map(line)
-    }
-
     /// Where a variable is at a site; `frame` is none for global ones.
     pub(super) fn place_of(
         &self,
@@ -117,6 +71,8 @@ impl<'a> Debug<'a> {
             at_entry: setup.at_entry,
             body: setup.body,
             name,
+            entered: &site.frames[0].name,
+            inlined: frame.is_some_and(|frame| frame != function),
         };
         let (place, listed) = match self.locate(&variable.die, context) {
             Ok(found) => found,
@@ -152,7 +108,12 @@ impl<'a> Debug<'a> {
         }
     }
 
-    fn optimised_out(&self, name: &str, function: DieKey, ranges: &[(u64, u64)]) -> Refusal {
+    pub(super) fn optimised_out(
+        &self,
+        name: &str,
+        function: DieKey,
+        ranges: &[(u64, u64)],
+    ) -> Refusal {
         let mut lines = Vec::new();
         if !ranges.is_empty()
             && let Ok(die) = self.die(function)
@@ -171,7 +132,31 @@ impl<'a> Debug<'a> {
         Refusal::OptimisedOut {
             name: name.to_owned(),
             lines,
+            optimised: self.is_optimised(function),
         }
+    }
+
+    /// The function is known to be compiled with optimisation: GCC keeps its options, LLVM
+    /// describes all calls then.
+    fn is_optimised(&self, function: DieKey) -> bool {
+        let Ok(die) = self.die(function) else {
+            return false;
+        };
+        let dies = self.with_origins(&die);
+        let producer = self.root(&die.unit).ok();
+        let producer = producer.and_then(|root| root.text(gimli::DW_AT_producer));
+        let producer = producer.unwrap_or_default();
+        if producer.starts_with("GNU") {
+            let option = |word: &str| word.starts_with("-O") && word != "-O0";
+            return producer.split(' ').any(option);
+        }
+        let marks = [
+            gimli::DW_AT_APPLE_optimized,
+            gimli::DW_AT_call_all_calls,
+            gimli::DW_AT_GNU_all_call_sites,
+        ];
+        dies.iter()
+            .any(|die| marks.iter().any(|&mark| die.flag(mark)))
     }
 
     /// A reference of C++ stands for what it refers to.
@@ -307,6 +292,12 @@ impl<'a> Debug<'a> {
         };
         let member = match self.member(key, name)? {
             Lookup::Found(member) => member,
+            Lookup::Missing(_) if self.has_variants(key)? => {
+                return Err(Refusal::Variants {
+                    c_type: self.c_type(thing.kind),
+                    of: thing.text,
+                });
+            }
             Lookup::Missing(there) if there.is_empty() && size.is_none() => {
                 return Err(Refusal::Incomplete {
                     c_type: self.c_type(thing.kind),
@@ -352,13 +343,16 @@ pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
     match place.narrow(8) {
         Place::Memory(sum) => sum.read().ok_or_else(computed),
         Place::Register { register, at: 0 } => Ok(Sum::of(Start::Register(register))),
-        Place::Value { value, at: 0 } => Ok(value),
+        Place::Value { value, bits, at: 0 } if bits.is_whole() => Ok(value),
         Place::Register { .. } | Place::Value { .. } => Err(computed()),
         Place::Pieces { .. } => Err(Refusal::Pieces(text.to_owned())),
-        Place::Vector(_) => Err(Refusal::VectorRegister(text.to_owned())),
+        Place::Vector(_) | Place::VectorPart { .. } => {
+            Err(Refusal::VectorRegister(text.to_owned()))
+        }
         Place::Missing => Err(Refusal::OptimisedOut {
             name: text.to_owned(),
             lines: Vec::new(),
+            optimised: false,
         }),
     }
 }

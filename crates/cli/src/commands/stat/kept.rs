@@ -444,7 +444,6 @@ fn is_signed(field_type: &FieldType) -> bool {
         field_type.element,
         Element::Number {
             shown: Shown::Signed,
-            bits: None,
             ..
         }
     )

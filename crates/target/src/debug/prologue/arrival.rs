@@ -77,8 +77,17 @@ impl Prologue<'_> {
                 let bytes = self.state.vectors.get(usize::from(*number))?.map(Some);
                 self.of_bytes(bytes.get(..size)?, truth)
             }
-            Place::Value { value, at } => match self.at_entry(value)? {
-                Source::Number(value) => Some(Place::Value { value, at: *at }),
+            Place::VectorPart { register, at } => {
+                let from = usize::try_from(*at).ok()?;
+                let bytes = self.state.vectors.get(usize::from(*register))?.map(Some);
+                self.of_bytes(bytes.get(from..from.checked_add(size)?)?, truth)
+            }
+            Place::Value { value, bits, at } => match self.at_entry(value)? {
+                Source::Number(value) => Some(Place::Value {
+                    value,
+                    bits: *bits,
+                    at: *at,
+                }),
                 _ => None,
             },
             Place::Pieces { pieces, at } => {

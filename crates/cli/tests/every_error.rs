@@ -1,0 +1,61 @@
+//! Whoever gives many events is told of all that cannot be recorded, in one run.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+use programs::{Compiler, build};
+use target::{capriole, told};
+use traces::{scratch, text};
+
+#[test]
+fn all_errors_of_a_file_are_shown_at_once() {
+    let Some(program) = build(Compiler::Gcc, "members.c", &["-O0"]) else {
+        return;
+    };
+    let directory = scratch();
+    let file = directory.path().join("events");
+    let events = ":take s.x\n:nobody\n:take s.q\n:real d e\n:in_memory p->a\n:members.c:9999 x\n";
+    std::fs::write(&file, events).unwrap();
+    let trace = directory.path().join("trace");
+    let output = capriole(&[
+        "record",
+        "-o",
+        text(&trace),
+        "-f",
+        text(&file),
+        "--",
+        text(&program),
+    ]);
+    let said = told(&output);
+    assert!(!output.status.success(), "{said}");
+    let lines = [
+        "4 events cannot be recorded:\n",
+        "  event `:nobody`: no function `nobody`",
+        "\n  event `:take s.q`: field `s.q`: struct small has no member `q`",
+        "\n  event `:real d e`: field `e`: no variable `e` here",
+        "\n  event `:members.c:9999 x`: no code at line 9999",
+    ];
+    let mut from = 0;
+    for line in lines {
+        let at = said[from..].find(line);
+        from += at.unwrap_or_else(|| panic!("{line} in {said}")) + line.len();
+    }
+    // Of fields that `stat` has no use for, nothing is asked.
+    let output = capriole(&["stat", "-f", text(&file), "--", text(&program)]);
+    let said = told(&output);
+    assert!(said.contains("2 events cannot be recorded:\n"), "{said}");
+    // No cause is told twice.
+    assert_eq!(said.matches("no code at line 9999").count(), 1, "{said}");
+    // One error stands alone, as it always did.
+    let output = capriole(&["check", ":take s.q", text(&program)]);
+    let said = told(&output);
+    assert!(
+        said.contains("capriole: event `:take s.q`: field"),
+        "{said}"
+    );
+    assert!(!said.contains("cannot be recorded"), "{said}");
+}
