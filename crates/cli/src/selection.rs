@@ -520,22 +520,27 @@ pub fn select(
         last = Some((spec, site));
     }
     drop(reader);
-    // Two events may mean the same; one record of it will do.
+    // Two events without names of their own may mean the same; one record of it will do.
     let mut seen = HashSet::new();
     // What is counted has a table for each definition.
     let asked = events.iter().filter(|spec| !spec.implied).count();
     let several = asked > 1 && purpose == Purpose::Record;
-    let mut is_new = |site: &Site, counter: Option<u64>, fields: &Arc<Fields>| {
+    let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
+        let given = (
+            spec.group.clone(),
+            spec.name.clone(),
+            spec.reference_counter,
+        );
         let (body, leaving) = (site.body.clone(), site.leaving.clone());
         let marker = site.marker.as_ref().map(|marker| marker.full_name());
         let fields = fields.clone();
-        !several || seen.insert((site.address, counter, body, leaving, marker, fields))
+        !several || seen.insert((site.address, given, body, leaving, marker, fields))
     };
     let all = found.into_iter().zip(fields);
     let distinct: Vec<_> = all
         .filter(|((site, definition), fields)| match fields {
             Ok(_) if events[*definition].keeps.is_some() => true,
-            Ok(fields) => is_new(site, events[*definition].reference_counter, fields),
+            Ok(fields) => is_new(site, &events[*definition], fields),
             Err(_) => true,
         })
         .collect();
