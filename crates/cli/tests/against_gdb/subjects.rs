@@ -67,6 +67,31 @@ impl Build {
         }
     }
 
+    /// The program that gdb looks at: gdb 13 does not find the lists of places in the `.dwo`
+    /// files that Clang writes for DWARF 5, so for that it gets the same code with its debug
+    /// information in the file.
+    pub fn for_gdb(&self, program: &Path) -> Option<PathBuf> {
+        if self.compiler != "clang" || self.flags != ["-gsplit-dwarf"] {
+            return Some(program.to_owned());
+        }
+        let twin = Build {
+            flags: &[],
+            ..*self
+        }
+        .make()?;
+        let text = |program: &Path| {
+            let text = program.with_extension("text");
+            let objcopy = Command::new("objcopy")
+                .args(["-O", "binary", "--only-section=.text"])
+                .args([program, &text])
+                .status();
+            assert!(objcopy.is_ok_and(|status| status.success()), "objcopy");
+            fs::read(text).expect("it was just written")
+        };
+        assert_eq!(text(program), text(&twin), "code depends on -gsplit-dwarf");
+        Some(twin)
+    }
+
     /// The command without the output.
     fn command(&self) -> Option<Command> {
         let level = format!("-{}", self.level);

@@ -258,15 +258,16 @@ def said(value):
     return {"other": f"{kind.code} {kind} = {value}"[:200]}
 
 
-def is_listed(frame, name):
-    """Whether the place of a variable depends on the instruction: then it is right from a
-    function's first one on."""
-    frame.select()
+def in_frame(address):
+    """The variables at an address that are somewhere in the frame, whatever instruction it is:
+    of these, debug information is wrong until the frame is set up. None if gdb cannot tell."""
     try:
-        where = gdb.execute(f"info address {name}", to_string=True)
+        found = gdb.execute(f"info scope *{address:#x}", to_string=True)
     except gdb.error:
-        return False
-    return "multi-location" in where or "optimized out" in where or "constant" in where
+        # gdb 13 gives up at an expression that it evaluates without trouble.
+        return None
+    found = re.findall(r"^(?:.*, )?Symbol (\S+) is (.*)", found, re.M)
+    return {name for name, where in found if re.search("base|complex", where) and "multi" not in where}
 
 
 class Expression:
@@ -347,8 +348,6 @@ class Place(gdb.Breakpoint):
         bury(sp, below)
         for use, kind in self.uses:
             if kind == "here" and len(use["hits"]) < use["limit"]:
-                if not use["hits"] and use["entry"]:
-                    use["listed"] = [is_listed(frame, expression.name) for expression in use["made"]]
                 use["hits"].append([expression.at(frame) for expression in use["made"]])
                 use["after_hits"].append(None)
                 use["open"] = True
@@ -395,7 +394,7 @@ def place_all(task, bias):
     for asked in task["places"]:
         address = asked["address"] + bias
         blocks, around = scope(address, asked["scope"]), chain(address)
-        use = dict(asked, hits=[], after_hits=[], open=False, limit=task["hits"], listed=[])
+        use = dict(asked, hits=[], after_hits=[], open=False, limit=task["hits"], in_frame=[])
         use["no_scope"] = blocks is None
         use["made"] = [Expression(text, blocks) for text in asked["expressions"]]
         # The function's first instruction, and its names are meant.
@@ -405,9 +404,13 @@ def place_all(task, bias):
         use["makes_frame"] = use["entry"] and bool(MAKES_FRAME.match(first))
         at(address).uses.append((use, "here"))
         if use["entry"]:
+            names = in_frame(address) or ()
+            use["in_frame"] = [expression.name in names for expression in use["made"]]
             after = after_prologue(around[-1].function, address, around[-1].end)
-            use["prologue"] = after is not None and after != address
-            if use["prologue"]:
+            if after == address and not task["optimised"]:
+                # A function without a prologue.
+                use["entry"] = False
+            elif after is not None and after != address:
                 blocks = scope(after, False)
                 use["made_after"] = [Expression(text, blocks) for text in asked["expressions"]]
                 at(after).uses.append((use, "after"))
@@ -421,9 +424,6 @@ def values(task):
     with open(f"/proc/{pid}/maps") as maps:
         start = min(int(line.split("-")[0], 16) for line in maps if task["program"] in line)
     bias = start if task["pie"] else 0
-    gdb.execute(f"break *{task['main'] + bias:#x}", to_string=True)
-    gdb.execute("continue", to_string=True)
-    gdb.execute("delete", to_string=True)
     uses, places = place_all(task, bias)
     results = []
     for asked in task["results"]:
@@ -440,7 +440,7 @@ def values(task):
         places[gdb.newest_frame().pc()].enabled = False
 
     def keep(use):
-        names = ("hits", "after_hits", "no_scope", "prologue", "listed")
+        names = ("hits", "after_hits", "no_scope", "entry", "in_frame")
         return {name: use.get(name) for name in names}
 
     return {"places": [keep(use) for use in uses], "results": [keep(use) for use in results]}
