@@ -174,19 +174,25 @@ def candidates(task):
             "expressions": variables(random_, own, 0, symtab, task["names"], task["optimised"]),
         }
         entries.append(entry)
-        if symtab.filename not in tables:
+        # Another one with link-time optimisation, where the function's has no lines, at which
+        # gdb 13 crashes.
+        with_lines = gdb.find_pc_line(start).symtab
+        if with_lines is None:
+            continue
+        if with_lines.filename not in tables:
             rows = {}
-            for row in symtab.linetable() or ():
+            for row in with_lines.linetable():
                 rows.setdefault(row.line, []).append(row.pc)
-            tables[symtab.filename] = rows
-        inside = [(line, pc) for line, pcs in tables[symtab.filename].items() for pc in pcs if start < pc < body.end and line > 0]
+            tables[with_lines.filename] = rows
+        rows = tables[with_lines.filename].items()
+        inside = [(line, pc) for line, pcs in rows for pc in pcs if start < pc < body.end and line > 0]
         random_.shuffle(inside)
         for line, pc in inside[: task["lines"]]:
             around = scope(pc, True)
             if around is None:
                 continue
-            names = variables(random_, around, line, symtab, task["names"], task["optimised"])
-            lines.append({"file": symtab.filename, "line": line, "expressions": names})
+            names = variables(random_, around, line, with_lines, task["names"], task["optimised"])
+            lines.append({"file": with_lines.filename, "line": line, "expressions": names})
         for _, pc in inside[:40]:
             for block in chain(pc):
                 inlined = block.function
