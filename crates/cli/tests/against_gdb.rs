@@ -217,10 +217,15 @@ impl Asked {
                 .iter()
                 .map(|site| fetched(debug, site, expression))
                 .collect();
-            // Of a function, copies without a field are left out; a line is refused.
-            if from.get("line").is_some() && of_sites.iter().any(Result::is_err) {
+            // Of a function, copies without a field are left out, but not its own code; a line is
+            // refused as a whole.
+            let line = from.get("line").is_some();
+            let lacks = |(site, outcome): (&Site, &Result<(), String>)| {
+                outcome.is_err() && (line || site.body == Body::Own)
+            };
+            if sites.iter().zip(&of_sites).any(lacks) {
                 for of_site in of_sites.iter_mut().filter(|of_site| of_site.is_ok()) {
-                    *of_site = Err("not in every copy of the line".to_owned());
+                    *of_site = Err("not in every copy".to_owned());
                 }
             }
             let set = of_sites.iter().map(Result::is_ok).collect();

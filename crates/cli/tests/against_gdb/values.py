@@ -300,7 +300,9 @@ class Expression:
             for arrow, dot, index in self.steps:
                 if value.type.strip_typedefs().code in REFERENCES:
                     value = value.referenced_value()
-                came_by_dead = came_by_dead or dead(value)
+                # Nothing is written of what has no size, whatever its members are said to be.
+                nothing = value.type.sizeof == 0
+                came_by_dead = came_by_dead or nothing or dead(value)
                 if arrow:
                     value = value.dereference()[arrow]
                 elif dot:
