@@ -286,10 +286,12 @@ class Expression:
         if around:
             around += [around[-1].static_block, around[-1].global_block]
         for block in around:
-            for symbol in block:
-                if symbol.name == name and (symbol.is_argument or symbol.is_variable):
-                    self.symbol = symbol
-                    return
+            found = [s for s in block if s.name == name and (s.is_argument or s.is_variable)]
+            # rustc may describe a parameter twice, of which LLVM keeps one.
+            found.sort(key=lambda s: s.addr_class == gdb.SYMBOL_LOC_OPTIMIZED_OUT)
+            if found:
+                self.symbol = found[0]
+                return
 
     def at(self, frame):
         if self.symbol is None:
