@@ -67,7 +67,14 @@ def scope(pc, wanted):
 # --- candidates
 
 
-def fields(kind, prefix, inside=""):
+def has_value(symbol):
+    """Whether it is a parameter or a variable; gdb calls a variable that is constant neither."""
+    if symbol.is_argument or symbol.is_variable:
+        return True
+    return symbol.addr_class == gdb.SYMBOL_LOC_CONST and symbol.type.code != gdb.TYPE_CODE_ENUM
+
+
+def fields(kind, prefix):
     """Members of a struct, also of what it inherits and of its nameless members."""
     for field in kind.fields():
         if not hasattr(field, "bitpos") or field.artificial:
@@ -122,9 +129,8 @@ def variables(random, blocks, line, symtab, amount, optimised):
         for symbol in block:
             if symbol.name in found or not NAME.match(symbol.name or ""):
                 continue
-            if not (symbol.is_argument or symbol.is_variable) or symbol.addr_class == gdb.SYMBOL_LOC_STATIC and symbol.is_argument:
-                continue
-            found[symbol.name] = symbol
+            if has_value(symbol):
+                found[symbol.name] = symbol
     chosen = []
     for name, symbol in found.items():
         here = symbol.symtab is not None and symbol.symtab.filename == symtab.filename
@@ -286,7 +292,7 @@ class Expression:
         if around:
             around += [around[-1].static_block, around[-1].global_block]
         for block in around:
-            found = [s for s in block if s.name == name and (s.is_argument or s.is_variable)]
+            found = [s for s in block if s.name == name and has_value(s)]
             # rustc may describe a parameter twice, of which LLVM keeps one.
             found.sort(key=lambda s: s.addr_class == gdb.SYMBOL_LOC_OPTIMIZED_OUT)
             if found:
