@@ -367,6 +367,7 @@ fn recorded(program: &Path, events: &[String]) -> Hits {
     command.args([
         "record",
         "--breakpoints",
+        "--trust-address",
         "--buffer-size=512M",
         "-o",
         text(&trace),
