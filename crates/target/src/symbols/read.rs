@@ -180,7 +180,12 @@ pub(crate) fn function_symbols(
                 }
                 continue;
             };
-            if !text.holds_function(address) {
+            // Link-time optimisation of GCC leaves names of places in `.debug_info`, whose values
+            // only look like addresses.
+            let section = headers.sections.get(usize::from(symbol.st_shndx.get(LE).0));
+            let elsewhere =
+                kind == SymbolKind::Untyped && section.is_some_and(|section| !section.allocated);
+            if elsewhere || !text.holds_function(address) {
                 continue;
             }
             let Some(name) = table.name(symbol) else {
