@@ -500,7 +500,7 @@ pub fn select(
                 && condition(before) == condition(site)
                 && before.body == Body::Own
                 && site.body == Body::Own
-                && is_alike(spec)
+                && is_alike(spec, site)
         });
         let read = match (same, fields.last()) {
             (true, Some(Ok(before))) => Ok(before.clone()),
@@ -510,7 +510,8 @@ pub fn select(
         // Nor by a pattern all that returns something else.
         // And a marker may be another one, or have its arguments elsewhere, at each place.
         let other = match leaves(site) {
-            None => site.marker.is_some(),
+            // Of assembly in a Go program it is not known where the arguments are.
+            None => site.marker.is_some() || spec.is_glob() && site.object.file().is_go(),
             Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
         };
         fields.push(match site.body {
@@ -776,15 +777,17 @@ fn without_event(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Whether an event's fields are the same at all functions of an object.
-fn is_alike(spec: &EventSpec) -> bool {
+/// Whether an event's fields are the same at all functions of an object, that of a site.
+fn is_alike(spec: &EventSpec, site: &Site) -> bool {
+    // Not all functions of a Go program have their arguments in the same registers.
+    let go = site.object.file().is_go();
     let depends = |argument: &FetchArg| match argument.fetch.base {
         Base::Variable(_) | Base::AllArguments => true,
         // Which function's call it is.
         Base::Entry(_) | Base::Latency => true,
-        Base::Retval => is_untyped_result(argument), // its type
+        Base::Retval => go || is_untyped_result(argument), // its type
         // Which of them are on the stack depends on the place in the function.
-        Base::Argument(number) => Gpr::of_argument(number).is_none(),
+        Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
         _ => false,
     };
     !spec.arguments.iter().any(depends)

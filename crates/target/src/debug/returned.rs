@@ -4,6 +4,7 @@ use capriole_event::{Element, FieldType, Shown};
 use gimli::constants as dw;
 
 use super::error::DebugError;
+use super::go::Begins;
 use super::scope::Site;
 use super::types::{Shape, is_signed};
 use super::units::Debug;
@@ -22,6 +23,8 @@ pub enum Returned {
     /// A floating point number that is elsewhere (`long double` is in a register of the
     /// coprocessor), or of another kind (complex, decimal); with its type in the source.
     Floating(String),
+    /// On the stack, of this type in the source: a large structure or an array of Go.
+    Stack(String),
     /// A structure or something else of a kind that does not tell what `rax` is: of a small
     /// structure the first eight bytes, of a large one its address.
     Other(String),
@@ -36,7 +39,12 @@ impl Debug<'_> {
     pub fn returned(&self, site: &Site) -> Result<Returned, DebugError> {
         self.begin();
         let function = self.die(site.frames[0].key)?;
-        let Some(kind) = self.type_of(&function)? else {
+        let go = function.language() == Some(dw::DW_LANG_Go);
+        let kind = match go {
+            true => self.first_result(&function)?,
+            false => self.type_of(&function)?,
+        };
+        let Some(kind) = kind else {
             return Ok(Returned::Nothing);
         };
         let c_type = || self.c_type(Some(kind));
@@ -80,6 +88,11 @@ impl Debug<'_> {
             Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
             Shape::Enumeration { size, signed } => number(of_sign(signed), size),
             Shape::Pointer { .. } | Shape::Reference { .. } => number(Shown::Hexadecimal, 8),
+            Shape::Record { .. } | Shape::Array { .. } if go => match self.begins(Some(kind))? {
+                Begins::Integer => Returned::Other(c_type()),
+                Begins::Float => Returned::Vector(FieldType::X64),
+                Begins::Stack => Returned::Stack(c_type()),
+            },
             Shape::Record { .. } if self.returned_in_vector(Some(kind))? => {
                 Returned::Vector(FieldType::X64)
             }

@@ -199,7 +199,7 @@ impl<'a> Debug<'a> {
         while let Some(block) = blocks.pop() {
             for die in self.children(&block)? {
                 let parameter = match die.tag() {
-                    dw::DW_TAG_formal_parameter => true,
+                    dw::DW_TAG_formal_parameter => !self.is_go_result(&die),
                     dw::DW_TAG_variable => false,
                     dw::DW_TAG_lexical_block => {
                         let here = address.is_none_or(|a| die.covers(a) != Some(false));
