@@ -87,7 +87,9 @@ pub enum NotRegisters {
     #[error("assembly code calls it, with the arguments on the stack (Go's ABI0)")]
     Stack,
     /// One of two functions of one name, in a stripped file.
-    #[error("the program is stripped, and there are two functions of this name, one of which has its arguments on the stack (Go's ABI0)")]
+    #[error(
+        "the program is stripped, and there are two functions of this name, one of which has its arguments on the stack (Go's ABI0)"
+    )]
     Wrapper,
     /// Made by an old version of Go.
     #[error("Go before 1.18 made the program, and mostly passes arguments on the stack")]

@@ -166,7 +166,10 @@ fn table(source: &Source, headers: &Headers) -> Option<(u64, Vec<u8>)> {
             let magic = word32(head, 0).unwrap_or_default();
             let known = [GO_1_18, GO_1_20].contains(&magic) && head.get(4..8) == Some(&AMD64);
             // Names, units, files, positions and functions follow the header, in this order.
-            let parts: Vec<u64> = (32..HEADER).step_by(8).filter_map(|at| word64(head, at)).collect();
+            let parts: Vec<u64> = (32..HEADER)
+                .step_by(8)
+                .filter_map(|at| word64(head, at))
+                .collect();
             known && parts[0] >= HEADER as u64 && parts.is_sorted_by(|a, b| a < b)
         };
         let places = (skip..bytes.len()).step_by(8);
