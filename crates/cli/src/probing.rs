@@ -592,10 +592,15 @@ impl Watch {
     fn all_threads_ended(&self) -> bool {
         let ended = |tid: &u32| {
             let status = self.process.thread_status(*tid);
-            status.map_or(true, |s| matches!(s.state, State::Zombie | State::Dead))
+            status.map_or_else(
+                |error| !error.is_own(),
+                |s| matches!(s.state, State::Zombie | State::Dead),
+            )
         };
-        let threads = self.process.threads();
-        threads.map_or(true, |tids| tids.iter().all(ended))
+        match self.process.threads() {
+            Ok(tids) => tids.iter().all(ended),
+            Err(error) => !error.is_own(),
+        }
     }
 
     /// Looks whether another tool has come to a probe.
