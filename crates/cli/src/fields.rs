@@ -754,11 +754,9 @@ fn known(
         }
         Base::FileOffset(offset) => {
             pointers.push(0);
-            let link = site.object.file().link_address(*offset).with_context(|| {
-                let path = site.object.path().display();
-                format!("nothing of {path} is mapped from offset {offset:#x}")
-            })?;
-            Source::Immediate(site.object.run_time(link))
+            // Counted, as in the kernel, from where the code's own offset 0 would be.
+            let start = site.address.wrapping_sub(site.file_offset);
+            Source::Immediate(start.wrapping_add(*offset))
         }
         Base::Retval => {
             // Go has its first word there as well.

@@ -7,7 +7,7 @@ use crate::{calls, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ObjectRef, ParseError,
-    Place, definition_lines, definitions,
+    Place, automatic_name, definition_lines, definitions,
 };
 use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
@@ -424,8 +424,9 @@ pub struct InFile {
 /// # Errors
 /// All lines that cannot be understood.
 pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
-    let text =
-        files::read_input(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = files::read_input(file);
+    let bytes = bytes.with_context(|| format!("cannot read {}", file.display()))?;
+    let text = event_text(&bytes).with_context(|| file.display().to_string())?;
     let latency = |(_, line): &(usize, &str)| calls::is_latency(line);
     let latencies = definition_lines(&text).filter(latency);
     let latencies: Vec<_> = latencies.map(|(n, line)| (n, line.to_owned())).collect();
@@ -440,6 +441,22 @@ pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
         bail!("{}: no event is defined there", file.display());
     }
     Ok(InFile { events, latencies })
+}
+
+/// The text of a file of events. Comments may be in any encoding.
+fn event_text(bytes: &[u8]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let shown = String::from_utf8_lossy(line);
+        // What is no character here stands there as one that no event has.
+        let said = definition_lines(&shown).next().map_or("", |(_, said)| said);
+        if std::str::from_utf8(line).is_err() && said.contains(char::REPLACEMENT_CHARACTER) {
+            bail!("line {number} is not text in UTF-8: {said}");
+        }
+        text.push_str(&shown);
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 /// Finds the sites of events and plans them.
@@ -619,7 +636,7 @@ pub fn select(
             area: areas[definition],
             site,
             fields,
-            given_name: spec.name.clone(),
+            given_name: given_name(spec),
             counter,
             plan,
             left_out,
@@ -630,6 +647,17 @@ pub fn select(
     all_exits_or_none(&mut selected);
     join_calls(&mut selected);
     Ok(selected)
+}
+
+/// The name that the user gave an event; that of a place in a file as the kernel gives it.
+fn given_name(spec: &EventSpec) -> Option<String> {
+    let automatic = || match (&spec.place, &spec.object) {
+        (Place::FileOffset(offset), ObjectRef::Path(path)) => {
+            Some(automatic_name(spec.at, path, *offset))
+        }
+        _ => None,
+    };
+    spec.name.clone().or_else(automatic)
 }
 
 /// Whether an event is about one place, or one marker, by its name; and not about what matches.
