@@ -42,6 +42,10 @@ pub struct Means {
     /// slower, but safe if somebody puts uprobes at the same places meanwhile
     #[arg(long)]
     pub one_instruction: bool,
+    /// Go on without the events that cannot be probed, also if they were named: what is left out
+    /// is told
+    #[arg(long)]
+    pub keep_going: bool,
     /// Probe the given addresses also where nothing shows that an instruction begins there; a
     /// program runs wrong if none does
     #[arg(long)]
@@ -140,7 +144,10 @@ impl Planned {
         if purpose == Purpose::Record {
             events.extend(message::events(&objects, &events));
         }
-        let selected = selection::select(&objects, &planner, &events, purpose, returns)?;
+        let mut selected = selection::select(&objects, &planner, &events, purpose, returns)?;
+        if means.keep_going {
+            selection::keep_going(&mut selected);
+        }
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
         let mut guards = Guards::find(&objects, &planner);

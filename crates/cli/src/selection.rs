@@ -902,6 +902,22 @@ pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects
     }
 }
 
+/// Takes all events for such that match a pattern: what cannot be probed is left out.
+pub fn keep_going(selected: &mut [Selected]) {
+    for event in selected.iter_mut() {
+        event.named = false;
+    }
+    all_exits_or_none(selected);
+    // Who has lost its exits is no entry of calls any more.
+    for event in selected
+        .iter_mut()
+        .filter(|event| event.role == Role::Entry)
+    {
+        (event.role, event.call) = (Role::Point, None);
+    }
+    join_calls(selected);
+}
+
 /// An error for events that the user named and that cannot be probed.
 pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
     for event in selected.iter().filter(|e| e.named && e.left_out.is_none()) {
