@@ -81,6 +81,17 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 
 #define CAPRIOLE_MARK_TEXT(text) CAPRIOLE_MARK(capriole, message, "%s", text)
 
+/* What is not in the standard may be warned of, but not in here. In C++ Clang takes no parameter
+ * packs in a statement that is an expression, not even if a lambda is around it. */
+#if defined __clang__ && defined __cplusplus
+#define CAPRIOLE_MARK_OPEN_ \
+  _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpedantic\"")
+#define CAPRIOLE_MARK_CLOSE_ _Pragma("clang diagnostic pop")
+#else
+#define CAPRIOLE_MARK_OPEN_ __extension__({
+#define CAPRIOLE_MARK_CLOSE_ (void)0; });
+#endif
+
 /* ------------------------------------------------------------------- counting arguments */
 
 #define CAPRIOLE_MARK_PASTE_(a, b) CAPRIOLE_MARK_PASTED_(a, b)
@@ -430,12 +441,21 @@ capriole_mark_never_(void) {
 #define CAPRIOLE_MARK_CALL_
 #endif
 
+/* Clang refuses a statement that may jump anywhere in a coroutine. It does not mind one in a lambda
+ * of its own, which becomes part of the coroutine when it is inlined. */
+#if defined __clang__ && __clang_major__ >= 18 && defined __cpp_impl_coroutine
+#define CAPRIOLE_MARK_ENTER_ [&]() __attribute__((__always_inline__)) { CAPRIOLE_MARK_DECLARE_
+#define CAPRIOLE_MARK_LEAVE_ }();
+#else
+#define CAPRIOLE_MARK_ENTER_ { CAPRIOLE_MARK_DECLARE_
+#define CAPRIOLE_MARK_LEAVE_ }
+#endif
+
 #define CAPRIOLE_MARK_BLOCK_(p, n, f, count, words, values) \
   CAPRIOLE_MARK_BLOCK_1_(p, n, f, f "\0" __FILE__, __LINE__, count, words, values)
 #define CAPRIOLE_MARK_BLOCK_1_(p, n, f, s, line, count, words, values) \
   do { \
-    __extension__({ \
-      CAPRIOLE_MARK_DECLARE_ \
+    CAPRIOLE_MARK_OPEN_ \
       CAPRIOLE_MARK_ASSERT_(__builtin_constant_p(f), \
                             "CAPRIOLE_MARK: the format has to be a string literal"); \
       CAPRIOLE_MARK_ASSERT_(sizeof(f) < 8 * (words), \
@@ -444,6 +464,7 @@ capriole_mark_never_(void) {
       CAPRIOLE_MARK_SIZES_(f, s, words) \
       CAPRIOLE_MARK_CONTENT_(s, words) \
       values \
+      CAPRIOLE_MARK_ENTER_ \
       __asm__ __inline__ CAPRIOLE_MARK_STATEMENT_( \
           CAPRIOLE_MARK_ASM_(p, n, line, CAPRIOLE_MARK_WRITE_##words##_, \
                              CAPRIOLE_MARK_SHOWN_##count##_) \
@@ -454,17 +475,16 @@ capriole_mark_never_(void) {
           : CAPRIOLE_MARK_READS_##count##_ CAPRIOLE_MARK_LABEL_); \
       CAPRIOLE_MARK_SECOND_(p, n, s, line) \
       CAPRIOLE_MARK_CALL_ \
-      (void)0; \
-    }); \
+      CAPRIOLE_MARK_LEAVE_ \
+    CAPRIOLE_MARK_CLOSE_ \
   } while (0)
 
 #else /* no markers here */
 #define CAPRIOLE_MARK_BLOCK_(p, n, f, count, words, values) \
   do { \
-    __extension__({ \
+    CAPRIOLE_MARK_OPEN_ \
       values \
-      (void)0; \
-    }); \
+    CAPRIOLE_MARK_CLOSE_ \
   } while (0)
 #endif
 
@@ -582,9 +602,10 @@ __attribute__((__unused__)) void capriole_mark_text_to(int fd, const char *text)
 #ifdef CAPRIOLE_MARK_HERE_
   if (fd >= 0 && text) {
     long result = 1; /* write */
+    long to = fd;
     __asm__ __volatile__("syscall"
                          : "+a"(result)
-                         : "D"((long)fd), "S"(text), "d"(__builtin_strlen(text))
+                         : "D"(to), "S"(text), "d"(__builtin_strlen(text))
                          : "rcx", "r11", "memory");
     (void)result;
   }

@@ -10,6 +10,7 @@ use capriole_insn::ExitKind;
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::program::{Content, Fetch, Field, Source};
 use capriole_target::debug::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
+use capriole_target::object::Convention;
 use capriole_target::resolve::{Body, Site};
 use capriole_trace::{FieldInfo, TextFormat};
 use iced_x86::Register;
@@ -436,6 +437,10 @@ impl<'a> Reader<'a> {
                  `double`, which are in xmm0, can be read, and vectors of up to 16 bytes; \
                  $retval:x64 is whatever rax holds"
             ),
+            Ok(Returned::Stack(c_type)) => bail!(
+                "the function returns `{c_type}`, which Go leaves on the stack; $retval:x64 is \
+                 whatever rax holds"
+            ),
             Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok((FieldType::X64, false)),
         }
     }
@@ -695,6 +700,27 @@ fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
         .find(|a| a.fetch.base == Base::Retval && asked.contains(&a.name.as_str()))
 }
 
+/// Which registers a function has its arguments in.
+enum Passed {
+    SystemV,
+    Go,
+}
+
+/// How the function around a site, or the one that is left there, is called.
+fn in_registers(site: &Site) -> anyhow::Result<Passed> {
+    let function = site.leaving.as_ref().map_or(site.address, |l| l.function);
+    let object = &site.object;
+    match object.file().convention(object.link(function)) {
+        Convention::SystemV => Ok(Passed::SystemV),
+        Convention::Go => Ok(Passed::Go),
+        Convention::NotRegisters(why) => bail!(
+            "it is not known which registers have the arguments or the result of this function: \
+             {why}; write a register (%ax), or what is on the stack (at the entry: $stack1, \
+             +8($stack):s32)"
+        ),
+    }
+}
+
 /// The 64-bit register that the machine encodes so.
 fn register(gpr: Gpr) -> Register {
     Register::RAX + u32::from(gpr.encoding())
@@ -735,14 +761,23 @@ fn known(
     let source = match &asked.base {
         Base::Register(gpr) => Source::Register(register(*gpr)),
         Base::Vector(number) => Source::Vector(*number),
-        Base::Argument(number) => match Gpr::of_argument(*number) {
-            Some(gpr) => Source::Register(register(gpr)),
-            None if site.offset == 0 => {
+        Base::Argument(number) => match (in_registers(site)?, Gpr::of_argument(*number)) {
+            (Passed::Go, _) => match Gpr::of_go_argument(*number) {
+                Some(gpr) => Source::Register(register(gpr)),
+                None => bail!(
+                    "Go passes at most nine words in registers, others on the stack; write \
+                     parameters by name, or +OFFSET($stack)"
+                ),
+            },
+            (Passed::SystemV, Some(gpr)) => Source::Register(register(gpr)),
+            (Passed::SystemV, None) if site.offset == 0 => {
                 // Behind the return address, from the seventh on.
                 pointers.push(8 * (i64::from(*number) - 6));
                 stack
             }
-            None => bail!("arguments on the stack are known at a function's entry only"),
+            (Passed::SystemV, None) => {
+                bail!("arguments on the stack are known at a function's entry only")
+            }
         },
         Base::StackPointer => stack,
         Base::StackWord(word) => {
@@ -762,13 +797,15 @@ fn known(
         }
         Base::FileOffset(offset) => {
             pointers.push(0);
-            let link = site.object.file().link_address(*offset).with_context(|| {
-                let path = site.object.path().display();
-                format!("nothing of {path} is mapped from offset {offset:#x}")
-            })?;
-            Source::Immediate(site.object.run_time(link))
+            // Counted, as in the kernel, from where the code's own offset 0 would be.
+            let start = site.address.wrapping_sub(site.file_offset);
+            Source::Immediate(start.wrapping_add(*offset))
         }
-        Base::Retval => Source::Register(Register::RAX),
+        Base::Retval => {
+            // Go has its first word there as well.
+            in_registers(site)?;
+            Source::Register(Register::RAX)
+        }
         // How it is copied, its content says.
         Base::CallStack(_) => stack,
         Base::AllArguments | Base::Variable(_) | Base::Entry(_) => {

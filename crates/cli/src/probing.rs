@@ -43,6 +43,10 @@ pub struct Means {
     /// slower, but safe if somebody puts uprobes at the same places meanwhile
     #[arg(long)]
     pub one_instruction: bool,
+    /// Go on without the events that cannot be probed, also if they were named: what is left out
+    /// is told
+    #[arg(long)]
+    pub keep_going: bool,
     /// Probe the given addresses also where nothing shows that an instruction begins there; a
     /// program runs wrong if none does
     #[arg(long)]
@@ -183,7 +187,10 @@ impl Planned {
         if purpose == Purpose::Record {
             events.extend(message::events(&objects, &events));
         }
-        let selected = selection::select(&objects, &planner, &events, purpose, returns)?;
+        let mut selected = selection::select(&objects, &planner, &events, purpose, returns)?;
+        if means.keep_going {
+            selection::keep_going(&mut selected);
+        }
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works(&selected)?);
         let mut guards = Guards::find(&objects, &planner);
@@ -636,10 +643,15 @@ impl Watch {
     fn all_threads_ended(&self) -> bool {
         let ended = |tid: &u32| {
             let status = self.process.thread_status(*tid);
-            status.map_or(true, |s| matches!(s.state, State::Zombie | State::Dead))
+            status.map_or_else(
+                |error| !error.is_own(),
+                |s| matches!(s.state, State::Zombie | State::Dead),
+            )
         };
-        let threads = self.process.threads();
-        threads.map_or(true, |tids| tids.iter().all(ended))
+        match self.process.threads() {
+            Ok(tids) => tids.iter().all(ended),
+            Err(error) => !error.is_own(),
+        }
     }
 
     /// Looks whether another tool has come to a probe.

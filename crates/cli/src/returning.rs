@@ -25,6 +25,8 @@ pub struct Unseen {
     pub missed: u64,
     /// They were left in another way than by returning.
     pub abandoned: u64,
+    /// The numbers were written over, and are not known.
+    pub damaged: bool,
 }
 
 impl Unseen {
@@ -34,6 +36,9 @@ impl Unseen {
         Unseen {
             missed: memory.counted(header::RETURNS_MISSED),
             abandoned: memory.counted(header::RETURNS_ABANDONED),
+            damaged: [header::RETURNS_MISSED, header::RETURNS_ABANDONED]
+                .into_iter()
+                .any(|word| memory.is_written_over(word)),
         }
     }
 
@@ -41,10 +46,17 @@ impl Unseen {
     pub fn put_into(self, value: &mut serde_json::Value) {
         value["returns_missed"] = self.missed.into();
         value["returns_abandoned"] = self.abandoned.into();
+        value["returns_damaged"] = self.damaged.into();
     }
 
     /// Tells a person what was missed.
     pub fn say(self) {
+        if self.damaged {
+            tell!(
+                "capriole: how many returns were missed is not known: the program, or a child \
+                 that it forked, wrote over session memory"
+            );
+        }
         if self.missed > 0 {
             tell!(
                 "capriole: the returns of {} were MISSED: too many calls were open at once, or \

@@ -7,7 +7,7 @@ use crate::{calls, exit, marker};
 use anyhow::{Context, anyhow, bail};
 use capriole_event::{
     At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ObjectRef, ParseError,
-    Place, definition_lines, definitions,
+    Place, automatic_name, definition_lines, definitions,
 };
 use capriole_insn::ExitKind;
 use capriole_plan::detour::{Record, Work};
@@ -428,8 +428,9 @@ pub struct InFile {
 /// # Errors
 /// All lines that cannot be understood.
 pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
-    let text =
-        files::read_input(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = files::read_input(file);
+    let bytes = bytes.with_context(|| format!("cannot read {}", file.display()))?;
+    let text = event_text(&bytes).with_context(|| file.display().to_string())?;
     let latency = |(_, line): &(usize, &str)| calls::is_latency(line);
     let latencies = definition_lines(&text).filter(latency);
     let latencies: Vec<_> = latencies.map(|(n, line)| (n, line.to_owned())).collect();
@@ -459,6 +460,22 @@ fn all_of(errors: BTreeMap<usize, anyhow::Error>) -> Option<anyhow::Error> {
         .map(|error| format!("\n  {}", exit::message(&error)))
         .collect();
     Some(anyhow!("{count} events cannot be recorded:{lines}"))
+}
+
+/// The text of a file of events. Comments may be in any encoding.
+fn event_text(bytes: &[u8]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let shown = String::from_utf8_lossy(line);
+        // What is no character here stands there as one that no event has.
+        let said = definition_lines(&shown).next().map_or("", |(_, said)| said);
+        if std::str::from_utf8(line).is_err() && said.contains(char::REPLACEMENT_CHARACTER) {
+            bail!("line {number} is not text in UTF-8: {said}");
+        }
+        text.push_str(&shown);
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 /// Finds the sites of events and plans them.
@@ -529,7 +546,7 @@ pub fn select(
                 && condition(before) == condition(site)
                 && before.body == Body::Own
                 && site.body == Body::Own
-                && is_alike(spec)
+                && is_alike(spec, site)
         });
         let read = match (same, fields.last()) {
             (true, Some(Ok(before))) => Ok(before.clone()),
@@ -539,7 +556,8 @@ pub fn select(
         // Nor by a pattern all that returns something else.
         // And a marker may be another one, or have its arguments elsewhere, at each place.
         let other = match leaves(site) {
-            None => site.marker.is_some(),
+            // Of assembly in a Go program it is not known where the arguments are.
+            None => site.marker.is_some() || spec.is_glob() && site.object.file().is_go(),
             Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
         };
         match (&site.body, read) {
@@ -656,7 +674,7 @@ pub fn select(
             area: areas[definition],
             site,
             fields,
-            given_name: spec.name.clone(),
+            given_name: given_name(spec),
             counter,
             plan,
             left_out,
@@ -667,6 +685,17 @@ pub fn select(
     all_exits_or_none(&mut selected);
     join_calls(&mut selected);
     Ok(selected)
+}
+
+/// The name that the user gave an event; that of a place in a file as the kernel gives it.
+fn given_name(spec: &EventSpec) -> Option<String> {
+    let automatic = || match (&spec.place, &spec.object) {
+        (Place::FileOffset(offset), ObjectRef::Path(path)) => {
+            Some(automatic_name(spec.at, path, *offset))
+        }
+        _ => None,
+    };
+    spec.name.clone().or_else(automatic)
 }
 
 /// Whether an event is about one place, or one marker, by its name; and not about what matches.
@@ -816,15 +845,17 @@ fn without_event(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Whether an event's fields are the same at all functions of an object.
-fn is_alike(spec: &EventSpec) -> bool {
+/// Whether an event's fields are the same at all functions of an object, that of a site.
+fn is_alike(spec: &EventSpec, site: &Site) -> bool {
+    // Not all functions of a Go program have their arguments in the same registers.
+    let go = site.object.file().is_go();
     let depends = |argument: &FetchArg| match argument.fetch.base {
         Base::Variable(_) | Base::AllArguments => true,
         // Which function's call it is.
         Base::Entry(_) | Base::Latency => true,
-        Base::Retval => is_untyped_result(argument), // its type
+        Base::Retval => go || is_untyped_result(argument), // its type
         // Which of them are on the stack depends on the place in the function.
-        Base::Argument(number) => Gpr::of_argument(number).is_none(),
+        Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
         _ => false,
     };
     !spec.arguments.iter().any(depends)
@@ -909,6 +940,22 @@ pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects
         }
         (None, None) => bail!("give a process with -p PID, or a file"),
     }
+}
+
+/// Takes all events for such that match a pattern: what cannot be probed is left out.
+pub fn keep_going(selected: &mut [Selected]) {
+    for event in selected.iter_mut() {
+        event.named = false;
+    }
+    all_exits_or_none(selected);
+    // Who has lost its exits is no entry of calls any more.
+    for event in selected
+        .iter_mut()
+        .filter(|event| event.role == Role::Entry)
+    {
+        (event.role, event.call) = (Role::Point, None);
+    }
+    join_calls(selected);
 }
 
 /// An error for events that the user named and that cannot be probed.

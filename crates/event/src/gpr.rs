@@ -73,6 +73,25 @@ impl Gpr {
         registers.get(index).copied()
     }
 
+    /// The register that carries this word of the arguments of a Go function, 1 to 9, in which
+    /// there are no floating point numbers (cmd/compile/abi-internal.md, "amd64 architecture").
+    /// The result's first word is in that of the first.
+    pub fn of_go_argument(number: u8) -> Option<Gpr> {
+        let registers = [
+            Gpr::Rax,
+            Gpr::Rbx,
+            Gpr::Rcx,
+            Gpr::Rdi,
+            Gpr::Rsi,
+            Gpr::R8,
+            Gpr::R9,
+            Gpr::R10,
+            Gpr::R11,
+        ];
+        let index = usize::from(number).checked_sub(1)?;
+        registers.get(index).copied()
+    }
+
     /// The name that processor manuals use, in lower case: `rdi`.
     pub fn name(self) -> &'static str {
         [

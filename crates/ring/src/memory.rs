@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// More than is counted in years. Sums of such numbers do not overflow.
-const MOST: u64 = 1 << 48;
+pub const MOST: u64 = 1 << 48;
 
 /// A mapping of session memory.
 ///
@@ -250,6 +250,12 @@ impl Memory {
     pub fn counted(&self, offset: usize) -> u64 {
         let count = self.load(offset);
         if count < MOST { count } else { 0 }
+    }
+
+    /// Whether a word that counts was written over.
+    #[must_use]
+    pub fn is_written_over(&self, offset: usize) -> bool {
+        self.load(offset) >= MOST
     }
 
     /// Gives packet `index` to the writers.

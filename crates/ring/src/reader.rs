@@ -102,9 +102,15 @@ impl Reader {
         self.streams().map(busy).sum()
     }
 
-    /// Places where a stream made no sense: somebody wrote over session memory.
+    /// Places where a stream made no sense, or what it has lost: somebody wrote over session
+    /// memory.
     pub fn damaged(&self) -> u64 {
-        self.damaged
+        let streams = self
+            .streams()
+            .map(|(lane, cpu)| self.geometry.stream(lane, cpu));
+        let words = streams.flat_map(|at| [at + stream::LOST, at + stream::BUSY]);
+        let wild = words.filter(|word| self.memory.is_written_over(*word));
+        self.damaged.saturating_add(wild.count() as u64)
     }
 
     fn streams(&self) -> impl Iterator<Item = (u32, u32)> + use<> {

@@ -231,7 +231,7 @@ impl TableReader {
         }
         Contents {
             rows,
-            dropped: self.memory.load(start + directory::DROPPED),
+            dropped: self.memory.counted(start + directory::DROPPED),
         }
     }
 

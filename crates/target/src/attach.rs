@@ -299,10 +299,14 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
     // What handles breakpoints belongs to a process, not to its memory.
-    if !threads::sharing_memory(process.pid() as i32).is_empty() {
-        return Err(
-            "another process has the same memory (CLONE_VM), and a breakpoint would kill it",
-        );
+    match threads::sharing_memory(process.pid() as i32).as_deref() {
+        Ok([]) => {}
+        Ok(_) => {
+            return Err(
+                "another process has the same memory (CLONE_VM), and a breakpoint would kill it",
+            );
+        }
+        Err(_) => return Err("it cannot be seen whether another process has the same memory"),
     }
     // A thread that is just being made blocks every signal for a moment, and so does
     // one on its way back from a dead tracer's call. Look again before saying no.

@@ -21,6 +21,7 @@ mod fetch;
 mod find;
 mod frame;
 mod functions;
+mod go;
 mod index;
 mod inlined;
 mod lines;

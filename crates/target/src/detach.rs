@@ -549,7 +549,7 @@ fn restore_actions(
     restore_actions_of(&agent, remote, installed)?;
     agent.dismiss();
     // Who has the same memory may have got the actions by fork, and has them to itself.
-    for pid in threads::sharing_memory(process.pid() as i32) {
+    for pid in threads::sharing_memory(process.pid() as i32)? {
         let Ok(other) = Process::open(pid as u32) else {
             continue; // it has ended
         };

@@ -235,7 +235,9 @@ fn hint(errno: Errno) -> &'static str {
         Errno::FBIG => {
             " (the limit for file sizes, ulimit -f, is below the size of the buffer: see --buffer-size)"
         }
-        Errno::MFILE => " (it has no free file descriptor; raise its limit)",
+        Errno::MFILE => {
+            " (the program or capriole has no free file descriptor; raise the limit, ulimit -n)"
+        }
         _ => "",
     }
 }

@@ -51,18 +51,16 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// pipe or a terminal. At most [`MAX_TEXT`].
 ///
 /// # Errors
-/// As [`read`]; it is not UTF-8.
-pub fn read_input(path: &Path) -> io::Result<String> {
+/// As [`read`].
+pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
     let own = ["/dev/stdin", "/dev/fd", "/proc/self/fd"];
-    let bytes = if path.as_os_str() == "-" {
+    if path.as_os_str() == "-" {
         read_all(io::stdin().lock(), MAX_TEXT)
     } else if own.iter().any(|own| path.starts_with(own)) {
         read_all(reopen(&place(path)?, OFlags::empty())?, MAX_TEXT)
     } else {
         read(path, MAX_TEXT)
-    };
-    String::from_utf8(bytes?)
-        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not text in UTF-8"))
+    }
 }
 
 /// What is there, without opening it.

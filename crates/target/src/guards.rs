@@ -69,8 +69,9 @@ const SYSCALL: u64 = 2;
 /// Bytes that a guard may change or displace from where it stands on, at most: a jump that ends
 /// in the middle of a long instruction.
 const MAX_PATCH: u64 = 4 + 15;
-/// By this function Go programs make children that share their memory.
-const GO_VFORK: &str = "syscall.rawVforkSyscall.abi0";
+/// By this function Go programs make children that share their memory. Its name in the symbol
+/// table, and in Go's own, where its wrapper is called the same.
+const GO_VFORK: [&str; 2] = ["syscall.rawVforkSyscall.abi0", "syscall.rawVforkSyscall"];
 
 /// The guards of a process.
 #[derive(Debug, Clone, Default)]
@@ -643,9 +644,10 @@ fn behind_calls(object: &Object) -> Vec<u64> {
 /// Where the function of the Go runtime lies that calls vfork(2) and clone(2) for it, run time.
 fn go_vforks(object: &Object) -> Vec<Extent> {
     let symbols = object.file().is_go().then(|| object.symbols().ok());
-    let found = symbols.flatten().map(|symbols| symbols.exact(GO_VFORK));
-    let found = found.into_iter().flatten();
-    found
+    let symbols = symbols.flatten().into_iter();
+    symbols
+        .flat_map(|symbols| GO_VFORK.map(|name| symbols.linked(name)))
+        .flatten()
         .map(|found| object.run_time_extent(found.function.extent))
         .collect()
 }

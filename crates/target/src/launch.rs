@@ -75,7 +75,12 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     let spawner = std::thread::spawn(move || command.spawn());
 
     let mut pid = [0; 4];
-    std::io::Read::read_exact(&mut pid_read, &mut pid).map_err(io)?;
+    if let Err(error) = std::io::Read::read_exact(&mut pid_read, &mut pid) {
+        // There is no child: `spawn` says why.
+        let spawned = spawner.join();
+        let why = spawned.ok().and_then(Result::err);
+        return Err(io(why.unwrap_or(error)));
+    }
     let pid = i32::from_le_bytes(pid);
     step("child made");
     let traced = follow_to_start(pid, go_write);
@@ -116,6 +121,8 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         }
     }
     let process = Process::open(pid as u32)?;
+    // First of all: nothing that follows makes sense in a 32-bit program.
+    process.check_architecture()?;
     let remote = RemoteMemory::open(pid)?;
     let (stop, state) = stopping_place(&process)?;
     ptrace::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;

@@ -11,6 +11,7 @@ mod code;
 pub(crate) mod elf;
 mod entered;
 mod error;
+pub(crate) mod go;
 mod loaded;
 pub(crate) mod notes;
 mod pointers;
@@ -40,6 +41,7 @@ use crate::markers::Markers;
 use crate::symbols::{OtherSymbol, SymbolTable};
 use call_frames::CallFrames;
 use elf::Headers;
+use go::{GoFunctions, NoTable};
 use notes::Facts;
 use source::Source;
 
@@ -62,6 +64,39 @@ impl FileId {
             inode: metadata.ino(),
         })
     }
+}
+
+/// Where a function's arguments and its result are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Convention {
+    /// As the System V ABI says.
+    SystemV,
+    /// In registers, as Go's compiler passes them (`ABIInternal`).
+    Go,
+    /// Nobody can tell, or they are on the stack.
+    NotRegisters(NotRegisters),
+}
+
+/// Why it is not known that a Go function has its arguments in registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotRegisters {
+    /// Assembly, as a rule with `ABI0`.
+    #[error("it is written in assembly, and its arguments are mostly on the stack (Go's ABI0)")]
+    Assembly,
+    /// A wrapper by which assembly code calls Go.
+    #[error("assembly code calls it, with the arguments on the stack (Go's ABI0)")]
+    Stack,
+    /// One of two functions of one name, in a stripped file.
+    #[error(
+        "the program is stripped, and there are two functions of this name, one of which has its arguments on the stack (Go's ABI0)"
+    )]
+    Wrapper,
+    /// Made by an old version of Go.
+    #[error("Go before 1.18 made the program, and mostly passes arguments on the stack")]
+    Older,
+    /// There is no table of functions that is understood.
+    #[error("the program's table of Go functions (.gopclntab) is not found or not understood")]
+    Unknown,
 }
 
 /// Bytes of one executable segment.
@@ -96,6 +131,7 @@ pub struct ObjectFile {
     call_frames: OnceLock<CallFrames>,
     landing_pads: OnceLock<Result<LandingPads, ObjectProblem>>,
     symbols: OnceLock<Result<SymbolTable, ObjectProblem>>,
+    go: OnceLock<Result<GoFunctions, NoTable>>,
     text: OnceLock<Result<Vec<Text>, ObjectProblem>>,
     rseq: OnceLock<Result<Vec<RseqSection>, ObjectProblem>>,
     markers: OnceLock<Result<Markers, ObjectProblem>>,
@@ -160,6 +196,7 @@ impl ObjectFile {
             call_frames: OnceLock::new(),
             landing_pads: OnceLock::new(),
             symbols: OnceLock::new(),
+            go: OnceLock::new(),
             text: OnceLock::new(),
             rseq: OnceLock::new(),
             markers: OnceLock::new(),
@@ -283,6 +320,48 @@ impl ObjectFile {
                 .any(|name| self.headers.section(name).is_some())
     }
 
+    /// Go's own table of functions; `None` if the file is not Go's.
+    fn go_functions(&self) -> Option<&Result<GoFunctions, NoTable>> {
+        let read = || GoFunctions::read(&self.source, &self.headers);
+        self.is_go().then(|| self.go.get_or_init(read))
+    }
+
+    /// Where the function around a link address has its arguments and its result.
+    #[must_use]
+    pub fn convention(&self, link_address: u64) -> Convention {
+        /// What the linker adds to the name of one of two functions.
+        const ABI0: &str = ".abi0";
+        let not = Convention::NotRegisters;
+        let functions = match self.go_functions() {
+            None => return Convention::SystemV,
+            Some(Ok(functions)) => functions,
+            Some(Err(NoTable::Older)) => return not(NotRegisters::Older),
+            Some(Err(NoTable::Unknown)) => return not(NotRegisters::Unknown),
+        };
+        let Some(function) = functions.at(link_address).filter(|function| function.go) else {
+            return Convention::SystemV; // C
+        };
+        if function.assembly {
+            return not(NotRegisters::Assembly);
+        }
+        let Ok(symbols) = self.symbols() else {
+            return not(NotRegisters::Unknown);
+        };
+        let marked = |at: u64| {
+            let named = symbols.function_starting_at(at);
+            let mut names = named.into_iter().flat_map(|f| symbols.names(f));
+            names.any(|name| name.linkage.ends_with(ABI0))
+        };
+        if marked(function.extent.start) {
+            return not(NotRegisters::Stack);
+        }
+        let name = String::from_utf8_lossy(functions.name(function));
+        match function.twice && symbols.linked(&format!("{name}{ABI0}")).is_empty() {
+            true => not(NotRegisters::Wrapper),
+            false => Convention::Go,
+        }
+    }
+
     /// The loader writes into its text (`DT_TEXTREL`), so that the bytes of
     /// the file are not those in memory.
     #[must_use]
@@ -357,16 +436,17 @@ impl ObjectFile {
             .then(|| self.source.read(segment.offset + distance, size).ok())?
     }
 
-    /// The functions. If the call frame information is damaged, only those
-    /// that have names.
+    /// The functions, by symbols, call frame information, and Go's own table. If the call frame
+    /// information is damaged, only those that have names.
     ///
     /// # Errors
     ///
     /// The symbol table is damaged.
     pub fn symbols(&self) -> Result<&SymbolTable, ObjectError> {
         let frames = self.frames().unwrap_or_default();
+        let go = self.go_functions().and_then(|go| go.as_ref().ok());
         self.lazy(&self.symbols, || {
-            SymbolTable::read(&self.source, &self.headers, &self.facts, frames)
+            SymbolTable::read(&self.source, &self.headers, &self.facts, frames, go)
         })
     }
 

@@ -107,14 +107,21 @@ impl Process {
     /// The same process still runs under this number.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.stat()
-            .is_ok_and(|stat| !matches!(stat.state, State::Zombie | State::Dead))
+        match self.stat() {
+            Ok(stat) => !matches!(stat.state, State::Zombie | State::Dead),
+            // Without a descriptor to look with, nobody knows better.
+            Err(error) => error.is_own(),
+        }
     }
 
     /// It has ended, or is so far in ending that its memory is gone.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        !self.is_alive() || self.maps().map_or(true, |maps| maps.is_empty())
+        let has_memory = || match self.maps() {
+            Ok(maps) => !maps.is_empty(),
+            Err(error) => error.is_own(),
+        };
+        !self.is_alive() || !has_memory()
     }
 
     /// Everything that makes a process impossible to trace and can be known
@@ -342,7 +349,7 @@ impl Process {
     }
 
     /// Refuses what is not a 64-bit x86 program, by the header of its file.
-    fn check_architecture(&self) -> Result<(), ProcessError> {
+    pub(crate) fn check_architecture(&self) -> Result<(), ProcessError> {
         let mut header = [0u8; 20];
         self.open_exe()?
             .read_exact(&mut header)

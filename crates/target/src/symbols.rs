@@ -22,6 +22,7 @@ pub use read::{Binding, OtherSymbol, SymbolKind};
 
 use crate::object::ObjectProblem;
 use crate::object::elf::Headers;
+use crate::object::go::GoFunctions;
 use crate::object::notes::Facts;
 use crate::object::source::Source;
 use crate::object::unwind::Frame;
@@ -86,9 +87,13 @@ impl SymbolTable {
         headers: &Headers,
         facts: &Facts,
         frames: &[Frame],
+        go: Option<&GoFunctions>,
     ) -> Result<SymbolTable, ObjectProblem> {
         let tables = Table::all(source, headers, facts)?;
         let mut raw = read::function_symbols(headers, &tables)?;
+        if let Some(go) = go {
+            read::go_functions(headers, go, &mut raw)?;
+        }
         sort_and_join(&mut raw);
         drop_type_ids(&mut raw);
         Ok(bounds::build(raw, headers, frames))

@@ -1,6 +1,7 @@
 //! Stopping a process: every thread, or one.
 
 use crate::error::TargetError;
+use crate::process::ProcessError;
 use crate::ptrace::{self, Event, Registers};
 use crate::steps::step;
 use crate::tracer;
@@ -146,10 +147,19 @@ fn heal_interrupted_call(registers: &mut Registers) -> bool {
 }
 
 fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
-    let directory = std::fs::read_dir(format!("/proc/{pid}/task"))
-        .map_err(|_| TargetError::Vanished { pid })?;
-    let ids = directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Ok(ids.collect())
+    Ok(numbers(pid, "task")?.collect())
+}
+
+/// The numbers that are names in a directory, which is `/proc/PID/PLACE`. That it cannot be read,
+/// for want of a descriptor, must not look as if there was nobody.
+fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetError> {
+    let directory = std::fs::read_dir(format!("/proc/{pid}/{place}")).map_err(|error| {
+        match ProcessError::from_io(pid as u32, "", place, error) {
+            ProcessError::NoSuchProcess { .. } => TargetError::Vanished { pid },
+            error => error.into(),
+        }
+    })?;
+    Ok(directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 /// What the scheduler counts for a thread, if it does: nanoseconds on a processor, and how
@@ -185,16 +195,15 @@ fn is_filtered(tid: i32) -> bool {
 ///
 /// A vfork child is one as well. Its parent cannot be stopped, so that where all threads of
 /// a process stand still there is none.
-fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Vec<i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten();
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> {
+    let pids = numbers(pid, "..")?;
     let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
     let shares = |other: &i32| *other != pid && ptrace::share_memory(pid, *other);
-    new.into_iter().filter(shares).collect()
+    Ok(new.into_iter().filter(shares).collect())
 }
 
 /// The other processes that have the same memory as `pid`.
-pub(crate) fn sharing_memory(pid: i32) -> Vec<i32> {
+pub(crate) fn sharing_memory(pid: i32) -> Result<Vec<i32>, TargetError> {
     sharers(pid, &mut BTreeSet::new())
 }
 
@@ -449,7 +458,7 @@ impl Stopped {
         let until = Instant::now() + STOP_LIMIT;
         // Looked through now, so that there are few new ones when all stand still.
         let mut seen = BTreeSet::new();
-        let others = sharers(pid, &mut seen);
+        let others = sharers(pid, &mut seen)?;
         let mut still = Vec::new();
         loop {
             let mut stopped = Stopped::of(pid, still);
@@ -494,13 +503,13 @@ impl Stopped {
             let mut fresh = Vec::new();
             for process in &processes {
                 let ids = match thread_ids(*process) {
-                    Err(_) if *process != self.pid => continue, // it has ended
+                    Err(TargetError::Vanished { .. }) if *process != self.pid => continue,
                     ids => ids?,
                 };
                 fresh.extend(ids.difference(&known).map(|tid| (*process, *tid)));
             }
             if fresh.is_empty() {
-                others.extend(sharers(self.pid, seen));
+                others.extend(sharers(self.pid, seen)?);
                 if others.is_empty() {
                     return Ok(Vec::new());
                 }

@@ -119,39 +119,64 @@ impl Directory {
             }
             found => found,
         };
-        let root = match found {
-            Some(found) => found,
-            None => {
-                // Arguments and addresses are the target's secrets: for the owner only.
-                rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)
-                    .map_err(|error| failed("create", path)(error.into()))?;
-                open_existing(&place, path)?
-                    .ok_or(io::Error::from(Errno::NOENT))
-                    .map_err(failed("open", path))?
-            }
-        };
-        let Some(root) = Locked::take(root) else {
-            return Err(DirectoryError::Busy(path.to_path_buf()));
+        let made = found.is_none();
+        if found.is_none() {
+            // Arguments and addresses are the target's secrets: for the owner only.
+            rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)
+                .map_err(|error| failed("create", path)(error.into()))?;
+        }
+        let opened = match found {
+            Some(found) => Ok(found),
+            None => open_existing(&place, path).and_then(|found| {
+                let missing = || io::Error::from(Errno::NOENT);
+                found.ok_or_else(missing).map_err(failed("open", path))
+            }),
         };
         let info_path = path.join(INFO);
-        match rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(failed("create", &info_path)(error.into())),
+        let filled = opened.and_then(|root| {
+            let busy = || DirectoryError::Busy(path.to_path_buf());
+            let root = Locked::take(root).ok_or_else(busy)?;
+            match rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(failed("create", &info_path)(error.into())),
+            }
+            let info = open_directory(&root.0, OsStr::new(INFO));
+            let info = info.map_err(|error| {
+                if made {
+                    // There is nothing in it.
+                    let _ = unlinkat(&root.0, INFO, AtFlags::REMOVEDIR);
+                }
+                failed("open", &info_path)(error)
+            })?;
+            Ok((root, info))
+        });
+        match filled {
+            Ok((root, info)) => Ok(Directory {
+                path: path.to_path_buf(),
+                place,
+                root,
+                info,
+            }),
+            Err(error) => {
+                if made {
+                    // If somebody has put something into it meanwhile, it stays.
+                    let _ = unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR);
+                }
+                Err(error)
+            }
         }
-        let info = open_directory(&root.0, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
-        Ok(Directory {
-            path: path.to_path_buf(),
-            place,
-            root,
-            info,
-        })
     }
 
     /// Removes it with all that is in it, if it is still where it was made.
     pub(crate) fn remove(self) -> Result<(), DirectoryError> {
         let Directory {
-            path, place, root, ..
+            path,
+            place,
+            root,
+            info,
         } = self;
+        // There may be no descriptor left but this one.
+        drop(info);
         // Unlocked, as one that nobody writes to.
         let directory = copy(&root.0).map_err(failed("remove", &path))?;
         drop(root);

@@ -169,8 +169,14 @@ impl TraceWriter {
             streams: BTreeMap::new(),
             totals: Totals::default(),
         };
-        writer.describe()?;
-        Ok(writer)
+        match writer.describe() {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                // What there is of it is no trace.
+                let _ = writer.remove();
+                Err(error)
+            }
+        }
     }
 
     /// The directory, as it was given.

@@ -251,7 +251,7 @@ fn say_summary(
         units::bytes(summary.bytes),
         ended.remark(),
     );
-    let full = summary.lost - summary.busy;
+    let full = summary.lost.saturating_sub(summary.busy);
     if full > 0 {
         tell!(
             "capriole: {} LOST because the buffer was full; give a larger --buffer-size \
@@ -274,9 +274,9 @@ fn say_summary(
     Filtered::of(&probed.attached).say();
     if summary.damaged > 0 {
         tell!(
-            "capriole: {} could not be read: the program, or a child that it forked, wrote over \
-             session memory; what is said to be lost may be wrong as well",
-            units::counted(summary.damaged, "packet", "packets")
+            "capriole: {} of session memory could not be read: the program, or a child that it \
+             forked, wrote over it; what is said to be lost may be wrong as well",
+            units::counted(summary.damaged, "place", "places")
         );
     }
     if probed.attached.survey.tid_offset.is_none() {

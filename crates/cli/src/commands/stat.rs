@@ -324,6 +324,14 @@ fn count(
                     layout::LANES - 1
                 );
             }
+            let damaged: u64 = whole.groups.iter().map(|group| group.damaged).sum();
+            if damaged > 0 {
+                tell!(
+                    "capriole: {} impossible, and left out: the program, or a child that it \
+                     forked, wrote over session memory; others may be wrong as well",
+                    units::counted(damaged, "count was", "counts were")
+                );
+            }
             Unseen::of(&probed.attached).say();
             Filtered::of(&probed.attached).say();
             probed.say_end(ended, &detached);
@@ -519,6 +527,7 @@ fn json(
         "repaired": detached.repaired,
         "events": events,
         "lost": whole.lost,
+        "damaged": whole.groups.iter().map(|group| group.damaged).sum::<u64>(),
         "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),
     })
 }

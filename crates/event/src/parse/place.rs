@@ -144,7 +144,8 @@ fn separator(text: &str, start: usize, end: usize) -> Result<usize, ParseError> 
     }
     let word = first_word(&text[start..end]);
     if word.starts_with('/')
-        && let Some(colon) = word.rfind(":0x")
+        && let Some(colon) = word.rfind(':')
+        && is_offset(&word[colon + 1..])
     {
         return Ok(start + colon); // the path itself may have a colon
     }
@@ -168,6 +169,12 @@ fn separator(text: &str, start: usize, end: usize) -> Result<usize, ParseError> 
         "there is no colon between a file and a symbol",
         help,
     ))
+}
+
+/// Whether it can only be an offset, hexadecimal or octal. A decimal number may be a line of source.
+fn is_offset(place: &str) -> bool {
+    let digits = place.strip_prefix('0');
+    digits.is_some_and(|digits| digits.starts_with(|c: char| c == 'x' || c.is_ascii_digit()))
 }
 
 /// What stands before the colon.

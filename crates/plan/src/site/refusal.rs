@@ -133,7 +133,8 @@ pub enum Refusal {
         /// The address of the call.
         at: u64,
     },
-    /// There is a breakpoint already, probably a debugger's.
+    /// The program itself has a breakpoint there (`int3`), such as `__builtin_debugtrap` or
+    /// padding.
     BreakpointPresent {
         /// Its address.
         at: u64,
@@ -336,7 +337,10 @@ impl fmt::Display for Refusal {
                 "the call at {at:#x} cannot be displaced in a program with a shadow stack"
             ),
             Self::BreakpointPresent { at } => {
-                write!(f, "there is a breakpoint already at {at:#x}")
+                write!(
+                    f,
+                    "the instruction at {at:#x} is a breakpoint (int3) of the program itself"
+                )
             }
             Self::BreakpointsOff => f.write_str("breakpoints are used only with `--breakpoints`"),
             Self::TrapHandled => f.write_str("the program handles SIGTRAP itself"),

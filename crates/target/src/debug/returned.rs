@@ -5,6 +5,7 @@ use gimli::constants as dw;
 
 use super::convention::Left;
 use super::error::DebugError;
+use super::go::Begins;
 use super::scope::Site;
 use super::types::{Shape, is_signed};
 use super::units::Debug;
@@ -25,6 +26,8 @@ pub enum Returned {
     /// vectors of more than 16 bytes are where the options of the compiler put them. With its
     /// type in the source.
     Elsewhere(String),
+    /// On the stack, of this type in the source: a large structure or an array of Go.
+    Stack(String),
     /// A structure or something else of a kind that does not tell what `rax` is: of a small
     /// structure the first eight bytes, of a large one its address.
     Other(String),
@@ -39,7 +42,12 @@ impl Debug<'_> {
     pub fn returned(&self, site: &Site) -> Result<Returned, DebugError> {
         self.begin();
         let function = self.die(site.frames[0].key)?;
-        let Some(kind) = self.type_of(&function)? else {
+        let go = function.language() == Some(dw::DW_LANG_Go);
+        let kind = match go {
+            true => self.first_result(&function)?,
+            false => self.type_of(&function)?,
+        };
+        let Some(kind) = kind else {
             return Ok(Returned::Nothing);
         };
         let c_type = || self.c_type(Some(kind));
@@ -91,6 +99,11 @@ impl Debug<'_> {
             Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
             Shape::Enumeration { size, signed } => number(of_sign(signed), size),
             Shape::Pointer { .. } | Shape::Reference { .. } => number(Shown::Hexadecimal, 8),
+            Shape::Record { .. } | Shape::Array { .. } if go => match self.begins(Some(kind))? {
+                Begins::Integer => Returned::Other(c_type()),
+                Begins::Float => Returned::Vector(FieldType::X64),
+                Begins::Stack => Returned::Stack(c_type()),
+            },
             Shape::Record { .. } | Shape::Array { .. } => match self.left(Some(kind))? {
                 // Rust has a convention of its own.
                 Left::Vector if function.language() == Some(dw::DW_LANG_Rust) => {

@@ -243,7 +243,7 @@ impl<'a> Debug<'a> {
         while let Some((around, block)) = blocks.pop() {
             for die in self.children(&around)? {
                 let parameter = match die.tag() {
-                    dw::DW_TAG_formal_parameter => true,
+                    dw::DW_TAG_formal_parameter => !self.is_go_result(&die),
                     dw::DW_TAG_variable => false,
                     dw::DW_TAG_lexical_block => {
                         // A block without addresses has no code.

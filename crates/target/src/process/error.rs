@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+
 use super::ptrace_scope;
 use crate::maps::MapsError;
 
@@ -118,13 +120,23 @@ pub enum ProcessError {
 }
 
 impl ProcessError {
+    /// It says nothing about the process: we have no descriptor or memory left to look with.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        let ProcessError::Unreadable { source, .. } = self else {
+            return false;
+        };
+        let ours = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+        source
+            .raw_os_error()
+            .is_some_and(|error| ours.contains(&Errno::from_raw_os_error(error)))
+    }
+
     /// Gives the kernel's error numbers of `/proc` their one meaning each.
     pub(crate) fn from_io(pid: u32, name: &str, file: &str, source: io::Error) -> ProcessError {
-        let errno = source
-            .raw_os_error()
-            .map(rustix::io::Errno::from_raw_os_error);
+        let errno = source.raw_os_error().map(Errno::from_raw_os_error);
         match errno {
-            Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
+            Some(Errno::NOENT | Errno::SRCH) => {
                 // A kernel thread has a directory but no `exe`.
                 if file == "exe" && super::read_stat(pid).is_ok_and(|s| s.is_kernel_thread()) {
                     return ProcessError::KernelThread {
@@ -134,13 +146,11 @@ impl ProcessError {
                 }
                 ProcessError::NoSuchProcess { pid }
             }
-            Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
-                ProcessError::NotPermitted {
-                    pid,
-                    name: name.to_owned(),
-                    advice: Permission::advice(),
-                }
-            }
+            Some(Errno::ACCESS | Errno::PERM) => ProcessError::NotPermitted {
+                pid,
+                name: name.to_owned(),
+                advice: Permission::advice(),
+            },
             _ => ProcessError::Unreadable {
                 pid,
                 file: file.to_owned(),

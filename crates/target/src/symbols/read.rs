@@ -1,11 +1,14 @@
 //! Reading `.symtab` and `.dynsym` (System V ABI, chapter 4).
 
+use std::collections::HashSet;
+
 use object::LittleEndian as LE;
 use object::elf::{self, Sym64};
 use object::pod;
 
 use crate::object::ObjectProblem;
 use crate::object::elf::{Headers, Section};
+use crate::object::go::GoFunctions;
 use crate::object::notes::Facts;
 use crate::object::source::Source;
 
@@ -208,6 +211,37 @@ pub(crate) fn function_symbols(
         }
     }
     Ok(raw)
+}
+
+/// Adds the functions of Go's own table that no symbol names. Of a stripped program that is all.
+pub(crate) fn go_functions(
+    headers: &Headers,
+    go: &GoFunctions,
+    raw: &mut RawSymbols,
+) -> Result<(), ObjectProblem> {
+    let base = u32::try_from(raw.strings.len()).map_err(|_| DAMAGED)?;
+    u32::try_from(raw.strings.len() + go.names.len()).map_err(|_| DAMAGED)?;
+    let named: HashSet<u64> = raw.symbols.iter().map(|symbol| symbol.address).collect();
+    let mut text = TextRanges::new(headers);
+    let functions = go.functions.iter();
+    let new = functions.filter(|function| {
+        let name = std::str::from_utf8(go.name(function));
+        !named.contains(&function.extent.start)
+            && text.holds_function(function.extent.start)
+            && name.is_ok_and(|name| !name.is_empty())
+    });
+    let symbols = new.map(|function| RawSymbol {
+        address: function.extent.start,
+        size: function.extent.len(),
+        name: base + function.name,
+        name_len: function.name_len,
+        kind: SymbolKind::Function,
+        binding: Binding::Local,
+        default_version: true,
+    });
+    raw.symbols.extend(symbols);
+    raw.strings.extend_from_slice(&go.names);
+    Ok(())
 }
 
 fn is_data(symbol: &Sym64<LE>) -> bool {

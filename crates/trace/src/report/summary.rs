@@ -131,7 +131,17 @@ impl Summary {
             .values()
             .flat_map(|c| c.tids.iter().copied())
             .collect();
-        let silent = by_name.values().filter(|count| count.calls == 0).count() as u64;
+        // Texts that others write have an event at no place, which nobody asked for.
+        let texts = document
+            .events
+            .iter()
+            .filter(|event| event.place().is_none());
+        let texts: HashSet<&str> = texts.map(|event| event.name.as_str()).collect();
+        let asked = |name: &str| !texts.contains(name);
+        let silent = by_name
+            .iter()
+            .filter(|(name, count)| count.calls == 0 && asked(name));
+        let silent = silent.count() as u64;
         let mut by_event: Vec<EventSummary> = by_name
             .into_iter()
             .filter(|(_, count)| count.calls > 0)

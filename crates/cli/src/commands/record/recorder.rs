@@ -120,8 +120,13 @@ impl Recorder {
             failed_packets: false,
             warnings: Vec::new(),
         };
-        recorder.look_at_mappings()?;
-        Ok(recorder)
+        match recorder.look_at_mappings() {
+            Ok(()) => Ok(recorder),
+            Err(error) => {
+                recorder.abandon();
+                Err(error.into())
+            }
+        }
     }
 
     /// Removes the directory of a recording that did not come about.
@@ -284,7 +289,9 @@ impl Recorder {
         }
         warnings.extend(Filtered::of(attached).message());
         if damaged > 0 {
-            warnings.push(format!("{damaged} packets were unreadable"));
+            warnings.push(format!(
+                "{damaged} places of session memory were unreadable"
+            ));
         }
         let finish = Finish {
             clock: self.clock.model()?,

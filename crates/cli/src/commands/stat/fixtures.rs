@@ -43,6 +43,7 @@ pub fn group<const K: usize, const M: usize>(
         rows: rows.into(),
         dropped: 0,
         capacity: 1024,
+        damaged: 0,
     }
 }
 
@@ -73,7 +74,7 @@ pub fn total(sum: i128) -> Total {
 
 /// A key's value.
 pub fn text(text: &str) -> Value {
-    Value::Text(text.to_owned())
+    Value::Text(text.as_bytes().to_owned())
 }
 
 /// Buckets as the program may keep them: exact below 8, then four for each power of two.

@@ -59,9 +59,21 @@ fn key(value: &Key) -> Value {
     match value {
         Key::Number(value) => number(*value),
         Key::Hexadecimal(value) => json!(value),
-        Key::Text(text) => json!(text),
+        Key::Text(text) => json!(characters(text)),
         Key::Unreadable => Value::Null,
     }
+}
+
+/// A text; what is no character in UTF-8 is `\xff`, so that different texts stay different.
+fn characters(text: &[u8]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for chunk in text.utf8_chunks() {
+        shown.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            shown += &format!("\\x{byte:02x}");
+        }
+    }
+    shown
 }
 
 fn measure(name: &str, measure: &Measure, extent: Extent) -> Value {

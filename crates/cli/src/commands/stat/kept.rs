@@ -7,6 +7,7 @@ use anyhow::anyhow;
 use capriole_event::{Element, EventSpec, FieldType, Function, Shown};
 use capriole_plan::detour::Work;
 use capriole_plan::program::{Amount, Content, Field, Tally, histogram};
+use capriole_ring::memory::MOST;
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
 use capriole_trace::clock::Clock;
 use std::collections::HashMap;
@@ -291,7 +292,8 @@ impl Kept {
 
     /// What there is of events `events`, which have a probe; `selected` are all.
     pub fn read(&self, reader: &TableReader, selected: &[Selected], events: &[usize]) -> Group {
-        let contents = reader.read(&self.table);
+        let mut contents = reader.read(&self.table);
+        let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
         let ticks_per_second = self.clock.as_ref().and_then(|clock| {
             let mut clock = clock.clone();
             clock.sync().ok()?;
@@ -313,14 +315,47 @@ impl Kept {
                 .collect(),
             dropped: contents.dropped,
             capacity: self.capacity,
+            damaged,
         }
     }
 
     /// All hits that were counted.
     pub fn hits(&self, reader: &TableReader) -> u64 {
-        let rows = reader.read(&self.table).rows;
-        let hits = rows.iter().map(|row| self.calls(row));
+        let mut rows = reader.read(&self.table).rows;
+        let hits = rows.iter_mut().map(|row| {
+            self.mend(row);
+            self.calls(row)
+        });
         hits.fold(0, u64::wrapping_add)
+    }
+
+    /// Takes numbers that nobody can have counted, since they were written over, for none; how
+    /// many there were. Sums may be any number.
+    fn mend(&self, row: &mut tables::Row) -> u64 {
+        let one = |cell: u32| cell..cell + 1;
+        let calls = match self.calls {
+            Calls::Cell(cell) => one(cell),
+            Calls::Sum { first, buckets, .. } => first..first + buckets,
+        };
+        let measures = self.measures.iter().filter_map(|(_, cells)| match *cells {
+            Cells::Calls | Cells::Sum { .. } => None,
+            Cells::Extreme { readable, .. } | Cells::Average { readable, .. } => readable.map(one),
+            Cells::Histogram { first, buckets, .. } => Some(first..first + buckets),
+        });
+        let unreadable = match self.calls {
+            Calls::Sum { unreadable, .. } => unreadable,
+            Calls::Cell(_) => None,
+        };
+        let others = [unreadable, self.unreadable].into_iter().flatten().map(one);
+        let mut damaged = 0;
+        for cell in measures.chain(others).chain([calls]).flatten() {
+            let count = &mut row.cells[cell as usize];
+            if *count >= MOST {
+                *count = 0;
+                damaged += 1;
+            }
+        }
+        damaged
     }
 
     fn calls(&self, row: &tables::Row) -> u64 {
@@ -508,7 +543,7 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                 let length = length.min(bytes.len());
                 let text = take(length);
                 take((length + 4).next_multiple_of(8) - length - 4);
-                Value::Text(String::from_utf8_lossy(&text).into_owned())
+                Value::Text(text)
             }
             // Refused as a key, when the event was read.
             Element::CallStack { .. } => Value::Unreadable,

@@ -12,7 +12,7 @@ pub enum Value {
     /// A number that was asked for as a hexadecimal one, such as a pointer.
     Hexadecimal(u64),
     /// A text; what was not UTF-8 is U+FFFD. It can hold anything, and is escaped when shown.
-    Text(String),
+    Text(Vec<u8>),
     /// It could not be read.
     Unreadable,
 }
@@ -94,7 +94,7 @@ impl Measure {
                 },
             ) => Measure::Average {
                 sum: sum.since(*sum_before),
-                count: count.wrapping_sub(*count_before),
+                count: count.saturating_sub(*count_before),
             },
             (Measure::Histogram(now), Measure::Histogram(then)) => {
                 Measure::Histogram(now.since(then))
@@ -142,7 +142,7 @@ impl Histogram {
             .collect();
         let left = |bucket: &Bucket| {
             let then = before.get(&(bucket.low, bucket.high)).unwrap_or(&0);
-            let count = bucket.count.wrapping_sub(*then);
+            let count = bucket.count.saturating_sub(*then);
             (count > 0).then_some(Bucket { count, ..*bucket })
         };
         Histogram {
@@ -190,8 +190,8 @@ impl Row {
             event: self.event,
             keys: self.keys.clone(),
             key: self.key.clone(),
-            calls: self.calls.wrapping_sub(before.calls),
-            unreadable: self.unreadable.wrapping_sub(before.unreadable),
+            calls: self.calls.saturating_sub(before.calls),
+            unreadable: self.unreadable.saturating_sub(before.unreadable),
             measures: both.map(|(now, then)| now.since(then)).collect(),
         }
     }
@@ -224,6 +224,8 @@ pub struct Group {
     pub dropped: u64,
     /// How many keys there is room for in each event's table.
     pub capacity: u32,
+    /// Counts that were written over, and so are none.
+    pub damaged: u64,
 }
 
 impl Group {
@@ -250,8 +252,9 @@ impl Group {
             rows: rows.filter(Row::is_hit).collect(),
             dropped: self
                 .dropped
-                .wrapping_sub(before.map_or(0, |group| group.dropped)),
+                .saturating_sub(before.map_or(0, |group| group.dropped)),
             capacity: self.capacity,
+            damaged: self.damaged,
         }
     }
 }
@@ -288,8 +291,9 @@ pub struct Interval {
 }
 
 impl Snapshot {
-    /// What came since `before`, which is an earlier one of the same definitions. All counts
-    /// are taken modulo 2^64, as the program adds them up.
+    /// What came since `before`, which is an earlier one of the same definitions. Sums are
+    /// taken modulo 2^64, as the program adds them up; counts that are less than before were
+    /// written over.
     pub fn since(&self, before: &Snapshot) -> Interval {
         let groups = self.groups.iter().enumerate();
         Interval {

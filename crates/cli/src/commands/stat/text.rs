@@ -100,7 +100,7 @@ impl<'a> Page<'a> {
             rows: model::sorted(group.rows.iter()),
         });
         Page {
-            names: names.iter().map(|name| escaped(name)).collect(),
+            names: names.iter().map(|name| escaped(name.as_bytes())).collect(),
             tables: counted.into_iter().chain(others).collect(),
             silent: 0,
             never_hit: "never hit",
@@ -156,13 +156,13 @@ impl<'a> Page<'a> {
         if group.dropped > 0 {
             let which = if group.events.len() > 1 { "a" } else { "the" };
             lines.push(format!(
-                "{which} table of {} is full: {} not counted; give it more room with --keys",
-                units::counted(group.capacity.into(), "key", "keys"),
+                "{which} table is full: {} not counted; give it more room with --keys (now {})",
                 units::counted(
                     group.dropped,
                     "hit of a new key was",
                     "hits of new keys were"
                 ),
+                units::count(group.capacity.into()),
             ));
         }
         lines
@@ -271,9 +271,9 @@ fn key_value(value: &Value) -> String {
 }
 
 /// Text without what acts on a terminal, as reports have it.
-fn escaped(text: &str) -> String {
+fn escaped(text: &[u8]) -> String {
     let mut out = Vec::new();
-    put_escaped(&mut out, text.as_bytes(), b'"');
+    put_escaped(&mut out, text, b'"');
     String::from_utf8_lossy(&out).into_owned()
 }
 

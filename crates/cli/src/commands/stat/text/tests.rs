@@ -100,7 +100,7 @@ fn several_tables_follow_each_other() {
        70      7.0       12  malloc
        50      5.0     4711  free
         3      0.3  (fault)  malloc
-    a table of 1 key is full: 1,234 hits of new keys were not counted; give it more room with --keys
+    a table is full: 1,234 hits of new keys were not counted; give it more room with --keys (now 1)
 
     calls  calls/s  sum(n)  avg(n)  event
         4      0.4      -9    -2.2  write
@@ -155,7 +155,7 @@ fn a_table_that_is_full_says_so() {
     read by fd
     calls  calls/s  fd
         5      5.0   3
-    the table of 1,024 keys is full: 1 hit of a new key was not counted; give it more room with --keys
+    the table is full: 1 hit of a new key was not counted; give it more room with --keys (now 1,024)
     ");
 }
 

@@ -1,0 +1,74 @@
+//! Files of events of which one cannot be probed: they are refused as a whole, or recorded without
+//! that one if this was asked for.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+use programs::{Compiler, build};
+use std::path::Path;
+use std::process::Command;
+use target::told;
+use traces::{calls, record, scratch, text};
+
+/// A definition for each instruction of these functions.
+fn dense(program: &Path, functions: &[&str]) -> Vec<String> {
+    let mut command = Command::new("objdump");
+    let output = command
+        .args(["-d", "--no-show-raw-insn"])
+        .arg(program)
+        .output();
+    let printed = String::from_utf8(output.expect("objdump").stdout).expect("UTF-8");
+    let mut function = "";
+    let mut all = Vec::new();
+    for line in printed.lines() {
+        if let Some((_, name)) = line.trim_end_matches(">:").split_once(" <")
+            && line.ends_with(">:")
+        {
+            function = name;
+        } else if let Some((address, instruction)) = line.trim().split_once(":\t")
+            && functions.contains(&function)
+            && !instruction.starts_with("nop")
+        {
+            let event = format!("{function}_{address}");
+            all.push(format!(
+                "p:dense/{event} {}:0x{address}\n",
+                program.display()
+            ));
+        }
+    }
+    all
+}
+
+#[test]
+fn what_cannot_be_probed_is_left_out_only_if_that_was_asked_for() {
+    let Some(program) = build(
+        Compiler::Gcc,
+        "dense.c",
+        &["-Os", "-pie", "-fPIE", "-falign-functions=1"],
+    ) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let file = directory.path().join("events");
+    let events = dense(&program, &["add", "parse", "hash", "middle"]);
+    assert!(events.len() > 20, "{events:?}");
+    // A system call cannot be run elsewhere, wherever the program is loaded.
+    let call = dense(&program, &["call"]);
+    let impossible = call.iter().filter(|event| !events.contains(event)).cloned();
+    let all: String = events.iter().cloned().chain(impossible).collect();
+    std::fs::write(&file, all).expect("written");
+    let rest = ["-f", text(&file), "--", text(&program)];
+    let said = told(&record(&trace, &rest));
+    assert!(said.contains("cannot be probed: "), "{said}");
+    assert!(!trace.exists(), "{said}");
+    let said = told(&record(&trace, &[&["--keep-going"], &rest[..]].concat()));
+    assert!(said.starts_with("exit status: 0"), "{said}");
+    assert!(said.contains("capriole: left out: "), "{said}");
+    assert!(said.contains("ok "), "{said}");
+    assert!(calls(&trace).len() > 10, "{said}");
+}

@@ -1,0 +1,193 @@
+//! What is told of a recording is so: numbers that a hostile program has written over, a few
+//! descriptors only, tables that are full, what nobody asked for.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+use programs::{Compiler, build};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Output, Stdio};
+use target::{Running, capriole, command, told};
+use traces::{record_program, scratch, text, until_recording};
+
+/// More than anything here is counted.
+const MOST: u64 = 1 << 48;
+
+/// Starts the program and `capriole WORDS -p PID`, and has the program called.
+fn among(words: &[&str]) -> Option<(Running, Child)> {
+    let program = build(Compiler::Gcc, "overwriter.c", &["-O1"])?;
+    let mut running = Running::start(&program, &[]);
+    let pid = running.pid.to_string();
+    let mut command = command(&[&words[..1], &["-p", &pid], &words[1..]].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let tracer = command.spawn().expect("capriole starts");
+    until_recording(running.pid);
+    running.say("call");
+    assert_eq!(running.line(), "done");
+    Some((running, tracer))
+}
+
+/// Ends the command, and the program, which must be whole.
+fn ended(running: Running, tracer: Child) -> Output {
+    // SAFETY: a signal to a child of this test, which was not waited for.
+    assert_eq!(unsafe { libc::kill(tracer.id() as i32, libc::SIGINT) }, 0);
+    let output = tracer.wait_with_output().expect("it ends");
+    running.finish();
+    assert!(output.status.success(), "{}", told(&output));
+    output
+}
+
+/// The last object that was printed, of which no number is one that nobody can have counted.
+fn honest(output: &Output) -> Value {
+    fn largest(value: &Value) -> u64 {
+        match value {
+            Value::Number(number) => number.as_f64().map_or(0, |n| n as u64),
+            Value::Array(values) => values.iter().map(largest).max().unwrap_or(0),
+            Value::Object(values) => values.values().map(largest).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let last = printed.lines().last().expect("an object");
+    let value: Value = serde_json::from_str(last).expect("JSON");
+    assert!(largest(&value) < MOST, "{last}");
+    value
+}
+
+#[test]
+fn counts_that_were_written_over_are_none() {
+    let words = [
+        "stat",
+        "--json",
+        "-e",
+        ":counted",
+        "-e",
+        ":counted hist(n=$arg1:u64)",
+        "-e",
+        ":counted count() by n=$arg1:u8",
+    ];
+    let Some((mut running, tracer)) = among(&words) else {
+        return;
+    };
+    running.say("spoil");
+    assert_eq!(running.line(), "spoilt 1");
+    let value = honest(&ended(running, tracer));
+    assert!(value["damaged"].as_u64() > Some(0), "{value}");
+}
+
+#[test]
+fn losses_that_were_written_over_are_none() {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = [
+        "record",
+        "--json",
+        "--return=stack",
+        "-o",
+        text(&trace),
+        "-e",
+        "r :counted $retval",
+    ];
+    let Some((mut running, tracer)) = among(&words) else {
+        return;
+    };
+    running.say("spoil");
+    assert_eq!(running.line(), "spoilt 1");
+    let value = honest(&ended(running, tracer));
+    assert!(value["damaged"].as_u64() > Some(0), "{value}");
+    assert_eq!(value["returns_damaged"], true, "{value}");
+}
+
+#[test]
+fn a_full_table_does_not_say_how_many_keys_it_holds() {
+    let words = ["stat", "--keys", "4", "-e", ":counted by n=$arg1:u8"];
+    let Some((running, tracer)) = among(&words) else {
+        return;
+    };
+    let said = told(&ended(running, tracer));
+    assert!(said.contains("\nthe table is full: "), "{said}");
+    assert!(said.contains("with --keys (now 4)\n"), "{said}");
+}
+
+/// Runs `capriole` with that many descriptors.
+fn with_descriptors(count: u64, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    command.args(words).stdin(Stdio::null());
+    let limit = move || Rlimit {
+        current: Some(count),
+        maximum: Some(count),
+    };
+    // SAFETY: nothing happens between fork and exec but a system call.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit())?)) };
+    command.output().expect("capriole starts")
+}
+
+#[test]
+fn too_few_descriptors_are_called_by_their_name_and_leave_nothing() {
+    let Some(program) = build(Compiler::Gcc, "overwriter.c", &["-O1"]) else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let pid = running.pid.to_string();
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let rest = ["--duration", "1ms", "-e", ":counted", "-o", text(&trace)];
+    let mut failures = 0;
+    for descriptors in 5..13 {
+        let of_process = [&["record", "-p", &pid], &rest[..]].concat();
+        let of_program = [&["record"], &rest[..], &["--", text(&program)]].concat();
+        for words in [of_process, of_program] {
+            let said = told(&with_descriptors(descriptors, &words));
+            if said.starts_with("exit status: 0") {
+                continue;
+            }
+            failures += 1;
+            assert!(
+                said.contains("Too many open files"),
+                "{descriptors}: {said}"
+            );
+            assert!(!said.contains("ended"), "{descriptors}: {said}");
+            if descriptors < 7 {
+                assert!(!trace.exists(), "{descriptors}: {said}");
+            }
+            // Whatever is left does not stand in the way.
+            let said = told(&capriole(&[&["record", "-p", &pid], &rest[..]].concat()));
+            assert!(said.starts_with("exit status: 0"), "{descriptors}: {said}");
+            std::fs::remove_dir_all(&trace).expect("a trace");
+        }
+        let _ = std::fs::remove_dir_all(&trace);
+    }
+    assert!(failures > 4, "{failures}");
+    running.finish();
+}
+
+#[test]
+fn texts_that_nobody_wrote_are_no_event_that_was_never_hit() {
+    let Some(program) = build(Compiler::Gcc, "own_breakpoint.c", &["-O1"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    record_program(&trace, &["-e", ":work"], &program, &[]);
+    let said = told(&capriole(&["report", "--summary", text(&trace)]));
+    assert!(said.contains("work"), "{said}");
+    assert!(!said.contains("never hit"), "{said}");
+}
+
+#[test]
+fn a_breakpoint_of_the_program_is_called_so() {
+    let Some(program) = build(Compiler::Gcc, "own_breakpoint.c", &["-O1"]) else {
+        return;
+    };
+    let said = told(&capriole(&["check", ":trap", text(&program)]));
+    assert!(
+        said.contains("is a breakpoint (int3) of the program itself"),
+        "{said}"
+    );
+}

@@ -1,0 +1,223 @@
+//! Go's own table of functions (`.gopclntab`), which its runtime needs and so is in every Go
+//! program, also in a stripped one. Layout: `cmd/link/internal/ld/pcln.go`, `runtime/symtab.go`
+//! and `debug/gosym` of Go 1.18 to 1.26.
+
+use std::collections::HashMap;
+
+use capriole_insn::Extent;
+
+use super::elf::{Headers, Section};
+use super::pointers::relative_relocations;
+use super::source::Source;
+
+/// Magic numbers at the table's start, by the first version of Go that has them.
+const GO_1_18: u32 = 0xffff_fff0;
+const GO_1_20: u32 = 0xffff_fff1;
+const OLDER: [u32; 2] = [0xffff_fffb, 0xffff_fffa];
+/// Behind the magic number: two zeros, the smallest instruction and the size of a pointer.
+const AMD64: [u8; 4] = [0, 0, 1, 8];
+/// Bytes of the header.
+const HEADER: usize = 72;
+/// Place in `runtime.moduledata` of the table of names, and of the start of Go's text.
+const MODULE_NAMES: u64 = 8;
+const MODULE_TEXT: u64 = 22 * 8;
+/// `abi.FuncFlagAsm`.
+const ASSEMBLY: u8 = 1 << 2;
+const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
+
+/// A function that the Go linker has put into the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GoFunction {
+    /// Link addresses, up to the next function.
+    pub extent: Extent,
+    /// Offset of its name in the table of names, and the name's bytes.
+    pub name: u32,
+    pub name_len: u32,
+    /// Written in assembly.
+    pub assembly: bool,
+    /// Made by Go; otherwise C that Go's linker has linked.
+    pub go: bool,
+    /// Another function has its name: one is a wrapper of the other, for callers of the other
+    /// calling convention.
+    pub twice: bool,
+}
+
+/// The functions of a Go program, by address.
+#[derive(Debug, Default)]
+pub(crate) struct GoFunctions {
+    pub functions: Vec<GoFunction>,
+    pub names: Vec<u8>,
+}
+
+/// Why there are no functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoTable {
+    /// It is not found, or not understood.
+    Unknown,
+    /// It was made by Go before 1.18.
+    Older,
+}
+
+impl GoFunctions {
+    pub(crate) fn read(source: &Source, headers: &Headers) -> Result<GoFunctions, NoTable> {
+        let (address, table) = table(source, headers).ok_or(NoTable::Unknown)?;
+        match word32(&table, 0) {
+            Some(magic) if OLDER.contains(&magic) => Err(NoTable::Older),
+            Some(magic) => {
+                let functions = GoFunctions::parse(source, headers, address, &table, magic);
+                functions.ok_or(NoTable::Unknown)
+            }
+            None => Err(NoTable::Unknown),
+        }
+    }
+
+    fn parse(
+        source: &Source,
+        headers: &Headers,
+        address: u64,
+        table: &[u8],
+        magic: u32,
+    ) -> Option<GoFunctions> {
+        let (entry_size, flag) = match magic {
+            GO_1_18 => (40, 37),
+            GO_1_20 => (44, 41),
+            _ => return None,
+        };
+        let count = usize::try_from(word64(table, 8)?).ok()?;
+        let [names, files] = [word64(table, 32)?, word64(table, 40)?];
+        let start = text_start(source, headers, address, address.checked_add(names)?)?;
+        let names = table.get(usize::try_from(names).ok()?..usize::try_from(files).ok()?)?;
+        let functions = table.get(usize::try_from(word64(table, 64)?).ok()?..)?;
+        // Pairs of where a function begins and what is known of it, and where the last one ends.
+        let pairs = functions.get(..count.checked_mul(8)?.checked_add(4)?)?;
+        let mut found = Vec::with_capacity(count);
+        for index in 0..count {
+            let begins = start.checked_add(word32(pairs, 8 * index)?.into())?;
+            let ends = start.checked_add(word32(pairs, 8 * index + 8)?.into())?;
+            let at = word32(pairs, 8 * index + 4)? as usize;
+            let entry = functions.get(at..at.checked_add(entry_size)?)?;
+            let name = word32(entry, 4)?;
+            let tail = names.get(name as usize..)?;
+            let name_len = tail.iter().position(|&byte| byte == 0)?;
+            if begins > ends {
+                return None;
+            }
+            found.push(GoFunction {
+                extent: Extent::new(begins, ends),
+                name,
+                name_len: u32::try_from(name_len).ok()?,
+                assembly: entry[flag] & ASSEMBLY != 0,
+                // How far the stack pointer has moved is known of all others.
+                go: word32(entry, 16)? != 0,
+                twice: false,
+            });
+        }
+        let mut found = GoFunctions {
+            functions: found,
+            names: names.to_owned(),
+        };
+        found.mark_twice();
+        Some(found)
+    }
+
+    /// The function that a link address lies in.
+    pub(crate) fn at(&self, address: u64) -> Option<&GoFunction> {
+        let after = self
+            .functions
+            .partition_point(|f| f.extent.start <= address);
+        let found = &self.functions[after.checked_sub(1)?];
+        found.extent.contains(address).then_some(found)
+    }
+
+    fn mark_twice(&mut self) {
+        let mut seen: HashMap<&[u8], u32> = HashMap::new();
+        for function in &self.functions {
+            *seen.entry(self.name(function)).or_default() += 1;
+        }
+        let of = |function: &GoFunction| seen[self.name(function)] > 1;
+        let twice: Vec<bool> = self.functions.iter().map(of).collect();
+        for (function, twice) in self.functions.iter_mut().zip(twice) {
+            function.twice = twice;
+        }
+    }
+
+    /// Its name in Go, without the mark of a calling convention that the linker's has.
+    pub(crate) fn name(&self, function: &GoFunction) -> &[u8] {
+        let start = function.name as usize;
+        let name = self.names.get(start..start + function.name_len as usize);
+        name.unwrap_or_default()
+    }
+}
+
+/// The table with its link address. Linkers may have put it into a section with other data, or
+/// the section headers may be gone; then it is looked for.
+fn table(source: &Source, headers: &Headers) -> Option<(u64, Vec<u8>)> {
+    let named = SECTIONS.iter().find_map(|name| headers.section(name));
+    if let Some(section) = named.filter(|section| Section::in_file(section)) {
+        let bytes = source.read(section.offset, section.size).ok()?;
+        return Some((section.address, bytes));
+    }
+    let data = headers.segments.iter().filter(|s| !s.perms.execute);
+    for segment in data {
+        let bytes = source.read(segment.offset, segment.file_size).ok()?;
+        let skip = (segment.address.next_multiple_of(8) - segment.address) as usize;
+        let begins = |at: &usize| {
+            let head = &bytes[*at..];
+            let magic = word32(head, 0).unwrap_or_default();
+            let known = [GO_1_18, GO_1_20].contains(&magic) && head.get(4..8) == Some(&AMD64);
+            // Names, units, files, positions and functions follow the header, in this order.
+            let parts: Vec<u64> = (32..HEADER)
+                .step_by(8)
+                .filter_map(|at| word64(head, at))
+                .collect();
+            known && parts[0] >= HEADER as u64 && parts.is_sorted_by(|a, b| a < b)
+        };
+        let places = (skip..bytes.len()).step_by(8);
+        if let Some(at) = places.into_iter().find(begins) {
+            return Some((segment.address + at as u64, bytes[at..].to_owned()));
+        }
+    }
+    None
+}
+
+/// Where Go's text begins, from which the table counts. `runtime.moduledata` says it, which
+/// begins with the addresses of the table and of its names; a program at a fixed address has
+/// them there, another one has relocations.
+fn text_start(source: &Source, headers: &Headers, table: u64, names: u64) -> Option<u64> {
+    let relocated = relative_relocations(source, headers).unwrap_or_default();
+    let word = |at: u64| {
+        let moved = relocated.iter().find(|(place, _)| *place == at);
+        moved.map(|(_, value)| *value)
+    };
+    for (place, _) in relocated.iter().filter(|(_, value)| *value == table) {
+        if word(place + MODULE_NAMES) == Some(names)
+            && let Some(text) = word(place + MODULE_TEXT)
+        {
+            return Some(text);
+        }
+    }
+    let data = headers.segments.iter().filter(|s| s.perms.write);
+    for segment in data {
+        let bytes = source.read(segment.offset, segment.file_size).ok()?;
+        let skip = (segment.address.next_multiple_of(8) - segment.address) as usize;
+        let is_module = |at: &usize| {
+            word64(&bytes, *at) == Some(table)
+                && word64(&bytes, at + MODULE_NAMES as usize) == Some(names)
+        };
+        let found = (skip..bytes.len()).step_by(8).find(is_module);
+        if let Some(at) = found {
+            return word64(&bytes, at + MODULE_TEXT as usize);
+        }
+    }
+    None
+}
+
+fn word32(bytes: &[u8], at: usize) -> Option<u32> {
+    let word = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(word.try_into().ok()?))
+}
+
+fn word64(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
