@@ -18,8 +18,11 @@ trap 'rm -f "$log" "$results"' EXIT
 	# What times calls, once more, by a clock that advances 26 ticks at once, as that of some
 	# processors does.
 	if [ $# = 0 ]; then
-		CAPRIOLE_CLOCK_STEP=26 cargo test -p capriole --no-fail-fast --test kept --test calls \
-			--test landing -- --show-output </dev/null 2>&1 || status=$?
+		export CAPRIOLE_CLOCK_STEP=26
+		cargo test -p capriole --no-fail-fast --test kept --test calls \
+			-- --show-output </dev/null 2>&1 || status=$?
+		cargo test -p capriole --test numbers \
+			-- landing thrown --show-output </dev/null 2>&1 || status=$?
 	fi
 	exit "$status"
 } |

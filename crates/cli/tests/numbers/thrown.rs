@@ -1,17 +1,10 @@
 //! Calls that exceptions leave, in recordings of some calls only.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{record_program, scratch, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use target::{capriole, told};
-use traces::{record_program, scratch, text};
 
 /// How many calls there are of each kind of end, and exits without a call.
 fn ends(words: &[&str]) -> Option<BTreeMap<String, u64>> {

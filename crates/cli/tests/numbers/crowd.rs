@@ -1,18 +1,11 @@
 //! Many more threads than processors: whoever loses the processor in the middle of a record must
 //! not make others lose theirs.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, rounds, told};
+use crate::traces::{recorder, scratch, text};
 use serde_json::Value;
 use std::path::PathBuf;
-use target::{capriole, rounds, told};
-use traces::{recorder, scratch, text};
 
 const THREADS: usize = 64;
 

@@ -1,14 +1,11 @@
 //! What a name means: in copies of inlined functions that lack a variable, and where blocks have
 //! variables of the same name as others. Whatever is given is compared with what the program has.
 
-mod fixtures;
-mod stopped;
-
 use std::path::{Path, PathBuf};
 
+use crate::fixtures::{Workshop, open};
+use crate::stopped::{Stopped, ask};
 use capriole_target::debug::{Refusal, Site};
-use fixtures::{Workshop, open};
-use stopped::{Stopped, ask};
 
 /// Each compiler at each level, with both current versions of the debug information.
 fn builds(shop: &Workshop, source: &str) -> Vec<(PathBuf, &'static str)> {

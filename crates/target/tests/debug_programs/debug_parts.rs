@@ -1,13 +1,10 @@
 //! Members of small structs in registers, bit fields, and numbers that are some bits of a register:
 //! what is given is compared with what the program passed.
 
-mod fixtures;
-mod stopped;
-
+use crate::fixtures::{Workshop, open};
+use crate::stopped::{Stopped, ask};
 use capriole_event::Base;
 use capriole_target::debug::Refusal;
-use fixtures::{Workshop, open};
-use stopped::{Stopped, ask};
 
 const SOURCE: &str = r#"
 volatile long sink;

@@ -1,18 +1,11 @@
 //! Files of events of which one cannot be probed: they are refused as a whole, or recorded without
 //! that one if this was asked for.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::told;
+use crate::traces::{calls, record, scratch, text};
 use std::path::Path;
 use std::process::Command;
-use target::told;
-use traces::{calls, record, scratch, text};
 
 /// A definition for each instruction of these functions.
 fn dense(program: &Path, functions: &[&str]) -> Vec<String> {

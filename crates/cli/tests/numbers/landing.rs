@@ -1,17 +1,10 @@
 //! A function may begin and end at one instruction, behind its `endbr64`; and several events may
 //! be at one.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::told;
+use crate::traces::{calls, events, record, scratch, text};
 use std::path::{Path, PathBuf};
-use target::told;
-use traces::{calls, events, record, scratch, text};
 
 const FUNCTIONS: [&str; 3] = ["landing_empty", "landing_wrapper", "landing_tight"];
 
@@ -55,7 +48,7 @@ fn every_call_ends() {
     let directory = scratch();
     let trace = directory.path().join("trace");
     recorded(&trace, &["--graph", ":landing_*"], &program);
-    let output = target::capriole(&["report", "--graph", "--json", text(&trace)]);
+    let output = crate::target::capriole(&["report", "--graph", "--json", text(&trace)]);
     let said = told(&output);
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches(r#""exit":"returned""#).count(), 4000, "{said}");
@@ -64,7 +57,11 @@ fn every_call_ends() {
         1000,
         "{said}"
     );
-    let summary = told(&target::capriole(&["report", "--summary", text(&trace)]));
+    let summary = told(&crate::target::capriole(&[
+        "report",
+        "--summary",
+        text(&trace),
+    ]));
     for word in ["without an entry", "had not ended", "cannot"] {
         assert!(!summary.contains(word), "{summary}");
     }

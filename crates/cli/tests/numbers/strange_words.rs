@@ -1,18 +1,11 @@
 //! Texts that are not UTF-8 as keys, and programs of 32 bits that are started.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{record, scratch, text};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
-use target::{capriole, told};
-use traces::{record, scratch, text};
 
 #[test]
 fn texts_of_different_bytes_are_different_keys() {

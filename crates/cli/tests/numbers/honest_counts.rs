@@ -1,20 +1,13 @@
 //! What is told of a recording is so: numbers that a hostile program has written over, a few
 //! descriptors only, tables that are full, what nobody asked for.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{Running, capriole, command, told};
+use crate::traces::{record_program, scratch, text, until_recording};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
-use target::{Running, capriole, command, told};
-use traces::{record_program, scratch, text, until_recording};
 
 /// More than anything here is counted.
 const MOST: u64 = 1 << 48;

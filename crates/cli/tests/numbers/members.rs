@@ -1,15 +1,8 @@
 //! Members of structs in registers and bit fields, as they are recorded, filtered and added up.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
-use target::{capriole, told};
-use traces::{record, scratch, text};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{record, scratch, text};
 
 /// The fields of all events that are recorded.
 fn recorded(event: &str, flags: &[&str]) -> Option<Vec<String>> {

@@ -1,15 +1,8 @@
 //! Whoever gives many events is told of all that cannot be recorded, in one run.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build};
-use target::{capriole, told};
-use traces::{scratch, text};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{scratch, text};
 
 #[test]
 fn all_errors_of_a_file_are_shown_at_once() {

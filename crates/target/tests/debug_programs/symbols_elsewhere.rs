@@ -1,11 +1,9 @@
 //! Symbols of sections that are not loaded: their values are no addresses.
 
-mod fixtures;
-
+use crate::fixtures::Workshop;
 use capriole_event::EventSpec;
 use capriole_target::object::Objects;
 use capriole_target::resolve::resolve;
-use fixtures::Workshop;
 
 /// Link-time optimisation of GCC leaves symbols such as `inflate.c.3674510b` in `.debug_info`: weak,
 /// hidden, without a type. A function was cut in two where one of them seemed to be.

@@ -1,14 +1,11 @@
 //! What is said where debug information lacks something: variables, a common file, a part that was
 //! split off, knowledge of which variant of an enum it is.
 
-mod fixtures;
-mod stopped;
-
 use std::process::Command;
 
+use crate::fixtures::{Workshop, open, run};
+use crate::stopped::ask;
 use capriole_target::debug::DebugError;
-use fixtures::{Workshop, open, run};
-use stopped::ask;
 
 const SOURCE: &str = r#"
 int counter = 3;

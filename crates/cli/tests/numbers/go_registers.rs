@@ -1,18 +1,11 @@
 //! Arguments and results of Go functions, which are in registers of Go's own, also in programs
 //! that are stripped.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::build_go;
+use crate::programs::build_go;
+use crate::target::{capriole, told};
+use crate::traces::{events, record_program, scratch, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use target::{capriole, told};
-use traces::{events, record_program, scratch, text};
 
 const OK: &str = "ok go_registers\n";
 

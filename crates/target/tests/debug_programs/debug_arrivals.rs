@@ -1,15 +1,12 @@
 //! Parameters that are passed in other ways than plain numbers: at the first instruction of a
 //! function they are what the caller passed, or refused.
 
-mod fixtures;
-mod stopped;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::fixtures::{Workshop, open, run};
+use crate::stopped::{Stopped, ask};
 use capriole_target::debug::{Refusal, Returned, VariableError};
-use fixtures::{Workshop, open, run};
-use stopped::{Stopped, ask};
 
 const CXX: &str = r#"#include <memory>
 #include <string>

@@ -1,18 +1,11 @@
 //! Definitions of the kernel's uprobe tracer mean here what they mean there, also where that is
 //! not what one would think; and what is said of them elsewhere is so.
 
-#[path = "common/programs.rs"]
-mod programs;
-#[path = "common/target.rs"]
-mod target;
-#[path = "common/traces.rs"]
-mod traces;
-
-use programs::{Compiler, build, copied};
+use crate::programs::{Compiler, build, copied};
+use crate::target::{capriole, told};
+use crate::traces::{events, record, record_program, scratch, text};
 use std::path::Path;
 use std::process::Command;
-use target::{capriole, told};
-use traces::{events, record, record_program, scratch, text};
 
 /// The address of a symbol of a program that may be loaded anywhere.
 fn address(program: &Path, name: &str) -> u64 {

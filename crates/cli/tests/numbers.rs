@@ -1,0 +1,29 @@
+//! Every number is true: counts, times, names and values, one file for each kind.
+
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/target.rs"]
+mod target;
+#[path = "common/traces.rs"]
+mod traces;
+
+#[path = "numbers/crowd.rs"]
+mod crowd;
+#[path = "numbers/dense_files.rs"]
+mod dense_files;
+#[path = "numbers/every_error.rs"]
+mod every_error;
+#[path = "numbers/go_registers.rs"]
+mod go_registers;
+#[path = "numbers/honest_counts.rs"]
+mod honest_counts;
+#[path = "numbers/kernel_grammar.rs"]
+mod kernel_grammar;
+#[path = "numbers/landing.rs"]
+mod landing;
+#[path = "numbers/members.rs"]
+mod members;
+#[path = "numbers/strange_words.rs"]
+mod strange_words;
+#[path = "numbers/thrown.rs"]
+mod thrown;
