@@ -78,6 +78,9 @@ struct Counts {
     not_reached: u64,
 }
 
+/// The names of an event and of its field, or why it is refused.
+type Outcome = Result<(String, String), String>;
+
 /// An address with what is asked there.
 #[derive(Debug)]
 struct Place {
@@ -88,7 +91,7 @@ struct Place {
     /// Where names are looked for, as the script of gdb takes it.
     scope: Value,
     /// What is asked, and the event and field in Capriole's trace or why it refuses.
-    expressions: Vec<(String, Result<(String, String), String>)>,
+    expressions: Vec<(String, Outcome)>,
     /// For a result: the addresses of all exits, and whether Capriole has a value to compare.
     exits: Vec<u64>,
 }
@@ -411,7 +414,7 @@ fn equal(capriole: &Value, gdb: &Value) -> Option<bool> {
         match value {
             Value::Number(number) => number.to_string().parse() == Ok(by_gdb),
             Value::String(text) => match text.strip_prefix("0x") {
-                Some(hexadecimal) if hexadecimal.len() > 0 => {
+                Some(hexadecimal) if !hexadecimal.is_empty() => {
                     i128::from_str_radix(hexadecimal, 16).is_ok_and(|n| n == by_gdb & mask)
                 }
                 _ => {

@@ -382,6 +382,10 @@ def result(kind, frame):
         return said(gdb.Value(value.to_bytes(kind.sizeof, "little"), kind))
     if kind.code == gdb.TYPE_CODE_FLT and kind.sizeof in (4, 8):
         return said(frame.read_register("xmm0")["v4_float" if kind.sizeof == 4 else "v2_double"][0])
+    # Of a vector the first eight bytes are shown.
+    if kind.code == gdb.TYPE_CODE_ARRAY and kind.sizeof in (8, 16):
+        first = int(frame.read_register("xmm0")["v2_int64"][0]) & (1 << 64) - 1
+        return {"number": str(first), "size": 8}
     return {"other": str(kind)}
 
 
