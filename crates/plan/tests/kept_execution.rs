@@ -110,7 +110,7 @@ impl Case {
     /// Any way to read the clock does.
     fn clock(&self) -> ClockReading {
         ClockReading {
-            ordered: self.seed % 3 == 0,
+            ordered: self.seed.is_multiple_of(3),
             coarse: true,
             step: [0, 26, 1000][(self.seed / 3 % 3) as usize],
         }
