@@ -15,6 +15,8 @@ mod dense_files;
 mod every_error;
 #[path = "numbers/go_registers.rs"]
 mod go_registers;
+#[path = "numbers/handover.rs"]
+mod handover;
 #[path = "numbers/honest_counts.rs"]
 mod honest_counts;
 #[path = "numbers/kernel_grammar.rs"]

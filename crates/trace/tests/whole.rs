@@ -3,7 +3,7 @@
 mod common;
 
 use capriole_trace::calls::Exit;
-use capriole_trace::report::{GraphOptions, write_graph, write_graph_json};
+use capriole_trace::report::{CallSummary, GraphOptions, Order, write_graph, write_graph_json};
 use capriole_trace::{EventInfo, FieldInfo, PacketMeta, Role, Trace, TraceWriter};
 use common::calls::Heard;
 use common::{Random, START, record};
@@ -57,6 +57,11 @@ fn infos(function: u32, name: &str) -> Vec<EventInfo> {
 }
 
 fn write(directory: &Path, calls: &[Whole]) -> Trace {
+    write_by(directory, calls, 1)
+}
+
+/// The same by a clock that advances so many ticks at once.
+fn write_by(directory: &Path, calls: &[Whole], step: u64) -> Trace {
     let mut info = common::info();
     let named = (0..).zip(NAMES);
     info.events = named.flat_map(|(n, name)| infos(n, name)).collect();
@@ -76,7 +81,9 @@ fn write(directory: &Path, calls: &[Whole]) -> Trace {
     }
     let meta = PacketMeta::default();
     writer.write_packet(&meta, &content).expect("it is written");
-    writer.finish(common::finish()).expect("it is written");
+    let mut finish = common::finish();
+    finish.clock.step = step;
+    writer.finish(finish).expect("it is written");
     Trace::open(directory).expect("it is whole")
 }
 
@@ -272,4 +279,28 @@ fn a_clock_that_steps_loses_no_call() {
         made.sort_unstable();
         assert_eq!(found, made, "{told}");
     }
+}
+
+/// Whoever reads times that short has to know.
+#[test]
+fn steps_are_told_where_times_are_not_much_longer() {
+    let told = |calls: &[Whole], step| {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let trace = write_by(scratch.path(), calls, step);
+        let (summary, _) = CallSummary::of(&trace, Order::Own).expect("a summary");
+        let mut graph = Vec::new();
+        write_graph(&trace, &mut graph, &GraphOptions::default()).expect("a graph");
+        let graph = String::from_utf8(graph).expect("text");
+        let clock = trace.document().clock.step_ns();
+        assert_eq!(summary.clock_step_ns, clock);
+        let in_graph = graph.contains(&format!("\n# the clock advances {clock} ns at once\n"));
+        let in_table = summary.to_string().contains("by a clock that advances");
+        assert_eq!(in_graph, in_table, "{graph}{summary}");
+        in_table
+    };
+    let short = [whole(0, 0, 2600, 2600)];
+    let long = [whole(0, 0, 2600, 2_600_000)];
+    assert!(told(&short, 26));
+    assert!(!told(&short, 1));
+    assert!(!told(&long, 26));
 }
