@@ -44,7 +44,8 @@ fn record_program(program: &Path, arguments: &[&str], event: &str) -> (String, V
 
 /// Starts the program under `record`; it must have verified itself.
 fn record_into(trace: &Path, program: &Path, arguments: &[&str], event: &str) -> String {
-    let output = command(&["record", "-e", event, "-o"])
+    // The recorder has no more of the processors than the program has: there is room for all.
+    let output = command(&["record", "--buffer-size", "1G", "-e", event, "-o"])
         .arg(trace)
         .arg("--")
         .arg(program)

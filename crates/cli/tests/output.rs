@@ -1074,7 +1074,9 @@ fn help() {
           --return <HOW>         How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --breakpoints          Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
           --one-instruction      Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
+          --keep-going           Go on without the events that cannot be probed, also if they were named: what is left out is told
           --trust-address        Probe the given addresses also where nothing shows that an instruction begins there; a program runs wrong if none does
+          --ordered-clock        Read the clock only when all that the thread read before is there: times of several CPUs then agree with what happened first, at the price of some nanoseconds an event
           --json                 Print what was recorded where as JSON, when it is over
       -h, --help                 Print help
     ");
@@ -1097,7 +1099,9 @@ fn help() {
           --return <HOW>     How it is seen that a function returns [default: exits] [possible values: exits, stack]
           --breakpoints      Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
           --one-instruction  Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
+          --keep-going       Go on without the events that cannot be probed, also if they were named: what is left out is told
           --trust-address    Probe the given addresses also where nothing shows that an instruction begins there; a program runs wrong if none does
+          --ordered-clock    Read the clock only when all that the thread read before is there: times of several CPUs then agree with what happened first, at the price of some nanoseconds an event
           --json             Print JSON
       -h, --help             Print help
     ");

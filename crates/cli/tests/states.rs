@@ -73,17 +73,25 @@ fn no_probe_needs_more_stack_than_is_said() {
     let trace = directory.path().join("t");
     let trace = text(&trace);
     let record: &[&str] = &["record", "--buffer-size", "1M", "-o", trace];
-    let kinds: [(&str, &[&str], &[&str], i64); 11] = [
+    let registers: Vec<String> = (0..40).map(|n| format!("r{n}=$arg1")).collect();
+    let registers = format!(":painted {}", registers.join(" "));
+    let kinds: [(&str, &[&str], &[&str], i64); 12] = [
         ("nothing", &[], &[], 0),
         ("count", &["stat"], &["-e", ":painted"], 0),
-        ("latency", &["stat"], &["-e", "latency(:painted)"], 832),
+        ("latency", &["stat"], &["-e", "latency(:painted)"], 848),
         (
             "histogram",
             &["stat"],
             &["-e", ":painted hist($arg1) by key=$arg2"],
-            832,
+            848,
         ),
         ("record", record, &["-e", ":painted $arg1 $arg2"], 600),
+        (
+            "forty registers",
+            record,
+            &["-e", &registers],
+            600 + 8 * (40 - 7),
+        ),
         ("return", record, &["-e", "r :painted n=$retval"], 600),
         ("graph", record, &["--graph", ":painted"], 600),
         (
@@ -96,14 +104,14 @@ fn no_probe_needs_more_stack_than_is_said() {
             "memory",
             record,
             &["-e", ":painted text=+0($arg2):string"],
-            832,
+            848,
         ),
-        ("stack", record, &["-e", ":painted stack"], 832),
+        ("stack", record, &["-e", ":painted stack"], 848),
         (
             "stack at the exit",
             record,
             &["-e", "r :painted stack"],
-            832,
+            848,
         ),
     ];
     let kinds = kinds.iter().flat_map(|kind| [(kind, 0), (kind, 1)]);

@@ -332,6 +332,7 @@ fn babeltrace_fields(event: &EventInfo, values: &[Owned]) -> String {
         };
         match (field.field_type.element, &value) {
             (_, Owned::Text(text)) => shown.push(format!("_{name}_length = {}", text.len())),
+            (_, Owned::Array(_)) => {}
             (
                 Element::Number {
                     bits: Some(bits), ..

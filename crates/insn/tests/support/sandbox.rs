@@ -16,7 +16,7 @@ pub const DATA: u64 = 0x2800_0000;
 /// The bytes of `DATA` that are compared.
 pub const DATA_SIZE: usize = 4096;
 const STACK: u64 = 0x2c00_0000;
-const STACK_SIZE: usize = 2048;
+const STACK_SIZE: usize = 4096;
 /// The stack pointer at the start.
 pub const STACK_POINTER: u64 = STACK + STACK_SIZE as u64 / 2;
 const CONTEXT: u64 = 0x3000_0000;
