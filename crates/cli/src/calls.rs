@@ -41,21 +41,23 @@ pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<Vec<EventSpec>> {
     // Of the type that debug information tells.
     let result = argument(RESULT, Base::Retval, None);
     let Some(least) = least else {
-        let begins = EventSpec {
+        let begins = entry.filter.is_some().then(|| EventSpec {
             keeps: Some(0),
             name: None,
             ..entry.clone()
-        };
+        });
         entry.arguments.insert(0, stack.clone());
         exit.arguments = vec![stack];
-        if entry.filter.is_none() {
-            exit.arguments.push(result);
-            return Ok(vec![entry, exit]);
+        if begins.is_some() {
+            let since = argument(SINCE, Base::Latency, Some(FieldType::U64));
+            exit.arguments.push(since);
+            exit.filter = Some(at_least(SINCE, 0));
         }
-        let since = argument(SINCE, Base::Latency, Some(FieldType::U64));
-        exit.arguments.extend([since, result]);
-        exit.filter = Some(at_least(SINCE, 0));
-        return Ok(vec![entry, begins, exit]);
+        exit.arguments.push(result);
+        return Ok([Some(entry), begins, Some(exit)]
+            .into_iter()
+            .flatten()
+            .collect());
     };
     let time = argument(DURATION, Base::Latency, Some(FieldType::U64));
     exit.arguments = vec![stack, time];

@@ -185,9 +185,7 @@ impl<'a> Reader<'a> {
         Ok(fields)
     }
 
-    /// First the keys, then what is aggregated, and what the filter alone asks for.
-    /// Looks at the fields that nothing is done with when hits are counted: a word that is none
-    /// is not passed over.
+    /// Refuses words that are neither an aggregate nor a key, nor a field that could be recorded.
     fn refuse_unknown(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<()> {
         let keys = spec.aggregation.keys.iter();
         let keys = keys.filter_map(|key| match &key.kind {
@@ -217,6 +215,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// First the keys, then what is aggregated, and what the filter alone asks for.
     fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
         if let Some(stack) = spec.arguments.iter().find(is_stack) {

@@ -84,7 +84,7 @@ pub fn clock() -> anyhow::Result<Clock> {
 /// The step of a clock that is simulated, in ticks; 0: it is the real one.
 ///
 /// # Errors
-/// What the environment has is no number.
+/// The environment variable is not a number of ticks in range.
 pub fn simulated_step() -> anyhow::Result<u32> {
     let Some(step) = std::env::var_os(CLOCK_STEP) else {
         return Ok(0);

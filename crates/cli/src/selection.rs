@@ -845,7 +845,7 @@ fn without_event(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Whether an event's fields are the same at all functions of an object, that of a site.
+/// True if an event's fields are the same at every function of a site's object.
 fn is_alike(spec: &EventSpec, site: &Site) -> bool {
     // Not all functions of a Go program have their arguments in the same registers.
     let go = site.object.file().is_go();

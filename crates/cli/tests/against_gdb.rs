@@ -37,7 +37,7 @@ use traces::{scratch, text};
 
 /// A difference that is not Capriole's.
 struct Listed {
-    /// Whether it is this one.
+    /// Recognises the difference.
     is_it: fn(&Difference<'_>) -> bool,
     /// Why gdb's value is not the truth there.
     #[allow(dead_code)]
@@ -59,7 +59,7 @@ struct Difference<'a> {
     gdb: Value,
 }
 
-/// What became of the comparisons of one build.
+/// Results of comparing one build.
 #[derive(Debug, Default, Clone)]
 struct Counts {
     compared: u64,
@@ -90,7 +90,7 @@ struct Place {
     address: u64,
     /// Where names are looked for, as the script of gdb takes it.
     scope: Value,
-    /// What is asked, and the event and field in Capriole's trace or why it refuses.
+    /// Expressions, each with its event and field in Capriole's trace or the refusal.
     expressions: Vec<(String, Outcome)>,
     /// For a result: the addresses of all exits, and whether Capriole has a value to compare.
     exits: Vec<u64>,
@@ -354,7 +354,7 @@ fn gdb(program: &Path, task: &Value) -> Option<Value> {
     Some(serde_json::from_slice(&said).expect("JSON"))
 }
 
-/// What Capriole recorded: for each event and link address the hits, in order.
+/// Hits recorded by Capriole, in order, by event and link address.
 type Hits = BTreeMap<(String, u64), Vec<Value>>;
 
 fn recorded(program: &Path, events: &[String]) -> Hits {
@@ -402,7 +402,7 @@ fn recorded(program: &Path, events: &[String]) -> Hits {
     hits
 }
 
-/// Whether a value of the trace is the one that gdb says; `None` if gdb says none.
+/// Compares a value of the trace with gdb's; `None` if gdb has none.
 fn equal(capriole: &Value, gdb: &Value) -> Option<bool> {
     let fault = capriole.is_null();
     if gdb.get("fault").is_some() {

@@ -13,3 +13,12 @@ mod debug_parts;
 mod debug_scopes;
 #[path = "debug_programs/symbols_elsewhere.rs"]
 mod symbols_elsewhere;
+
+/// True for a refusal that says that the compiler keeps no such value at the place.
+fn has_no_place(refusal: &capriole_target::debug::Refusal) -> bool {
+    use capriole_target::debug::Refusal;
+    matches!(
+        refusal,
+        Refusal::OptimisedOut { .. } | Refusal::Computed(_) | Refusal::EntryValue { .. }
+    )
+}

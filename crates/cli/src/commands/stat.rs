@@ -388,7 +388,7 @@ fn watch(
 struct Shown {
     /// The events' names.
     names: Vec<String>,
-    /// The same for a person: with where the time of a call ends, if that is not its return.
+    /// Names as tables show them: with where the time of a call ends, if not at its return.
     titles: Vec<String>,
     json: bool,
     /// Most rows of a table.

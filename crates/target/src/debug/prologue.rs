@@ -34,24 +34,6 @@ pub(super) const ARGUMENTS: [Gpr; 7] = [
     Gpr::R9,
     Gpr::R10,
 ];
-const GENERAL: [Gpr; 16] = [
-    Gpr::Rax,
-    Gpr::Rcx,
-    Gpr::Rdx,
-    Gpr::Rbx,
-    Gpr::Rsp,
-    Gpr::Rbp,
-    Gpr::Rsi,
-    Gpr::Rdi,
-    Gpr::R8,
-    Gpr::R9,
-    Gpr::R10,
-    Gpr::R11,
-    Gpr::R12,
-    Gpr::R13,
-    Gpr::R14,
-    Gpr::R15,
-];
 /// Bytes of a vector register.
 const VECTOR: usize = 64;
 /// Instructions that are followed.
@@ -160,7 +142,7 @@ impl<'b> Prologue<'b> {
             left: MOST,
             info: InstructionInfoFactory::new(),
         };
-        for (number, register) in GENERAL.into_iter().enumerate() {
+        for (number, register) in Gpr::ALL.into_iter().enumerate() {
             let source = Source::Number(Sum::of(Start::Register(register)));
             prologue.state.general[number] = prologue.whole(source);
         }

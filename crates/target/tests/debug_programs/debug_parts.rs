@@ -2,9 +2,9 @@
 //! what is given is compared with what the program passed.
 
 use crate::fixtures::{Workshop, open};
+use crate::has_no_place;
 use crate::stopped::{Stopped, ask};
 use capriole_event::Base;
-use capriole_target::debug::Refusal;
 
 const SOURCE: &str = r#"
 volatile long sink;
@@ -132,12 +132,7 @@ fn parts_of_registers_hold_what_was_passed() {
                                 assert_eq!(written.parse(), Ok(typed.field_type), "{text}");
                             }
                             Err(error) => {
-                                let honest = matches!(
-                                    error.refusal,
-                                    Refusal::OptimisedOut { .. }
-                                        | Refusal::Computed(_)
-                                        | Refusal::EntryValue { .. }
-                                );
+                                let honest = has_no_place(&error.refusal);
                                 assert!(honest, "{text} at {at:#x} of {name}: {error}");
                                 refused.push(error.to_string());
                             }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::fixtures::{Workshop, open};
+use crate::has_no_place;
 use crate::stopped::{Stopped, ask};
 use capriole_target::debug::{Refusal, Site};
 
@@ -38,12 +39,7 @@ fn holds(program: &Path, site: &Site, expected: &[(&str, &str)]) -> usize {
                 given += 1;
             }
             Err(error) => {
-                let honest = matches!(
-                    error.refusal,
-                    Refusal::OptimisedOut { .. }
-                        | Refusal::Computed(_)
-                        | Refusal::EntryValue { .. }
-                );
+                let honest = has_no_place(&error.refusal);
                 assert!(honest, "{name} of {program:?}: {error}");
             }
         }

@@ -61,14 +61,14 @@ enum Which {
     New,
 }
 
-/// What is taken out of session memory.
+/// Which records are read from session memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Collect {
-    /// Full packets.
+    /// Those in full packets.
     Closed,
-    /// What stands in the others, too.
+    /// Also those committed so far in packets that are still being filled.
     Committed,
-    /// The same when nobody writes any more.
+    /// All, at the end, when nobody writes any more.
     All,
 }
 

@@ -291,7 +291,7 @@ pub struct Interval {
 }
 
 impl Snapshot {
-    /// What came since `before`, which is an earlier one of the same definitions. Sums are
+    /// The difference to `before`, an earlier snapshot of the same definitions. Sums are
     /// taken modulo 2^64, as the program adds them up; counts that are less than before were
     /// written over.
     pub fn since(&self, before: &Snapshot) -> Interval {
