@@ -13,6 +13,8 @@ mod crowd;
 mod dense_files;
 #[path = "numbers/every_error.rs"]
 mod every_error;
+#[path = "numbers/forked.rs"]
+mod forked;
 #[path = "numbers/go_registers.rs"]
 mod go_registers;
 #[path = "numbers/handover.rs"]

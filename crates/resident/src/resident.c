@@ -298,10 +298,33 @@ struct place {
 	u32 cpu;
 } __attribute__((aligned(1 << LOCK_FRAME_SHIFT)));
 
-/* What says that this thread holds a lane. */
-static inline u64 lock_word(const struct place *place)
+/* The thread's id as the kernel knows it; 0: not known. That of the C library is no answer in a
+ * forked child: it is the parent's for some instructions behind the system call (musl), or for
+ * good (a bare system call). Parent and child have stacks at the same addresses, so that each
+ * would take the other for itself, who has left a lane for good, and both would write there;
+ * and the child would have the kernel read its parent's memory. So a child asks, until its main
+ * thread, the only one that a fork leaves, has seen that its library says the same. */
+static u32 real_id(void)
 {
-	return (u64)thread_id() << LOCK_TID_SHIFT | (u64)place >> LOCK_FRAME_SHIFT;
+	u32 id = thread_id();
+	if (READ(OWN->known) || !id)
+		return id;
+	if (!begin_call())
+		return 0;
+	u32 real = (u32)syscall4(186 /* gettid */, 0, 0, 0, 0);
+	if (!READ(OWN->process))
+		WRITE(OWN->process, (u32)syscall4(39 /* getpid */, 0, 0, 0, 0));
+	if (real == id && real == READ(OWN->process))
+		WRITE(OWN->known, 1);
+	end_call();
+	return real;
+}
+
+/* The thread's id as well as it is known. */
+static u32 told_id(void)
+{
+	u32 id = real_id();
+	return id ? id : thread_id();
 }
 
 /* Whether a lane is held by this very thread, and for good: a signal handler that has
@@ -311,7 +334,7 @@ static inline u64 lock_word(const struct place *place)
 static inline u32 is_abandoned(u64 lock, const struct place *place, u64 above)
 {
 	u64 frame = (lock & ((1ul << LOCK_TID_SHIFT) - 1)) << LOCK_FRAME_SHIFT;
-	u64 own = lock_word(place);
+	u64 own = place->lock;
 	return own >> LOCK_TID_SHIFT && lock >> LOCK_TID_SHIFT == own >> LOCK_TID_SHIFT
 		&& frame >= (u64)place && frame < above;
 }
@@ -332,7 +355,8 @@ static inline void unlock(const struct place *place)
 static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 {
 	struct stream *stream = 0;
-	place->lock = lock_word(place);
+	u32 real = real_id(), tid = real ? real : thread_id();
+	place->lock = (u64)real << LOCK_TID_SHIFT | (u64)place >> LOCK_FRAME_SHIFT;
 	for (u32 attempt = 0; attempt < ATTEMPTS; attempt++) {
 		u32 cpu, cpu_now, lane;
 		u64 begin = read_tsc_cpu(&cpu);
@@ -381,7 +405,7 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 		}
 		WRITE(record->time, time);
 		WRITE(record->id, id);
-		WRITE(record->tid, thread_id());
+		WRITE(record->tid, tid);
 		place->record = record;
 		place->time = time;
 		place->pos = pos;
@@ -428,7 +452,7 @@ static u64 read_memory(u64 to, u64 from, u64 size)
 {
 	if (!begin_call())
 		return 0;
-	u64 pid = thread_id();
+	u64 pid = real_id();
 	if (!pid)
 		pid = (u64)syscall4(39 /* getpid */, 0, 0, 0, 0);
 	u64 local[2] = { to, size }, remote[2] = { from, size };
@@ -957,7 +981,7 @@ static u32 run(const struct program *program, struct state *state)
 				state->truth |= bit;
 			break;
 		case STEP_TEST_THREAD:
-			if (compares(thread_id(), step->a, 0, step->value))
+			if (compares(told_id(), step->a, 0, step->value))
 				state->truth |= bit;
 			break;
 		case STEP_TEST_CPU:
@@ -984,7 +1008,7 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_THREAD:
 		case STEP_CPU:
 			state->bad = 0;
-			state->value = step->op == STEP_CPU ? state->cpu : thread_id();
+			state->value = step->op == STEP_CPU ? state->cpu : told_id();
 			if (!state->value && step->op == STEP_THREAD && begin_call()) {
 				state->value = (u64)syscall4(186 /* gettid */, 0, 0, 0, 0);
 				end_call();

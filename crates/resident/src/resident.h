@@ -116,6 +116,9 @@ struct own {
 	u32 calling;  /* threads that are in a system call of ours, or about to be */
 	u32 left;     /* no byte leads to a detour any more */
 	u32 leave;    /* a thread waits until that is so */
+	u32 pad[1020];
+	u32 known;    /* threads know their ids; 0 in a forked child, until that is seen */
+	u32 process;  /* the id of a forked child, once it was asked for */
 };
 
 /* What capriole_run does for an event, in this order. Never changed once it is in use.

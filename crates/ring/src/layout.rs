@@ -64,7 +64,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
 /// Version of this layout; another version's session can be restored, by its ledger, but
 /// not read.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Byte offsets in the header page.
 pub mod header {
@@ -155,8 +155,11 @@ pub mod own {
     pub const LEFT: usize = 8;
     /// u32: 1 when a thread waits for that, as it is about to give up the time stamp counter.
     pub const LEAVE: usize = 12;
-    /// Bytes: a page.
-    pub const SIZE: usize = 4096;
+    /// u32: 1 when threads know their own ids. A page by itself, which the kernel empties in a
+    /// forked child: there the C library may still say the parent's.
+    pub const KNOWN: usize = 4096;
+    /// Bytes: two pages.
+    pub const SIZE: usize = 2 * 4096;
 }
 
 /// Byte offsets in a stream.

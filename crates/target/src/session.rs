@@ -14,7 +14,7 @@ use crate::steps::step;
 use crate::stubs::{Row, Stubs};
 use crate::threads::Stopped;
 use capriole_ring::Memory;
-use capriole_ring::layout::Geometry;
+use capriole_ring::layout::{Geometry, own};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -299,6 +299,18 @@ impl Agent {
             let flags = (flags | libc::MAP_FIXED) as u64;
             i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
                 .map_err(self.refused("map memory for open calls"))?;
+            // Where the kernel is too old, a child is taken for its parent a moment longer.
+            let page = start + own::KNOWN as u64;
+            let advice = [page, PAGE_SIZE, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+            let _ = i.call(libc::SYS_madvise, advice)?;
+            remote
+                .write(page, &1u32.to_le_bytes())
+                .map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address: page,
+                    source,
+                })?;
             ledger.note_own(remote, base + geometry.own_offset() as u64)?;
             step("slots for open calls mapped");
             Ok(SessionMemory {
