@@ -27,6 +27,8 @@ mod kernel_grammar;
 mod landing;
 #[path = "numbers/members.rs"]
 mod members;
+#[path = "numbers/read_later.rs"]
+mod read_later;
 #[path = "numbers/strange_words.rs"]
 mod strange_words;
 #[path = "numbers/thrown.rs"]

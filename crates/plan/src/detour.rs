@@ -95,9 +95,10 @@ pub(crate) use tally::{Function, Key, StraightAmount, StraightRow, Value};
 pub use word::Word;
 
 use crate::program::Program;
+use std::ops::BitOr;
 use std::sync::Arc;
 
-use capriole_insn::liveness::Live;
+use capriole_insn::liveness::{Live, RegSet};
 use capriole_insn::relocate::RelocateError;
 use iced_x86::{IcedError, Instruction, Register};
 use thiserror::Error;
@@ -295,6 +296,15 @@ impl Work {
         };
         let words = self.words().iter().filter_map(|word| word.register());
         words.chain(others.iter().copied())
+    }
+
+    /// The general registers that it looks at in any way.
+    #[must_use]
+    pub fn reads(&self) -> RegSet {
+        let filter = self.filter().into_iter().flat_map(Filter::registers);
+        let words = self.registers().chain(filter).map(RegSet::of);
+        let program = self.program().map(|program| program.registers());
+        words.chain(program).fold(RegSet::EMPTY, BitOr::bitor)
     }
 
     /// What asks whether it is done.

@@ -26,6 +26,7 @@ pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
 
 use crate::condition::{Condition, Exit, Normal, Relation, Subject, Test, Tree, Width, normal};
 use crate::detour::{Compare, Filter, Long, Operand, Record, Word, Work};
+use capriole_insn::RegSet;
 use capriole_ring::layout::frame;
 use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
@@ -153,13 +154,22 @@ impl Program {
     pub fn may_call(&self) -> bool {
         use step::{COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD};
         let calls = [COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD];
-        let count = self
-            .bytes
-            .first_chunk()
-            .map_or(0, |n| u32::from_le_bytes(*n));
+        self.steps().any(|step| calls.contains(&step[0]))
+    }
+
+    /// The general registers that it looks at.
+    pub(crate) fn registers(&self) -> RegSet {
+        let reads = |step: &&[u8]| matches!(step[0], step::REGISTER | step::INDEX);
+        let numbers = self.steps().filter(reads).map(|step| step[1]);
+        RegSet(numbers.fold(0, |set, number| set | 1 << number))
+    }
+
+    /// Its steps, [`STEP_SIZE`] bytes each.
+    fn steps(&self) -> impl Iterator<Item = &[u8]> {
+        let count = self.bytes.first_chunk();
+        let count = count.map_or(0, |n| u32::from_le_bytes(*n) as usize);
         let steps = self.bytes.get(PROGRAM_HEADER..).unwrap_or_default();
-        let mut steps = steps.chunks_exact(STEP_SIZE).take(count as usize);
-        steps.any(|step| calls.contains(&step[0]))
+        steps.chunks_exact(STEP_SIZE).take(count)
     }
 }
 

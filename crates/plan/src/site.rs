@@ -166,8 +166,10 @@ pub struct Shape {
     /// a symbol that other code runs on into or jumps to, unless that is shown to
     /// keep nothing there ([`SiteInput::split_part`]).
     pub at_entry: bool,
-    /// The registers and flags that the detour must keep.
+    /// The registers and flags that the detour must keep for the program.
     pub live: Live,
+    /// The function around the site, in which that was found out.
+    pub function: Extent,
     /// For a [prescribed](Tactic::is_prescribed) tactic, what has to stand where.
     pub placed: Option<Placed>,
     /// Why the tactics before this one were not used.
@@ -390,6 +392,7 @@ fn shape(
         displaced: cover.displaced,
         at_entry: ladder.at_entry(),
         live: ladder.live(),
+        function: ladder.function(),
         placed: cover.placed,
         refusals,
     }

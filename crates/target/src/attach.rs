@@ -42,11 +42,13 @@ use crate::survey::Survey;
 use crate::threads::{self, Stopped};
 use crate::tracer;
 use crate::translator;
-use capriole_insn::liveness::Live;
+use capriole_insn::Extent;
+use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{ClockReading, CompileError, Work};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_ring::layout::{Geometry, State, header, own};
-use std::ops::Range;
+use std::collections::HashMap;
+use std::ops::{BitOr, Range};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -64,6 +66,8 @@ pub struct Point {
     pub at_entry: bool,
     /// As in [`Shape`].
     pub live: Live,
+    /// As in [`Shape`].
+    pub function: Extent,
 }
 
 impl Point {
@@ -76,7 +80,14 @@ impl Point {
             returns: Vec::new(),
             at_entry: shape.at_entry,
             live: shape.live,
+            function: shape.function,
         }
+    }
+
+    /// The registers that are looked at there.
+    fn reads(&self) -> RegSet {
+        let sets = self.work.iter().map(Work::reads);
+        sets.fold(RegSet::EMPTY, BitOr::bitor)
     }
 }
 
@@ -281,6 +292,28 @@ const LOOKS: u32 = 20;
 const LOOKS_AT_WAITING: u32 = 500;
 /// The time that a thread needs to be made, or to make another one, at most, ns.
 const MAKING: u64 = 1_000_000;
+
+/// Keeps the registers that probes look at. A value may be dead for the program, which will
+/// overwrite it, and yet be asked for at a probe that comes before: so the detours of other
+/// probes of the function may not work with that register either.
+fn keep_what_is_read(probes: &mut [Probe]) {
+    let points = probes.iter().flat_map(|probe| &probe.points);
+    let reads = points.map(|point| (point.site, point.reads()));
+    let mut reads: Vec<_> = reads.filter(|(_, set)| !set.is_empty()).collect();
+    reads.sort_unstable_by_key(|(site, _)| *site);
+    let mut of_functions = HashMap::new();
+    for point in probes.iter_mut().flat_map(|probe| &mut probe.points) {
+        let read = *of_functions
+            .entry(point.function)
+            .or_insert_with_key(|function| {
+                let first = reads.partition_point(|(site, _)| *site < function.start);
+                let inside = reads[first..].iter();
+                let inside = inside.take_while(|(site, _)| *site < function.end);
+                inside.fold(RegSet::EMPTY, |all, (_, set)| all | *set)
+            });
+        point.live.gprs = point.live.gprs | read;
+    }
+}
 
 /// Whether breakpoints may be used in a process now: no thread blocks SIGTRAP, and
 /// the program does not ignore it. (The kernel kills a program that runs into a
@@ -515,6 +548,7 @@ fn prepare_and_write(
         guarded.place(probes, &capriole_resident::entries(first.start));
     }
 
+    keep_what_is_read(probes);
     let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, clock, region);
     code.guard(&guarded);
     if filtered {

@@ -325,9 +325,13 @@ impl<'a> Ladder<'a> {
 
     /// See [`Shape::live`].
     pub(super) fn live(&self) -> Live {
-        let function = self.input.flow.extent();
         let markers = self.input.targets.markers();
-        live_among(self.input.code, &function, self.site, markers)
+        live_among(self.input.code, &self.function(), self.site, markers)
+    }
+
+    /// See [`Shape::function`].
+    pub(super) fn function(&self) -> Extent {
+        self.input.flow.extent()
     }
 
     /// Whether the site is the function's start, or behind its `endbr64`.
