@@ -64,7 +64,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
 /// Version of this layout; another version's session can be restored, by its ledger, but
 /// not read.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Byte offsets in the header page.
 pub mod header {
@@ -172,6 +172,11 @@ pub mod stream {
     pub const BUSY: usize = 24;
     /// u32: how often the lane has been taken.
     pub const TURNS: usize = 32;
+    /// u64: the number under which records are handed over that the reader has taken last, from
+    /// 1; written by the reader alone, as is the next word.
+    pub const NUMBER: usize = 40;
+    /// u64: which records these are, see `taken`.
+    pub const TAKEN: usize = 48;
     /// Bytes of a stream: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
 }
