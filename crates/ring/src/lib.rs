@@ -20,8 +20,8 @@ pub mod layout;
 pub mod memory;
 pub mod reader;
 pub mod source;
-mod taken;
 pub mod tables;
+mod taken;
 pub mod writer;
 
 pub use memory::Memory;

@@ -105,10 +105,7 @@ impl<M: Source> Reader<M> {
         let mut reader = Reader::of(memory, geometry);
         reader.thorough = true;
         for (lane, cpu) in reader.streams() {
-            let (slot, at) = (
-                geometry.stream_index(lane, cpu),
-                geometry.stream(lane, cpu),
-            );
+            let (slot, at) = (geometry.stream_index(lane, cpu), geometry.stream(lane, cpu));
             let memory = &reader.memory;
             let filled = geometry.filled(slot, memory.load(at + stream::HEAD));
             let latest = filled.map_or(0, |(index, _)| {
@@ -148,9 +145,7 @@ impl<M: Source> Reader<M> {
     pub fn busy(&self) -> u64 {
         let busy = |(lane, cpu)| {
             let at = self.geometry.stream(lane, cpu);
-            self.memory
-                .load(at + stream::BUSY)
-                .min(self.losses(at))
+            self.memory.load(at + stream::BUSY).min(self.losses(at))
         };
         self.streams().map(busy).sum()
     }

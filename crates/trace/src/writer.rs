@@ -115,12 +115,12 @@ pub struct Totals {
 /// full: packets are whole or are taken back, and the other files are replaced as a whole.
 #[derive(Debug)]
 pub struct TraceWriter {
-    directory: Directory,
-    uuid: [u8; 16],
-    document: Document,
-    table: EventTable,
-    streams: BTreeMap<(u32, u32), OutputStream>,
-    totals: Totals,
+    pub(crate) directory: Directory,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) document: Document,
+    pub(crate) table: EventTable,
+    pub(crate) streams: BTreeMap<(u32, u32), OutputStream>,
+    pub(crate) totals: Totals,
 }
 
 impl TraceWriter {
@@ -182,6 +182,23 @@ impl TraceWriter {
     /// The directory, as it was given.
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The trace's UUID.
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// The description, as it will be written the next time.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// The number of the last packet of a stream, counted from 1; 0 if it has none.
+    pub fn last_number(&self, cpu: u32, lane: u32) -> u64 {
+        self.streams
+            .get(&(cpu, lane))
+            .map_or(0, OutputStream::last_number)
     }
 
     /// Removes the trace again.
@@ -339,7 +356,10 @@ impl TraceWriter {
 }
 
 /// Enters new events into the table, or none if one cannot be entered.
-fn add_events_to(table: &mut EventTable, events: &[EventInfo]) -> Result<(), WriteError> {
+pub(crate) fn add_events_to(
+    table: &mut EventTable,
+    events: &[EventInfo],
+) -> Result<(), WriteError> {
     for event in events {
         let count = event.fields.len();
         if count > MAX_FIELDS {
