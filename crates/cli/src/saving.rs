@@ -8,6 +8,7 @@ use capriole_target::detach::Detached;
 use capriole_target::process::Process;
 use capriole_target::recover::{detach_all_and_save, find};
 use capriole_target::remains::{Remains, TraceId};
+use capriole_target::steps::step;
 use capriole_target::survey::own_tid;
 use capriole_trace::clock::{Clock, tsc};
 use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, Totals, TraceWriter, WriteError};
@@ -124,9 +125,10 @@ impl Saver {
             Reader::resume(remains, geometry, |cpu, lane| writer.last_number(cpu, lane));
         self.read += 1;
         let result = reader.collect_committed(|packet| {
-            writer
-                .write_packet(&meta(&packet), packet.content)
-                .map(drop)
+            step("packet noted");
+            let written = writer.write_packet(&meta(&packet), packet.content);
+            step("packet saved");
+            written.map(drop)
         });
         self.lost = self.lost.max(reader.lost());
         self.damaged += reader.damaged();
@@ -214,6 +216,7 @@ fn conclude(
         warnings,
     };
     writer.finish(finish)?;
+    step("trace ended");
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use crate::output::{say, tell};
 use crate::saving::{self, Saved};
 use crate::{signals, units};
-use capriole_target::process::Process;
+use anyhow::anyhow;
+use capriole_target::process::{Process, ProcessError};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +24,12 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let process = Process::open(arguments.pid)?;
+    let process = Process::open(arguments.pid).map_err(|error| match error {
+        ProcessError::NoSuchProcess { .. } => {
+            anyhow!("{error}; what a killed recorder had not written of it is gone with it")
+        }
+        error => error.into(),
+    })?;
     signals::outlive_file_limit();
     let (report, saved) = saving::detach(&process, &arguments.output);
     let message = saved.as_ref().and_then(Saved::message);
