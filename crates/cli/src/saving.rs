@@ -11,11 +11,12 @@ use capriole_target::remains::{Remains, TraceId};
 use capriole_target::steps::step;
 use capriole_target::survey::own_tid;
 use capriole_trace::clock::{Clock, tsc};
-use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, Totals, TraceWriter, WriteError};
+use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the trace has to have of a packet beside its records.
 pub fn meta(packet: &Packet<'_>) -> PacketMeta {
@@ -44,8 +45,6 @@ struct Saver {
     trace: TraceId,
     /// The trace, or why nothing can be saved there.
     writer: Result<TraceWriter, ReopenError>,
-    /// What was in the trace before.
-    before: Totals,
     /// Processes whose session memory was read.
     read: usize,
     /// Events lost since the session began, and places of it that made no sense.
@@ -90,7 +89,6 @@ impl Saver {
             process: process.clone(),
             path: path.to_path_buf(),
             trace,
-            before: writer.as_ref().map_or(Totals::default(), |w| w.totals()),
             writer,
             read: 0,
             lost: 0,
@@ -100,11 +98,18 @@ impl Saver {
         })
     }
 
-    /// Saves what is in one process, whose children may have written more when they are left.
+    /// Saves what is in one process. In that which was recorded it is the last, unless it has
+    /// forked meanwhile: the trace ends while the session is still there, so that whoever is
+    /// killed behind that has left nothing to do.
     fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) {
-        let saved = remains
-            .map_err(anyhow::Error::from)
-            .and_then(|remains| self.read(trace, remains).map_err(anyhow::Error::from));
+        let saved = remains.map_err(anyhow::Error::from).and_then(|remains| {
+            let is_last = remains.pid() == self.process.pid() as i32;
+            self.read(trace, remains)?;
+            match is_last && self.problem.is_none() {
+                true => self.end(None, None),
+                false => Ok(()),
+            }
+        });
         if let Err(error) = saved {
             self.problem.get_or_insert(crate::exit::message(&error));
         }
@@ -135,37 +140,76 @@ impl Saver {
         result.map(drop)
     }
 
-    /// Ends the trace, if all is in it.
-    fn finish(self, detached: Option<&Detached>) -> Saved {
-        let mut saved = Saved {
+    /// Ends the trace, if there is one and something of its session was read, as its recorder
+    /// would have done.
+    fn end(&mut self, warning: Option<String>, stop: Option<Duration>) -> anyhow::Result<()> {
+        let Some(writer) = self.writer.as_mut().ok().filter(|_| self.read > 0) else {
+            return Ok(());
+        };
+        if mappings::are_needed(&writer.document().events) {
+            writer.add_mappings(&mappings::new(&self.process, &mut HashSet::new()))?;
+        }
+        let document = writer.document();
+        let mut clock = Clock::resume(&document.clock);
+        // A point that is no better than those that there are is not needed.
+        let _ = clock.sync();
+        let mut threads = document.threads.clone();
+        let tids = self.process.threads().unwrap_or_default();
+        let named = tids
+            .into_iter()
+            .filter_map(|tid| named_thread(&self.process, tid));
+        threads.extend(named);
+        let mut stops = document.stops.clone();
+        stops.extend(stop.map(|time| Stop {
+            what: "detach".to_owned(),
+            duration_ns: time.as_nanos() as u64,
+            threads: threads.len() as u32,
+        }));
+        let mut warnings = vec![KILLED.to_owned()];
+        warnings.extend(warning);
+        if self.damaged > 0 {
+            let damaged = self.damaged;
+            warnings.push(format!(
+                "{damaged} places of session memory were unreadable"
+            ));
+        }
+        let lost_elsewhere = self.lost.saturating_sub(writer.totals().lost_events);
+        writer.end(Finish {
+            clock: clock.model()?,
+            threads,
+            stops,
+            lost_elsewhere,
+            exit: None,
+            warnings,
+        })?;
+        step("trace ended");
+        Ok(())
+    }
+
+    /// What became of it all.
+    fn finish(mut self, detached: Option<&Detached>) -> Saved {
+        if self.writer.is_ok() && self.problem.is_none() {
+            self.problem = match detached {
+                Some(detached) if self.read > 0 => {
+                    let all = !detached.lingering && detached.damaged == 0;
+                    let warning = (!all).then(|| CHILDREN.to_owned());
+                    let ended = self.end(warning, Some(detached.standstill));
+                    ended.err().map(|error| crate::exit::message(&error))
+                }
+                _ => Some(STAYS.to_owned()),
+            };
+        }
+        let lost = self.writer.as_ref().map_or(0, |w| w.totals().lost_events);
+        let events = self.writer.as_ref().map(|w| w.totals().events);
+        Saved {
             trace: self.path,
+            events: events.ok(),
+            lost: self.lost.max(lost),
             unsaved: self.unsaved,
-            problem: self.problem,
-            ..Saved::default()
-        };
-        let writer = match self.writer {
-            Ok(writer) => writer,
-            Err(error) => {
-                saved.problem.get_or_insert(error.to_string());
-                return saved;
-            }
-        };
-        saved.events = Some(writer.totals().events - self.before.events);
-        saved.lost = self.lost.max(writer.totals().lost_events);
-        let is_all = detached.is_some_and(|d| !d.lingering && d.damaged == 0);
-        if self.read == 0 || !is_all {
-            let why = "not all processes of the recording could be left; `capriole detach` saves \
-                       what is missing when it can take the probes out";
-            saved.problem.get_or_insert(why.to_owned());
+            problem: self
+                .problem
+                .or(self.writer.err().map(|error| error.to_string())),
         }
-        if saved.problem.is_some() {
-            return saved;
-        }
-        match conclude(writer, &self.process, detached, &saved, self.damaged) {
-            Ok(()) => {}
-            Err(error) => saved.problem = Some(crate::exit::message(&error)),
-        }
-        saved
     }
 }
 
@@ -173,52 +217,12 @@ impl Saver {
 const KILLED: &str = "the recorder was killed: what it had not written was saved afterwards, but \
                       not what else it had noticed (how long the program stood still at first, \
                       other tools)";
-
-/// Ends a trace that has all events, as its recorder would have done.
-fn conclude(
-    mut writer: TraceWriter,
-    process: &Process,
-    detached: Option<&Detached>,
-    saved: &Saved,
-    damaged: u64,
-) -> anyhow::Result<()> {
-    if mappings::are_needed(&writer.document().events) {
-        writer.add_mappings(&mappings::new(process, &mut HashSet::new()))?;
-    }
-    let document = writer.document();
-    let mut clock = Clock::resume(&document.clock);
-    // A point that is no better than those that there are is not needed.
-    let _ = clock.sync();
-    let mut threads = document.threads.clone();
-    let tids = process.threads().unwrap_or_default();
-    threads.extend(
-        tids.into_iter()
-            .filter_map(|tid| named_thread(process, tid)),
-    );
-    let mut stops = document.stops.clone();
-    stops.extend(detached.map(|detached| Stop {
-        what: "detach".to_owned(),
-        duration_ns: detached.standstill.as_nanos() as u64,
-        threads: threads.len() as u32,
-    }));
-    let mut warnings = vec![KILLED.to_owned()];
-    if damaged > 0 {
-        warnings.push(format!(
-            "{damaged} places of session memory were unreadable"
-        ));
-    }
-    let finish = Finish {
-        clock: clock.model()?,
-        threads,
-        stops,
-        lost_elsewhere: saved.lost.saturating_sub(writer.totals().lost_events),
-        exit: None,
-        warnings,
-    };
-    writer.finish(finish)?;
-    step("trace ended");
-    Ok(())
-}
+/// What it says if not all processes could be left.
+const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
+                        that is missing";
+/// Why it is not ended.
+const STAYS: &str = "the session stays, as memory cannot be unmapped now; `capriole detach` saves \
+                     what is in it when it can";
 
 impl Saved {
     /// For a person: what was saved and what was not; nothing if there was nothing to save.

@@ -264,19 +264,11 @@ fn killed_while_it_is_saved() {
             when += &told(&again);
             let gone = when.contains("has no probes of capriole");
             assert!(again.status.success() || gone, "{when}");
-            if gone {
-                // It died between the end of the session and that of the trace.
-                when.clear();
-            }
         } else {
             ended = true;
         }
         assert_no_session(&case.running.process());
-        if !when.is_empty() {
-            assert_eq!(assert_whole(&trace, case.calls, &when), 0, "{when}");
-        } else {
-            assert_eq!(summary(&trace)["events"], case.calls);
-        }
+        assert_eq!(assert_whole(&trace, case.calls, &when), 0, "{when}");
         if ended {
             assert!(step > 8, "only {step}: are debug assertions on?");
             break;
@@ -346,7 +338,7 @@ fn what_a_forked_child_records_is_saved_with_it() {
 fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for directory in [trace.to_path_buf(), trace.join("info")] {
-        for entry in fs::read_dir(directory).expect("a directory") {
+        for entry in fs::read_dir(directory).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             if path.is_file() {
                 files.insert(path.clone(), fs::read(&path).expect("a file"));
@@ -395,7 +387,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
             }
             3 => {
                 // Of an earlier recording of the same process, whose recorder was killed too.
-                case.detach(&["-o", text(&other)]);
+                case.detach(&["-o", "nowhere"]);
                 fs::rename(case.trace(), &other).expect("renamed");
                 case.record(&[]);
                 case.call_and_kill((1, 10, 0), Duration::ZERO);

@@ -378,6 +378,12 @@ fn detach_living(
         // Reborrowed for each call.
         let mut save =
             reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
+        // Children first: when the process itself is left, what is saved is all that there is.
+        // Those that it forks meanwhile come after it.
+        if save.is_some() && session.inode != 0 {
+            let save = reborrow(&mut save);
+            total.add_children(&detach_children(session.inode, process.pid(), save)?);
+        }
         let one = detach_and_save(process, &session.installed, reborrow(&mut save))?;
         total.restored += one.restored;
         total.foreign += one.foreign;

@@ -23,6 +23,7 @@ pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send
 /// Session memory of a process.
 #[derive(Debug)]
 pub struct Remains<'a> {
+    pid: i32,
     remote: &'a RemoteMemory,
     base: u64,
     tables: Vec<u8>,
@@ -50,6 +51,7 @@ impl<'a> Remains<'a> {
         let written = remote.write(messages, &[0; 4]);
         written.map_err(fail("write", messages))?;
         let mut remains = Remains {
+            pid,
             remote,
             base,
             tables: vec![0; HEADER_SIZE],
@@ -69,6 +71,11 @@ impl<'a> Remains<'a> {
         remote.read(at, &mut rest).map_err(fail("read", at))?;
         remains.tables.append(&mut rest);
         Ok(remains)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// What is where in it.

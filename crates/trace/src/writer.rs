@@ -313,16 +313,29 @@ impl TraceWriter {
     /// If the files cannot be written. The trace can still be read then, by the description
     /// that was written last.
     pub fn finish(mut self, finish: Finish) -> Result<Totals, WriteError> {
+        self.end(finish)?;
+        Ok(self.totals)
+    }
+
+    /// Writes the final description, and keeps the trace open for what may come after all.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn end(&mut self, finish: Finish) -> Result<(), WriteError> {
         self.totals.lost_events += finish.lost_elsewhere;
         self.bring_up_to_date(finish.clock);
         let document = &mut self.document;
         document.threads = finish.threads;
         document.stops = finish.stops;
         document.exit = finish.exit;
-        document.warnings.extend(finish.warnings);
+        for warning in finish.warnings {
+            if !document.warnings.contains(&warning) {
+                document.warnings.push(warning);
+            }
+        }
         document.complete = true;
-        self.describe()?;
-        Ok(self.totals)
+        self.describe()
     }
 
     /// Enters the latest clock and the totals into the description.
