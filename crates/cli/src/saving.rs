@@ -189,14 +189,14 @@ impl Saver {
     /// What became of it all.
     fn finish(mut self, detached: Option<&Detached>) -> Saved {
         if self.writer.is_ok() && self.problem.is_none() {
-            self.problem = match detached {
-                Some(detached) if self.read > 0 => {
-                    let all = !detached.lingering && detached.damaged == 0;
+            self.problem = match self.read {
+                0 => Some(STAYS.to_owned()),
+                _ => {
+                    let all = detached.is_some_and(|d| !d.lingering && d.damaged == 0);
                     let warning = (!all).then(|| CHILDREN.to_owned());
-                    let ended = self.end(warning, Some(detached.standstill));
+                    let ended = self.end(warning, detached.map(|d| d.standstill));
                     ended.err().map(|error| crate::exit::message(&error))
                 }
-                _ => Some(STAYS.to_owned()),
             };
         }
         let lost = self.writer.as_ref().map_or(0, |w| w.totals().lost_events);

@@ -649,6 +649,11 @@ mod tests {
             let last = Cell::new(0);
             let (mut time, mut index, mut seq) = (0, NO_PACKET, 0);
             let mut fill = |packets: usize| {
+                // One more into the packet that is being filled.
+                if seq > 0 {
+                    put(&m, &g, 0, 1, time);
+                    time += 1;
+                }
                 for _ in 0..packets {
                     let Some(next) = m.take_packet(g.packets) else {
                         return;
@@ -683,7 +688,9 @@ mod tests {
                     true => reader.collect_committed(sink),
                     false => reader.collect(false, sink),
                 };
-                mortal.life.get() > 0
+                let lives = mortal.life.get() > 0;
+                assert!(!lives || reader.damaged() == 0, "killed after {life}");
+                lives
             };
             fill(3);
             take(life, true);
@@ -691,8 +698,12 @@ mod tests {
             take(life / 2, false);
             fill(1);
             for more in 0..8 {
-                take(life + more, more % 2 == 0);
-                fill(1);
+                take(life, more % 3 > 0);
+                fill(more % 2);
+                if more % 4 > 1 {
+                    assert!(take(1000, true));
+                    fill(0);
+                }
             }
             assert!(take(1000, true));
             let expected: Vec<u64> = (0..time).collect();

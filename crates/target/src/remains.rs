@@ -15,7 +15,7 @@ use std::ops::Range;
 /// The UUID of the trace that a session is recorded to.
 pub type TraceId = [u8; 16];
 
-/// Who saves what a dead recorder has left in a process, for the trace with this UUID: called for
+/// Saves what a dead recorder has left in a process, for the trace with this UUID: called for
 /// each process that has the session, when it writes no records any more and before its memory
 /// is unmapped. The program runs meanwhile.
 pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send + 'a;
