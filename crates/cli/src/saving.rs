@@ -15,7 +15,6 @@ use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteEr
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What the trace has to have of a packet beside its records.
@@ -117,7 +116,6 @@ impl Saver {
 
     fn read(&mut self, trace: &TraceId, remains: Remains<'_>) -> Result<(), WriteError> {
         let geometry = remains.geometry();
-        let remains = Arc::new(remains);
         let writer = match &mut self.writer {
             Ok(writer) if self.trace == *trace => writer,
             _ => {

@@ -38,8 +38,8 @@ struct Found {
 
 /// The reader's side of a session.
 #[derive(Debug)]
-pub struct Reader<M = Memory> {
-    memory: Arc<M>,
+pub struct Reader<M = Arc<Memory>> {
+    memory: M,
     geometry: Geometry,
     /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
@@ -78,7 +78,7 @@ impl Reader {
 }
 
 impl<M: Source> Reader<M> {
-    fn of(memory: Arc<M>, geometry: Geometry) -> Reader<M> {
+    fn of(memory: M, geometry: Geometry) -> Reader<M> {
         let streams = layout::ALL_LANES * geometry.cpus as usize;
         Reader {
             memory,
@@ -97,11 +97,7 @@ impl<M: Source> Reader<M> {
 
     /// A reader that goes on where another one was killed. `written` says how many of the
     /// packets that it handed over of a stream (CPU, lane) have arrived: the number of the last.
-    pub fn resume(
-        memory: Arc<M>,
-        geometry: Geometry,
-        written: impl Fn(u32, u32) -> u64,
-    ) -> Reader<M> {
+    pub fn resume(memory: M, geometry: Geometry, written: impl Fn(u32, u32) -> u64) -> Reader<M> {
         let mut reader = Reader::of(memory, geometry);
         reader.thorough = true;
         for (lane, cpu) in reader.streams() {
@@ -326,7 +322,7 @@ impl<M: Source> Reader<M> {
                     let seq = self.delivered[slot];
                     let stream = self.geometry.stream(lane, cpu);
                     let is_there = self.memory.read(at + before, content)
-                        && note(&*self.memory, stream, seq, found, before);
+                        && note(&self.memory, stream, seq, found, before);
                     if !is_there {
                         self.damaged = self.damaged.saturating_add(1);
                         return Ok(delivered);
@@ -609,11 +605,13 @@ mod tests {
     #[test]
     fn a_reader_that_goes_on_takes_each_record_once() {
         use std::cell::{Cell, RefCell};
+        use std::rc::Rc;
 
         /// Session memory of a reader that is killed after so many stores.
+        #[derive(Clone)]
         struct Mortal {
             memory: Arc<Memory>,
-            life: Cell<usize>,
+            life: Rc<Cell<usize>>,
         }
 
         impl Source for Mortal {
@@ -667,10 +665,10 @@ mod tests {
                 }
             };
             let take = |life: usize, committed: bool| {
-                let mortal = Arc::new(Mortal {
+                let mortal = Mortal {
                     memory: m.clone(),
-                    life: Cell::new(life),
-                });
+                    life: Rc::new(Cell::new(life)),
+                };
                 let mut reader = Reader::resume(mortal.clone(), g, |_, _| last.get());
                 let sink = |p: Packet<'_>| {
                     // The write to the file is where one can be killed as well.

@@ -2,6 +2,7 @@
 
 use crate::layout::{self, Geometry, LANES, header};
 use crate::memory::Memory;
+use std::sync::Arc;
 
 /// Session memory at byte offsets, which are inside of it. What is read may be anything.
 pub trait Source {
@@ -38,6 +39,28 @@ impl Source for Memory {
 
     fn free_packet(&self, index: u32) {
         Memory::free_packet(self, index);
+    }
+}
+
+impl<S: Source> Source for Arc<S> {
+    fn load(&self, offset: usize) -> u64 {
+        S::load(self, offset)
+    }
+
+    fn load_u32(&self, offset: usize) -> u32 {
+        S::load_u32(self, offset)
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        S::read(self, offset, into)
+    }
+
+    fn store(&self, offset: usize, value: u64) -> bool {
+        S::store(self, offset, value)
+    }
+
+    fn free_packet(&self, index: u32) {
+        S::free_packet(self, index);
     }
 }
 
