@@ -13,6 +13,7 @@ mod message;
 mod output;
 mod probing;
 mod returning;
+mod saving;
 mod selection;
 mod signals;
 mod units;

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use capriole_event::EventSpec;
 use capriole_plan::detour::{ClockReading, Work};
 use capriole_ring::layout::Geometry;
-use capriole_target::attach::{Attached, Beside, How, SiteState, attach};
+use capriole_target::attach::{Attached, Beside, How, SiteState, attach_recorded};
 use capriole_target::detach::Detached;
 use capriole_target::error::TargetError;
 use capriole_target::family::Family;
@@ -21,6 +21,7 @@ use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
+use capriole_target::remains::TraceId;
 use capriole_target::{translator, unwinders};
 use capriole_trace::clock::{Clock, tsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -222,19 +223,20 @@ impl Planned {
         both.filter(|(_, d)| d.is_none()).map(|(event, _)| event)
     }
 
-    /// Puts the probes in.
+    /// Puts the probes in; what they record goes to this trace.
     ///
     /// # Errors
     /// No probe could be put in, or not one that was named. None is in then.
     pub fn attach(
         mut self,
         process: &Process,
+        trace: Option<&TraceId>,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> anyhow::Result<Probed> {
         // Planning could be broken off.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let attached = attach(process, probes, &self.guards, self.clock, geometry)
+        let attached = attach_recorded(process, probes, &self.guards, self.clock, geometry, trace)
             .map_err(|error| failed(process, error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {

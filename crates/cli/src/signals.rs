@@ -28,14 +28,19 @@ pub fn hold() {
 extern "C" fn go_on(_: libc::c_int) {}
 
 /// From now on SIGINT, SIGTERM and SIGHUP end this process, also where they were ignored; after
-/// [`hold`] they only ask to end. System calls that wait are interrupted by them. A trace file that
-/// reaches the limit for files (SIGXFSZ) is an error like a full disk.
+/// [`hold`] they only ask to end. System calls that wait are interrupted by them. See also
+/// [`outlive_file_limit`].
 ///
 /// A program that is to keep these signals as they were is started before.
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         handle(signal, count);
     }
+    outlive_file_limit();
+}
+
+/// From now on a file that reaches the limit for files (SIGXFSZ) is an error like a full disk.
+pub fn outlive_file_limit() {
     handle(libc::SIGXFSZ, go_on);
 }
 

@@ -1011,7 +1011,8 @@ fn detach() {
               "changed_by_others": "number",
               "repaired": "number",
               "still_mapped": "bool",
-              "standstill_ns": "number"
+              "standstill_ns": "number",
+              "saved": null
             }
             "#);
         } else {
@@ -1181,8 +1182,9 @@ fn help() {
       <PID>  The process
 
     Options:
-          --json  Print JSON
-      -h, --help  Print help
+      -o, --output <DIR>  The trace of the recorder that was killed: what it had not written is added there [default: capriole.trace]
+          --json          Print JSON
+      -h, --help          Print help
     ");
     insta::assert_snapshot!(help(&["bench", "--help"]), @r"
     Measure what probes cost on this machine

@@ -32,7 +32,7 @@ struct stream {
 	u64 lock; /* lanes 1..: who is inside, see lock_word; 0: nobody */
 	u64 busy; /* of the lost ones, those for which all lanes were taken */
 	u32 turns; /* how often the lane has been taken */
-	u32 pad[7];
+	u32 pad[7]; /* among them what the reader notes for itself */
 };
 
 /* Who is inside a lane: the thread's id, or 0, above the address of its struct place. */

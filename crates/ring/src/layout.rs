@@ -175,6 +175,11 @@ pub mod stream {
     pub const BUSY: usize = 24;
     /// u32: how often the lane has been taken.
     pub const TURNS: usize = 32;
+    /// u64: the number under which records are handed over that the reader has taken last, from
+    /// 1; written by the reader alone, as is the next word.
+    pub const NUMBER: usize = 40;
+    /// u64: which records these are, see `taken`.
+    pub const TAKEN: usize = 48;
     /// Bytes of a stream: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
 }

@@ -9,7 +9,8 @@
 //! - [`lanes`]: who holds a lane
 //! - [`memory`]: the mapping; the only unsafe code of the crate
 //! - [`tables`]: what was counted, and kept by key
-//! - [`reader`]: closed packets, in order, stream by stream
+//! - [`reader`]: closed packets, in order, stream by stream; from which [`source`], and how far
+//!   that is noted for who comes after (`taken`)
 //! - [`writer`]: records from outside of the program
 #![deny(unsafe_code)]
 
@@ -18,11 +19,14 @@ pub mod layout;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod reader;
+pub mod source;
 pub mod tables;
+mod taken;
 pub mod writer;
 
 pub use memory::Memory;
 pub use reader::{Packet, Reader};
+pub use source::Source;
 pub use writer::Writer;
 
 /// Numbers without an order, the same each time (xorshift64: G. Marsaglia, "Xorshift RNGs").

@@ -238,12 +238,6 @@ impl Memory {
         self.store(h::MAGIC, layout::MAGIC);
     }
 
-    /// Events that the stream at byte `offset` has lost so far. As many as nobody can lose are
-    /// none: that word was written over.
-    pub(crate) fn losses(&self, offset: usize) -> u64 {
-        self.counted(offset + stream::LOST)
-    }
-
     /// What processes of the session count in a word. A number that cannot have come about by
     /// counting is taken for none: that word was written over.
     #[must_use]

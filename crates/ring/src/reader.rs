@@ -1,7 +1,9 @@
 //! Reading closed packets in order.
 
 use crate::layout::{self, Geometry, control, record, stream};
-use crate::memory::Memory;
+use crate::memory::{MOST, Memory};
+use crate::source::Source;
+use crate::taken::Taken;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +38,8 @@ struct Found {
 
 /// The reader's side of a session.
 #[derive(Debug)]
-pub struct Reader {
-    memory: Arc<Memory>,
+pub struct Reader<M = Arc<Memory>> {
+    memory: M,
     geometry: Geometry,
     /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
@@ -54,6 +56,8 @@ pub struct Reader {
     damaged: u64,
     /// How long to sleep before the next look.
     nap: Duration,
+    /// Looks at every stream each time.
+    thorough: bool,
 }
 
 /// Between two looks of a busy reader. In this time one CPU fills about 0.5 MB at
@@ -67,8 +71,14 @@ const UNUSED: usize = 8;
 const RATE: u64 = 2;
 
 impl Reader {
-    /// A reader of session memory.
+    /// A reader of session memory, the first one.
     pub fn new(memory: Arc<Memory>, geometry: Geometry) -> Reader {
+        Reader::of(memory, geometry)
+    }
+}
+
+impl<M: Source> Reader<M> {
+    fn of(memory: M, geometry: Geometry) -> Reader<M> {
         let streams = layout::ALL_LANES * geometry.cpus as usize;
         Reader {
             memory,
@@ -81,13 +91,49 @@ impl Reader {
             found: Vec::new(),
             damaged: 0,
             nap: NAP,
+            thorough: false,
+        }
+    }
+
+    /// A reader that goes on where another one was killed. `written` says how many of the
+    /// packets that it handed over of a stream (CPU, lane) have arrived: the number of the last.
+    pub fn resume(memory: M, geometry: Geometry, written: impl Fn(u32, u32) -> u64) -> Reader<M> {
+        let mut reader = Reader::of(memory, geometry);
+        reader.thorough = true;
+        for (lane, cpu) in reader.streams() {
+            let (slot, at) = (geometry.stream_index(lane, cpu), geometry.stream(lane, cpu));
+            let memory = &reader.memory;
+            let filled = geometry.filled(slot, memory.load(at + stream::HEAD));
+            let latest = filled.map_or(0, |(index, _)| {
+                memory.load(geometry.control(index) + control::SEQ)
+            });
+            let taken = Taken::of(memory.load(at + stream::TAKEN), latest);
+            let (number, written) = (memory.load(at + stream::NUMBER), written(cpu, lane));
+            let (delivered, bytes) = match written >= number {
+                true => (written, taken.after),
+                // What was noted has not arrived.
+                false => (number - 1, taken.before),
+            };
+            reader.delivered[slot] = delivered;
+            reader.next[slot] = taken.seq;
+            reader.partly[slot] = (taken.seq, bytes);
+        }
+        reader
+    }
+
+    /// Events that the stream at byte `offset` has lost so far. As many as nobody can lose are
+    /// none: that word was written over.
+    fn losses(&self, offset: usize) -> u64 {
+        match self.memory.load(offset + stream::LOST) {
+            lost if lost < MOST => lost,
+            _ => 0,
         }
     }
 
     /// Events lost so far because no packet was free.
     pub fn lost(&self) -> u64 {
         self.streams()
-            .map(|(lane, cpu)| self.memory.losses(self.geometry.stream(lane, cpu)))
+            .map(|(lane, cpu)| self.losses(self.geometry.stream(lane, cpu)))
             .sum()
     }
 
@@ -95,9 +141,7 @@ impl Reader {
     pub fn busy(&self) -> u64 {
         let busy = |(lane, cpu)| {
             let at = self.geometry.stream(lane, cpu);
-            self.memory
-                .load(at + stream::BUSY)
-                .min(self.memory.losses(at))
+            self.memory.load(at + stream::BUSY).min(self.losses(at))
         };
         self.streams().map(busy).sum()
     }
@@ -109,11 +153,11 @@ impl Reader {
             .streams()
             .map(|(lane, cpu)| self.geometry.stream(lane, cpu));
         let words = streams.flat_map(|at| [at + stream::LOST, at + stream::BUSY]);
-        let wild = words.filter(|word| self.memory.is_written_over(*word));
+        let wild = words.filter(|word| self.memory.load(*word) >= MOST);
         self.damaged.saturating_add(wild.count() as u64)
     }
 
-    fn streams(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+    fn streams(&self) -> impl Iterator<Item = (u32, u32)> + use<M> {
         let cpus = self.geometry.cpus;
         (0..layout::ALL_LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
     }
@@ -122,6 +166,9 @@ impl Reader {
     /// [`UNUSED`] without a packet, as a lane is used only when those before it are. (Who is in
     /// one of these may just be going to take its first packet.)
     fn used(&self) -> Vec<(u32, u32)> {
+        if self.thorough {
+            return self.streams().collect();
+        }
         let has_packet = |lane, cpu| {
             let at = self.geometry.stream(lane, cpu);
             self.memory.load(at + stream::HEAD) != 0
@@ -166,7 +213,7 @@ impl Reader {
         let Some((mut index, mut used)) = g.filled(slot, head) else {
             return self.damage(slot, head);
         };
-        let mut discarded = self.memory.losses(at);
+        let mut discarded = self.losses(at);
         let mut newer: Option<u64> = None;
         // At most every packet once: a cycle made by a broken program ends.
         for _ in 0..g.packets {
@@ -272,9 +319,15 @@ impl Reader {
                 if !nothing {
                     let content = &mut self.buffer[before..found.len];
                     let at = self.geometry.packet(found.index) + layout::PACKET_HEADER;
-                    self.memory.read(at + before, content);
-                    let discarded = found.discarded;
                     let seq = self.delivered[slot];
+                    let stream = self.geometry.stream(lane, cpu);
+                    let is_there = self.memory.read(at + before, content)
+                        && note(&self.memory, stream, seq, found, before);
+                    if !is_there {
+                        self.damaged = self.damaged.saturating_add(1);
+                        return Ok(delivered);
+                    }
+                    let discarded = found.discarded;
                     sink(Packet {
                         cpu,
                         lane,
@@ -282,7 +335,7 @@ impl Reader {
                         discarded,
                         content,
                     })?;
-                    self.delivered[slot] += 1;
+                    self.delivered[slot] = seq.wrapping_add(1);
                     delivered += 1;
                 }
                 if is_partial {
@@ -291,6 +344,14 @@ impl Reader {
                 }
                 self.next[slot] = found.seq.saturating_add(1);
                 if !last {
+                    // Before it is another packet.
+                    let taken = Taken {
+                        seq: self.next[slot],
+                        before: 0,
+                        after: 0,
+                    };
+                    let at = self.geometry.stream(lane, cpu) + stream::TAKEN;
+                    self.memory.store(at, taken.word());
                     self.memory.free_packet(found.index);
                 }
             }
@@ -345,6 +406,17 @@ impl Reader {
         let quarter = Duration::from_nanos(bytes / 4 / (u64::from(g.cpus) * RATE));
         quarter.clamp(IDLE[0], IDLE[1])
     }
+}
+
+/// Notes, before it is done, that the records of a packet from byte `before` on are handed over as
+/// number `seq`, in stores as in [`taken`](crate::taken).
+fn note(memory: &impl Source, stream: usize, seq: u64, found: &Found, before: usize) -> bool {
+    let put = |after| {
+        let seq = found.seq;
+        let taken = Taken { seq, before, after };
+        memory.store(stream + stream::TAKEN, taken.word())
+    };
+    put(before) && memory.store(stream + stream::NUMBER, seq.wrapping_add(1)) && put(found.len)
 }
 
 /// Bytes of a record with `fields` fields of eight bytes.
@@ -528,6 +600,115 @@ mod tests {
         assert_eq!(reader.lost(), 12);
     }
 
+    /// A reader killed at each store of its own, and between the file and what it notes: who
+    /// comes after has each record once.
+    #[test]
+    fn a_reader_that_goes_on_takes_each_record_once() {
+        use std::cell::{Cell, RefCell};
+        use std::rc::Rc;
+
+        /// Session memory of a reader that is killed after so many stores.
+        #[derive(Clone)]
+        struct Mortal {
+            memory: Arc<Memory>,
+            life: Rc<Cell<usize>>,
+        }
+
+        impl Source for Mortal {
+            fn load(&self, offset: usize) -> u64 {
+                self.memory.load(offset)
+            }
+            fn load_u32(&self, offset: usize) -> u32 {
+                self.memory.load_u32(offset)
+            }
+            fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+                self.memory.read(offset, into);
+                self.life.get() > 0
+            }
+            fn store(&self, offset: usize, value: u64) -> bool {
+                if self.life.get() > 0 {
+                    self.life.set(self.life.get() - 1);
+                    self.memory.store(offset, value);
+                }
+                self.life.get() > 0
+            }
+            fn free_packet(&self, index: u32) {
+                if self.life.get() > 0 {
+                    self.life.set(self.life.get() - 1);
+                    self.memory.free_packet(index);
+                }
+            }
+        }
+
+        for life in 1..60 {
+            let g = geometry();
+            let m = memory(&g);
+            let file = RefCell::new(Vec::new());
+            let last = Cell::new(0);
+            let (mut time, mut index, mut seq) = (0, NO_PACKET, 0);
+            let mut fill = |packets: usize| {
+                // One more into the packet that is being filled.
+                if seq > 0 {
+                    put(&m, &g, 0, 1, time);
+                    time += 1;
+                }
+                for _ in 0..packets {
+                    let Some(next) = m.take_packet(g.packets) else {
+                        return;
+                    };
+                    open(&m, &g, 0, 1, next, seq, index);
+                    (index, seq) = (next, seq + 1);
+                    for _ in 0..2 {
+                        put(&m, &g, 0, 1, time);
+                        time += 1;
+                    }
+                }
+            };
+            let take = |life: usize, committed: bool| {
+                let mortal = Mortal {
+                    memory: m.clone(),
+                    life: Rc::new(Cell::new(life)),
+                };
+                let mut reader = Reader::resume(mortal.clone(), g, |_, _| last.get());
+                let sink = |p: Packet<'_>| {
+                    // The write to the file is where one can be killed as well.
+                    if mortal.life.get() == 0 {
+                        return Err(());
+                    }
+                    mortal.life.set(mortal.life.get() - 1);
+                    let first = |r: &[u8]| u64::from_le_bytes(r[..8].try_into().expect("8 bytes"));
+                    file.borrow_mut().extend(p.content.chunks(16).map(first));
+                    assert_eq!(p.seq, last.get());
+                    last.set(p.seq + 1);
+                    Ok(())
+                };
+                let _ = match committed {
+                    true => reader.collect_committed(sink),
+                    false => reader.collect(false, sink),
+                };
+                let lives = mortal.life.get() > 0;
+                assert!(!lives || reader.damaged() == 0, "killed after {life}");
+                lives
+            };
+            fill(3);
+            take(life, true);
+            fill(2);
+            take(life / 2, false);
+            fill(1);
+            for more in 0..8 {
+                take(life, more % 3 > 0);
+                fill(more % 2);
+                if more % 4 > 1 {
+                    assert!(take(1000, true));
+                    fill(0);
+                }
+            }
+            assert!(take(1000, true));
+            let expected: Vec<u64> = (0..time).collect();
+            assert_eq!(file.into_inner(), expected, "killed after {life}");
+        }
+    }
+
     /// A hostile program may write anything anywhere: every byte of the tables is
     /// overwritten with noise, many times over.
     #[test]
@@ -563,6 +744,14 @@ mod tests {
                 ];
                 m.store(at, interesting[random() as usize % interesting.len()]);
             }
+            let mut after = Reader::resume(m.clone(), g, |_, _| round as u64 % 9);
+            let mut handed_over = 0;
+            let taken = after.collect_committed::<()>(|_| {
+                handed_over += 1;
+                Ok(())
+            });
+            assert_eq!(taken, Ok(handed_over));
+            assert!(handed_over <= g.packets as usize);
             let mut reader = Reader::new(m, g);
             let _ = times(&mut reader, false);
             let _ = times(&mut reader, true);

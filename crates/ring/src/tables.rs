@@ -182,7 +182,10 @@ impl TableReader {
         let lanes = 0..layout::LANES as u32;
         let streams = lanes.flat_map(|lane| (0..self.geometry.cpus).map(move |cpu| (lane, cpu)));
         streams
-            .map(|(lane, cpu)| self.memory.losses(self.geometry.stream(lane, cpu)))
+            .map(|(lane, cpu)| {
+                self.memory
+                    .counted(self.geometry.stream(lane, cpu) + layout::stream::LOST)
+            })
             .sum()
     }
 

@@ -9,9 +9,7 @@
 //! Session memory belongs to the program: like the [reader](crate::reader), the writer checks
 //! every number that it finds there before it uses it.
 
-use crate::layout::{
-    self, Geometry, LANES, NO_PACKET, OUTSIDE, PACKET_HEADER, control, header, stream,
-};
+use crate::layout::{self, Geometry, NO_PACKET, OUTSIDE, PACKET_HEADER, control, header, stream};
 use crate::memory::Memory;
 use crate::reader::record_size;
 use std::time::Duration;
@@ -53,46 +51,15 @@ impl Writer {
     /// # Errors
     /// [`WriteError::Damaged`] if its header makes no sense.
     pub fn new(memory: Memory) -> Result<Writer, WriteError> {
-        let half = |at| memory.load_u32(at);
-        let sound = memory.len() >= layout::HEADER_SIZE
-            && memory.load(header::MAGIC) == layout::MAGIC
-            && half(header::VERSION) == layout::VERSION
-            && half(header::LANES) == LANES as u32;
-        if !sound {
+        if memory.len() < layout::HEADER_SIZE {
             return Err(WriteError::Damaged);
         }
-        let geometry = Geometry {
-            cpus: half(header::CPUS),
-            packet_size: half(header::PACKET_SIZE),
-            packets: half(header::PACKETS),
-            journal: 0,
-            counters: 0,
-            directories: 0,
-            frames: 0,
-            areas: 0,
-            kept: 0,
-        };
-        // Each once: the program may change them meanwhile.
-        let packets = memory.load(header::PACKETS_OFFSET);
-        let len = memory.len() as u64;
-        let bytes = u64::from(geometry.packets) * u64::from(geometry.packet_size);
-        // Each CPU takes more than a byte, so a number of them that fits is small enough to
-        // calculate with.
-        let sizes = layout::MIN_PACKET_SIZE..=layout::MAX_PACKET_SIZE;
-        let fits = sizes.contains(&(geometry.packet_size as usize))
-            && geometry.packet_size.is_power_of_two()
-            && (1..=layout::MAX_PACKETS as u32).contains(&geometry.packets)
-            && (1..len).contains(&u64::from(geometry.cpus))
-            && (geometry.directories_offset() + geometry.streams_size()) as u64 <= packets
-            && packets.is_multiple_of(layout::MIN_PACKET_SIZE as u64)
-            && packets.checked_add(bytes).is_some_and(|end| end <= len);
-        if !fits {
-            return Err(WriteError::Damaged);
-        }
+        let found = Geometry::of(&memory, memory.len() as u64);
+        let (geometry, packets) = found.ok_or(WriteError::Damaged)?;
         Ok(Writer {
             memory,
             geometry,
-            packets: packets as usize,
+            packets,
         })
     }
 

@@ -35,6 +35,7 @@ use crate::memory::RemoteMemory;
 use crate::planner::Plan;
 use crate::process::{Process, Seccomp};
 use crate::recover;
+use crate::remains::TraceId;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
 use crate::states;
@@ -386,10 +387,25 @@ pub fn attach(
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
+    attach_recorded(process, probes, guards, clock, geometry, None)
+}
+
+/// The same, and notes in the process which trace its records go to.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_recorded(
+    process: &Process,
+    probes: Vec<Probe>,
+    guards: &Guards,
+    clock: ClockReading,
+    geometry: impl Fn(u32) -> Geometry + Send,
+    trace: Option<&TraceId>,
+) -> Result<Attached, TargetError> {
     process.preflight()?;
     translator::refuse(process)?;
     tracer::check_filters(process)?;
-    let attached = tracer::apart(|| attach_living(process, probes, guards, clock, geometry));
+    let attached = tracer::apart(|| attach_living(process, probes, guards, clock, geometry, trace));
     attached.map_err(|error| match process.is_over() {
         // Whatever failed then failed for that reason.
         true => TargetError::Vanished {
@@ -405,12 +421,13 @@ fn attach_living(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
+    trace: Option<&TraceId>,
 ) -> Result<Attached, TargetError> {
     let mut guards = guards.clone();
     let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
-        let attached = prepare_and_write(process, &mut probes, &guards, clock, &geometry);
+        let attached = prepare_and_write(process, &mut probes, &guards, clock, &geometry, trace);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; whatever else fails here is left to a later
             // `capriole detach`.
@@ -445,6 +462,7 @@ fn prepare_and_write(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
+    trace: Option<&TraceId>,
 ) -> Result<Option<Attached>, TargetError> {
     let pid = process.pid() as i32;
     recover::clear_the_way(process)?;
@@ -583,6 +601,9 @@ fn prepare_and_write(
         references: Vec::new(),
         actions: noted.actions(),
     };
+    if let Some(trace) = trace {
+        memory.ledger.note_trace(&remote, trace)?;
+    }
     memory.ledger.note_state(&remote, State::Armed)?;
     memory.memory.store_u32(header::STATE, State::Armed as u32);
     let mut attached = Attached {

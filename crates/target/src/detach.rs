@@ -30,6 +30,7 @@ use crate::patch::{Batch, Change, Found, INT3};
 use crate::process::Process;
 use crate::ptrace;
 use crate::recover;
+use crate::remains::{Remains, Save};
 use crate::returns::Region;
 use crate::session::{Agent, Arena};
 use crate::stacks;
@@ -159,11 +160,27 @@ const UNWINDER_STACK: usize = 4096;
 /// [`TargetError::Vanished`] and its like if the process ended; otherwise as many
 /// sites as possible are restored and the rest can be tried again.
 pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
-    tracer::check_filters(process)?;
-    tracer::apart(|| detach_living(process, installed))
+    detach_and_save(process, installed, None)
 }
 
-fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
+/// The same; what a dead recorder has left in session memory is saved before that is unmapped.
+///
+/// # Errors
+/// As [`detach`].
+pub(crate) fn detach_and_save(
+    process: &Process,
+    installed: &Installed,
+    save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    tracer::check_filters(process)?;
+    tracer::apart(|| detach_living(process, installed, save))
+}
+
+fn detach_living(
+    process: &Process,
+    installed: &Installed,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
     let pid = process.pid() as i32;
     let mut report = Detached::default();
     // Somebody else (`capriole detach`) may be at the same work: between two of our
@@ -199,40 +216,64 @@ fn detach_living(process: &Process, installed: &Installed) -> Result<Detached, T
             && unreferenced(&stopped, &remote, process, installed)?
             && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
         report.standstill += stopped.elapsed();
-        if quiet {
-            // Nobody can come in any more, since no byte leads there; but a foreign
-            // SIGTRAP still enters our handler. So that goes first, and then it is
-            // looked again.
-            if !installed.actions.is_empty() {
-                restore_actions(process, &remote, installed, stopped)?;
-                // Between that and now a thread can have entered it once more.
-                let mut stopped = Stopped::all(pid)?;
-                if !is_ours()? {
-                    return Ok(report);
-                }
-                let left = match leave(&mut stopped, &remote, installed) {
-                    Err(TargetError::Unstoppable { .. }) => false,
-                    left => left?,
-                };
-                let quiet = left
-                    && unreferenced(&stopped, &remote, process, installed)?
-                    && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
-                report.standstill += stopped.elapsed();
-                if !quiet {
-                    continue;
-                }
-                restore_returns(process, &remote, installed)?;
-                unmap(process, &remote, installed, stopped)?;
-            } else {
-                restore_returns(process, &remote, installed)?;
-                unmap(process, &remote, installed, stopped)?;
-            }
-            return Ok(report);
+        if !quiet {
+            continue;
         }
-        drop(stopped);
+        // Nobody can come in any more, since no byte leads there; but a foreign
+        // SIGTRAP still enters our handler. So that goes first, and then it is
+        // looked again.
+        if !installed.actions.is_empty() {
+            restore_actions(process, &remote, installed, stopped)?;
+            // Between that and now a thread can have entered it once more.
+            stopped = Stopped::all(pid)?;
+            if !is_ours()? {
+                return Ok(report);
+            }
+            let left = match leave(&mut stopped, &remote, installed) {
+                Err(TargetError::Unstoppable { .. }) => false,
+                left => left?,
+            };
+            let quiet = left
+                && unreferenced(&stopped, &remote, process, installed)?
+                && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
+            report.standstill += stopped.elapsed();
+            if !quiet {
+                continue;
+            }
+        }
+        restore_returns(process, &remote, installed)?;
+        match save.take() {
+            // The next round unmaps.
+            Some(save) => {
+                drop(stopped);
+                save_remains(process, &remote, installed, save)?;
+            }
+            None => {
+                unmap(process, &remote, installed, stopped)?;
+                return Ok(report);
+            }
+        }
     }
     report.lingering = true;
     Ok(report)
+}
+
+/// Has saved what stands in session memory. The program runs, since that may take long; nobody
+/// writes records there any more: no byte and no return address leads to a detour, and nobody is
+/// in one.
+fn save_remains(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    save: &mut Save<'_>,
+) -> Result<(), TargetError> {
+    let trace = installed.ledger.header(remote)?.trace();
+    if let (Some(trace), Some(mapped)) = (trace, installed.memory_in(process)?) {
+        let remains = Remains::read(process.pid() as i32, remote, mapped);
+        save(&trace, remains);
+        step("remains saved");
+    }
+    Ok(())
 }
 
 /// Notes that all bytes are back. Whoever made the session for this process, and not for one

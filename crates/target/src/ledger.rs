@@ -30,6 +30,7 @@ use crate::maps::{Device, Mapping, PAGE_SIZE};
 use crate::memory::RemoteMemory;
 use crate::patch::Change;
 use crate::process::Process;
+use crate::remains::TraceId;
 use crate::session::Arena;
 use crate::steps::step;
 use capriole_ring::layout::State;
@@ -98,8 +99,11 @@ pub mod header {
     /// [`MAX_ARENAS`] × { u64 start, u64 length in bytes }.
     pub const ARENAS: usize = 512;
 
+    /// 16 bytes: the UUID of the trace that is recorded; zeros: none is.
+    pub const TRACE: usize = ARENAS + MAX_ARENAS * 16;
+
     const _: () = assert!(ACTIONS + (FAULTS.len() + 1) * ACTION_SIZE <= ARENAS);
-    const _: () = assert!(ARENAS + MAX_ARENAS * 16 <= super::HEADER_SIZE);
+    const _: () = assert!(TRACE + 16 <= super::HEADER_SIZE);
 }
 
 /// Byte offsets in a journal entry.
@@ -273,6 +277,15 @@ impl Ledger {
         self.put_words(remote, header::MEMORY, &words)?;
         step("session memory noted");
         Ok(())
+    }
+
+    /// Session memory is recorded to this trace.
+    pub(crate) fn note_trace(
+        &self,
+        remote: &RemoteMemory,
+        trace: &TraceId,
+    ) -> Result<(), TargetError> {
+        self.put(remote, header::TRACE as u64, trace)
     }
 
     /// The words that the process has for itself are mapped.
@@ -491,6 +504,13 @@ impl Header {
             true => Err(self.ledger.damaged("an arena is too large")),
             false => Ok(arenas),
         }
+    }
+
+    /// The trace that is recorded, if one is.
+    pub fn trace(&self) -> Option<TraceId> {
+        let mut trace = TraceId::default();
+        trace.copy_from_slice(&self.bytes[header::TRACE..header::TRACE + 16]);
+        (trace != TraceId::default()).then_some(trace)
     }
 
     pub fn stubs(&self) -> u64 {

@@ -6,7 +6,7 @@
 //! - [`threads`], [`tracer`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
 //!   [`survey`]: stopping threads, and what can be done with stopped ones
 //! - [`session`], [`ledger`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
-//!   [`detach`], [`recover`], [`family`]: probes in and out
+//!   [`detach`], [`recover`], [`remains`], [`family`]: probes in and out
 //! - [`outside`]: sessions as others see them; [`memfd`]: descriptors of other processes
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
@@ -37,6 +37,7 @@ pub mod planner;
 pub mod process;
 pub mod ptrace;
 pub mod recover;
+pub mod remains;
 pub mod resolve;
 pub mod returns;
 pub mod session;

@@ -1,12 +1,13 @@
 //! Sessions found in a process: another tracer's, or what a dead one left.
 
-use crate::detach::{Detached, Installed, detach};
+use crate::detach::{Detached, Installed, detach, detach_and_save};
 use crate::error::TargetError;
 use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt};
 use crate::maps::Mapping;
 use crate::memfd;
 use crate::memory::RemoteMemory;
 use crate::process::Process;
+use crate::remains::{Save, TraceId};
 use crate::returns::Region;
 use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
 use crate::threads::Stopped;
@@ -25,6 +26,8 @@ pub struct FoundSession {
     pub owner: Option<u32>,
     /// Where the session stood.
     pub state: State,
+    /// The trace that it was recorded to, if it was.
+    pub trace: Option<TraceId>,
     /// Inode of session memory: the same in every process that shares it. 0: none is mapped.
     pub inode: u64,
 }
@@ -122,6 +125,7 @@ fn read_session(
         },
         owner: None,
         state: State::Building,
+        trace: None,
         inode: 0,
     };
     if !header.is_begun()? {
@@ -129,6 +133,7 @@ fn read_session(
         return Ok(session);
     }
     session.state = header.state()?;
+    session.trace = header.trace();
     let installed = &mut session.installed;
     installed.memory = header.memory();
     installed.arenas = header.arenas()?;
@@ -339,12 +344,27 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
 /// # Errors
 /// [`TargetError::NothingAttached`] if there are none.
 pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
-    process.preflight()?;
-    tracer::check_filters(process)?;
-    tracer::apart(|| detach_living(process))
+    detach_all_and_save(process, None)
 }
 
-fn detach_living(process: &Process) -> Result<Detached, TargetError> {
+/// The same; what dead recorders have left in session memory is saved before that is unmapped.
+/// (A living one writes it to its trace itself.)
+///
+/// # Errors
+/// As [`detach_all`].
+pub fn detach_all_and_save(
+    process: &Process,
+    save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    process.preflight()?;
+    tracer::check_filters(process)?;
+    tracer::apart(|| detach_living(process, save))
+}
+
+fn detach_living(
+    process: &Process,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
     wait_for_orphans(process)?;
     let sessions = find(process)?;
     if sessions.is_empty() {
@@ -355,14 +375,34 @@ fn detach_living(process: &Process) -> Result<Detached, TargetError> {
     }
     let mut total = Detached::default();
     for session in sessions {
-        let one = detach(process, &session.installed)?;
+        // Reborrowed for each call.
+        let mut save =
+            reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
+        // Children first: when the process itself is left, what is saved is all that there is.
+        // Those that it forks meanwhile come after it.
+        if save.is_some() && session.inode != 0 {
+            let save = reborrow(&mut save);
+            // Who cannot be left is tried again behind it, and told of then.
+            if let Ok(children) = detach_children(session.inode, process.pid(), save) {
+                total.add_children(&Detached {
+                    lingering: false,
+                    damaged: 0,
+                    ..children
+                });
+            }
+        }
+        let one = detach_and_save(process, &session.installed, reborrow(&mut save))?;
         total.restored += one.restored;
         total.foreign += one.foreign;
         total.repaired += one.repaired;
         total.lingering |= one.lingering;
         total.standstill += one.standstill;
         if session.inode != 0 {
-            total.add_children(&detach_children(session.inode, process.pid())?);
+            total.add_children(&detach_children(
+                session.inode,
+                process.pid(),
+                reborrow(&mut save),
+            )?);
         }
     }
     close_leaked(process)?;
@@ -389,7 +429,11 @@ pub(crate) fn shares(process: &Process, inode: u64) -> bool {
 ///
 /// # Errors
 /// The first of them that cannot be left, after all the others were.
-fn detach_children(inode: u64, except: u32) -> Result<Detached, TargetError> {
+fn detach_children(
+    inode: u64,
+    except: u32,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
     let mut seen = std::collections::BTreeSet::new();
     let mut result = Ok(());
@@ -400,7 +444,7 @@ fn detach_children(inode: u64, except: u32) -> Result<Detached, TargetError> {
             break;
         }
         for child in children {
-            match detach_sharing(&child, inode) {
+            match detach_child(&child, inode, reborrow(&mut save)) {
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
                 // It has done that to itself, and nothing can be done for it.
@@ -417,13 +461,27 @@ fn detach_children(inode: u64, except: u32) -> Result<Detached, TargetError> {
 /// # Errors
 /// As [`detach`], and as [`find`].
 pub fn detach_sharing(process: &Process, inode: u64) -> Result<Detached, TargetError> {
+    detach_child(process, inode, None)
+}
+
+fn detach_child(
+    process: &Process,
+    inode: u64,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
     for session in find(process)? {
         if session.inode == inode {
-            report.add_children(&detach(process, &session.installed)?);
+            let save = reborrow(&mut save);
+            report.add_children(&detach_and_save(process, &session.installed, save)?);
         }
     }
     Ok(report)
+}
+
+/// The same for a while.
+fn reborrow<'a, 'b>(save: &'a mut Option<&mut Save<'b>>) -> Option<&'a mut Save<'b>> {
+    save.as_mut().map(|save| &mut **save)
 }
 
 impl Detached {
@@ -453,7 +511,7 @@ impl crate::attach::Attached {
             Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
-        report.add_children(&detach_children(self.inode(), self.process.pid())?);
+        report.add_children(&detach_children(self.inode(), self.process.pid(), None)?);
         Ok(report)
     }
 

@@ -29,6 +29,7 @@ use rustix::io::Errno;
 
 use crate::packet::parse_file_name;
 use crate::place::{Place, is_ours, open_directory, replace, temporary};
+use crate::reader::MAX_JSON;
 
 /// The name of the TSDL file.
 pub(crate) const METADATA: &str = "metadata";
@@ -167,6 +168,48 @@ impl Directory {
         }
     }
 
+    /// Opens the directory of a trace again, whose recorder was killed; `None` if there is none.
+    pub(crate) fn reopen(path: &Path) -> Result<Option<Directory>, DirectoryError> {
+        let place = match Place::of(path) {
+            Ok(place) => place,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("open", path)(error)),
+        };
+        let Some(root) = open_existing(&place, path)? else {
+            return Ok(None);
+        };
+        if !is_trace(&root) {
+            return Err(DirectoryError::NotATrace(path.to_path_buf()));
+        }
+        let root = Locked::take(root).ok_or_else(|| DirectoryError::Busy(path.to_path_buf()))?;
+        let info = open_directory(&root.0, OsStr::new(INFO));
+        let info = info.map_err(failed("open", &path.join(INFO)))?;
+        Ok(Some(Directory {
+            path: path.to_path_buf(),
+            place,
+            root,
+            info,
+        }))
+    }
+
+    /// The names of what is in it.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        entries(&self.root.0)
+    }
+
+    /// Opens the file of a stream that is there.
+    pub(crate) fn open_stream(&self, name: &OsStr) -> io::Result<File> {
+        open_file(&self.root.0, name, OFlags::RDWR)
+    }
+
+    /// Reads the JSON file.
+    pub(crate) fn read_json(&self) -> io::Result<Vec<u8>> {
+        let file = open_file(&self.info, OsStr::new(JSON), OFlags::RDONLY)?;
+        let mut text = Vec::new();
+        file.take(MAX_JSON).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
     /// Removes it with all that is in it, if it is still where it was made.
     pub(crate) fn remove(self) -> Result<(), DirectoryError> {
         let Directory {
@@ -264,6 +307,17 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     let mut names = entries(&info)?;
     names.retain(|name| *name != temporary(JSON));
     Ok(names.is_empty())
+}
+
+/// Opens a regular file of a directory.
+fn open_file(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> {
+    let what_else = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a file");
+    // Nobody but us can put something else there meanwhile.
+    if type_at(directory, name)? != FileType::RegularFile {
+        return Err(what_else());
+    }
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::empty())?.into())
 }
 
 /// The type of what has a name in a directory; a link is one itself.

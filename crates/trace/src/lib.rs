@@ -15,7 +15,8 @@
 //! [`TraceWriter`] takes packets as they come out of the ring. What is on disk can be read at
 //! any time, whatever happens to the recorder or the disk. Records are checked on the way in,
 //! because CTF readers refuse a whole trace when one record is wrong; the targets' timestamps
-//! are put in order, and what is not a record is left out and counted.
+//! are put in order, and what is not a record is left out and counted. A trace whose recorder was
+//! killed can be opened again to add the rest ([`TraceWriter::reopen`]).
 //!
 //! # Reading
 //!
@@ -55,6 +56,7 @@ mod packet;
 mod place;
 mod reader;
 mod record;
+mod reopen;
 mod repair;
 pub mod report;
 mod stream;
@@ -74,5 +76,6 @@ pub use reader::{Event, Events, Trace};
 pub use record::{
     MAX_FIELDS, MAX_STACK_BYTES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES,
 };
+pub use reopen::ReopenError;
 pub use value::{Array, CallStack, Elements, Fields, Value};
 pub use writer::{PacketMeta, Totals, TraceWriter, WriteError, Written};

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 
 use crate::packet::Header;
 use crate::record::EventTable;
+use crate::reopen::End;
 use crate::repair::{Walk, walk};
 use crate::writer::{PacketMeta, Totals, Written};
 
@@ -17,6 +18,8 @@ pub(crate) struct OutputStream {
     last_time: u64,
     /// Events lost so far.
     discarded: u64,
+    /// The number of the latest packet; 0 if there is none.
+    number: u64,
 }
 
 impl OutputStream {
@@ -27,7 +30,29 @@ impl OutputStream {
             uuid,
             last_time: 0,
             discarded: 0,
+            number: 0,
         }
+    }
+
+    /// A stream that goes on behind the whole packets of a file, of which the rest is cut off.
+    pub(crate) fn resume(mut file: File, uuid: [u8; 16], end: &End) -> io::Result<OutputStream> {
+        file.set_len(end.length)?;
+        file.seek(SeekFrom::Start(end.length))?;
+        Ok(OutputStream {
+            file: StreamFile {
+                file,
+                length: end.length,
+            },
+            uuid,
+            last_time: end.ts_end,
+            discarded: end.discarded,
+            number: end.seq,
+        })
+    }
+
+    /// The number of the latest packet, counted from 1; 0 if there is none.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.number
     }
 
     /// Appends a packet; see `TraceWriter::write_packet`.
@@ -85,6 +110,7 @@ impl OutputStream {
     fn append(&mut self, header: &Header, content: &[u8], totals: &mut Totals) -> io::Result<()> {
         self.file.append(&header.encode(&self.uuid), content)?;
         self.last_time = header.ts_end;
+        self.number = header.seq;
         totals.packets += 1;
         totals.bytes += header.packet_bytes();
         Ok(())

@@ -319,7 +319,7 @@ fn gaps(health: &Health) -> u64 {
 }
 
 /// The largest description that is read, bytes.
-const MAX_JSON: u64 = 512 << 20;
+pub(crate) const MAX_JSON: u64 = 512 << 20;
 
 /// Reads the JSON file, its version first.
 fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> {
@@ -335,11 +335,16 @@ fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> 
             source,
         },
     })?;
+    parse_document(&text, path)
+}
+
+/// The document in the text of the JSON file, of which the version is looked at first.
+pub(crate) fn parse_document(text: &[u8], path: &Path) -> Result<Document, TraceError> {
     let damaged = |source| TraceError::Json {
         path: path.to_path_buf(),
         source,
     };
-    let Version { format_version } = serde_json::from_slice(&text).map_err(damaged)?;
+    let Version { format_version } = serde_json::from_slice(text).map_err(damaged)?;
     if format_version > u64::from(FORMAT_VERSION) {
         return Err(TraceError::Version {
             path: path.to_path_buf(),
@@ -347,7 +352,7 @@ fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> 
             known: FORMAT_VERSION,
         });
     }
-    serde_json::from_slice(&text).map_err(damaged)
+    serde_json::from_slice(text).map_err(damaged)
 }
 
 /// The one field that every version has.

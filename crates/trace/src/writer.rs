@@ -115,12 +115,12 @@ pub struct Totals {
 /// full: packets are whole or are taken back, and the other files are replaced as a whole.
 #[derive(Debug)]
 pub struct TraceWriter {
-    directory: Directory,
-    uuid: [u8; 16],
-    document: Document,
-    table: EventTable,
-    streams: BTreeMap<(u32, u32), OutputStream>,
-    totals: Totals,
+    pub(crate) directory: Directory,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) document: Document,
+    pub(crate) table: EventTable,
+    pub(crate) streams: BTreeMap<(u32, u32), OutputStream>,
+    pub(crate) totals: Totals,
 }
 
 impl TraceWriter {
@@ -182,6 +182,23 @@ impl TraceWriter {
     /// The directory, as it was given.
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The trace's UUID.
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// The description, as it will be written the next time.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// The number of the last packet of a stream, counted from 1; 0 if it has none.
+    pub fn last_number(&self, cpu: u32, lane: u32) -> u64 {
+        self.streams
+            .get(&(cpu, lane))
+            .map_or(0, OutputStream::last_number)
     }
 
     /// Removes the trace again.
@@ -296,16 +313,29 @@ impl TraceWriter {
     /// If the files cannot be written. The trace can still be read then, by the description
     /// that was written last.
     pub fn finish(mut self, finish: Finish) -> Result<Totals, WriteError> {
+        self.end(finish)?;
+        Ok(self.totals)
+    }
+
+    /// Writes the final description, and keeps the trace open for what may come after all.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn end(&mut self, finish: Finish) -> Result<(), WriteError> {
         self.totals.lost_events += finish.lost_elsewhere;
         self.bring_up_to_date(finish.clock);
         let document = &mut self.document;
         document.threads = finish.threads;
         document.stops = finish.stops;
         document.exit = finish.exit;
-        document.warnings.extend(finish.warnings);
+        for warning in finish.warnings {
+            if !document.warnings.contains(&warning) {
+                document.warnings.push(warning);
+            }
+        }
         document.complete = true;
-        self.describe()?;
-        Ok(self.totals)
+        self.describe()
     }
 
     /// Enters the latest clock and the totals into the description.
@@ -339,7 +369,10 @@ impl TraceWriter {
 }
 
 /// Enters new events into the table, or none if one cannot be entered.
-fn add_events_to(table: &mut EventTable, events: &[EventInfo]) -> Result<(), WriteError> {
+pub(crate) fn add_events_to(
+    table: &mut EventTable,
+    events: &[EventInfo],
+) -> Result<(), WriteError> {
     for event in events {
         let count = event.fields.len();
         if count > MAX_FIELDS {

@@ -1,10 +1,12 @@
 //! `capriole detach`: takes every probe out, also a dead tracer's.
 
-use crate::output::say;
-use crate::units;
-use capriole_target::process::Process;
-use capriole_target::recover::detach_all;
+use crate::output::{say, tell};
+use crate::saving::{self, Saved};
+use crate::{signals, units};
+use anyhow::anyhow;
+use capriole_target::process::{Process, ProcessError};
 use serde_json::json;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Take every probe out of a process, also those of a recorder that was killed
@@ -12,6 +14,9 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// The process
     pid: u32,
+    /// The trace of the recorder that was killed: what it had not written is added there
+    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace")]
+    output: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -19,8 +24,20 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let process = Process::open(arguments.pid)?;
-    let report = detach_all(&process)?;
+    let process = Process::open(arguments.pid).map_err(|error| match error {
+        ProcessError::NoSuchProcess { .. } => {
+            anyhow!("{error}; what a killed recorder had not written of it is gone with it")
+        }
+        error => error.into(),
+    })?;
+    signals::outlive_file_limit();
+    let (report, saved) = saving::detach(&process, &arguments.output);
+    let message = saved.as_ref().and_then(Saved::message);
+    let report = report.inspect_err(|_| {
+        if let Some(message) = &message {
+            tell!("capriole: {message}");
+        }
+    })?;
     if arguments.json {
         say!(
             "{}",
@@ -31,6 +48,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 "repaired": report.repaired,
                 "still_mapped": report.lingering,
                 "standstill_ns": report.standstill.as_nanos() as u64,
+                "saved": saved.map(|saved| saved.json()),
             })
         );
         return Ok(ExitCode::SUCCESS);
@@ -42,6 +60,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         process.name(),
         units::time(report.standstill)
     );
+    if let Some(message) = message {
+        say!("{message}");
+    }
     if report.repaired > 0 {
         say!(
             "at {} another tool (a uprobe, a debugger) had come or gone since; the program's own \

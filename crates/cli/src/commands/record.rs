@@ -1,6 +1,6 @@
 //! `capriole record`: the main job.
 
-mod mappings;
+pub(crate) mod mappings;
 mod recorder;
 
 use crate::calls;
@@ -12,7 +12,7 @@ use crate::probing::{self, Ended, Means, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
-use crate::{exit, machine, message, signals};
+use crate::{exit, machine, message, saving, signals};
 use capriole_event::EventSpec;
 use capriole_ring::layout::{self, Geometry, frame};
 use capriole_target::detach::Detached;
@@ -133,6 +133,10 @@ fn prepare(
     let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
         Ok(Selected::record_all(selected))
     })?;
+    // What another recorder has left that was killed, before its trace is put aside.
+    if let Some(message) = saving::take_over(process, &arguments.output)? {
+        tell!("capriole: {message}");
+    }
     // The trace directory first: no attach for nothing if it cannot be made.
     let mut events = selection::infos(planned.kept());
     // A number that none of the others has.
@@ -148,7 +152,7 @@ fn prepare(
             None => geometry,
         }
     };
-    match planned.attach(process, geometry) {
+    match planned.attach(process, Some(&recorder.trace()), geometry) {
         Ok(probed) => Ok((probed, recorder)),
         Err(error) => {
             recorder.abandon();

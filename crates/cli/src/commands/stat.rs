@@ -239,7 +239,7 @@ fn attach(
     // What is fetched is put together in packets; else they are there for nothing.
     let cpus = machine::possible_cpus();
     let frames = selection::frames(&planned.selected);
-    let probed = planned.attach(process, |journal| {
+    let probed = planned.attach(process, None, |journal| {
         let geometry = match fetches {
             true => Geometry::for_scratch(cpus, journal),
             false => Geometry::for_buffer(0, cpus, journal),

@@ -42,6 +42,14 @@ impl Clock {
         Ok(clock)
     }
 
+    /// The clock of a recording that was broken off, by what is known of it.
+    pub fn resume(model: &ClockModel) -> Clock {
+        Clock {
+            step: model.step,
+            points: model.sync_points.clone(),
+        }
+    }
+
     /// The same where what records reads the counter in steps of at least so many ticks.
     #[must_use]
     pub fn with_step(self, step: u64) -> Clock {

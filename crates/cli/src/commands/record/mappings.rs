@@ -6,14 +6,14 @@ use capriole_trace::{EventInfo, MappingInfo};
 use std::collections::HashSet;
 
 /// Whether somebody will ask.
-pub(super) fn are_needed(events: &[EventInfo]) -> bool {
+pub(crate) fn are_needed(events: &[EventInfo]) -> bool {
     let mut fields = events.iter().flat_map(|event| &event.fields);
     fields.any(|field| field.field_type.is_call_stack())
 }
 
 /// The files that are mapped as code at this moment, if there are other ones than when it was
 /// asked the last time, which `seen` is for. None if the process has just ended.
-pub(super) fn new(process: &Process, seen: &mut HashSet<(u64, u64)>) -> Vec<MappingInfo> {
+pub(crate) fn new(process: &Process, seen: &mut HashSet<(u64, u64)>) -> Vec<MappingInfo> {
     let mut maps = process.maps().unwrap_or_default();
     maps.retain(|m| {
         // Memory may have a number but no file: that of JIT compilers, and our own stubs.

@@ -4,14 +4,15 @@ use super::mappings;
 use crate::commands::mark;
 use crate::filtered::Filtered;
 use crate::probing::{Ended, Probed, Watch};
+use crate::saving::{meta, named_thread};
 use capriole_ring::{Packet, Reader, writer};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
 use capriole_target::process::Process;
-use capriole_target::survey::own_tid;
-use capriole_trace::clock::{Clock, tsc, unstable_warning};
+use capriole_target::remains::TraceId;
+use capriole_trace::clock::{Clock, unstable_warning};
 use capriole_trace::{
-    EventInfo, ExitStatus, Finish, PacketMeta, Stop, Target, TraceInfo, TraceWriter, WriteError,
+    EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -129,6 +130,11 @@ impl Recorder {
         }
     }
 
+    /// The trace's UUID.
+    pub fn trace(&self) -> TraceId {
+        *self.writer.uuid()
+    }
+
     /// Removes the directory of a recording that did not come about.
     pub fn abandon(self) {
         // It holds nothing but the description that was just written.
@@ -145,9 +151,7 @@ impl Recorder {
             if which == Which::New && self.seen.contains(&tid) {
                 continue;
             }
-            if let Ok(name) = self.process.thread_name(tid) {
-                // In a PID namespace the program's records have the inner number.
-                let inner = own_tid(self.process.pid() as i32, tid as i32).unwrap_or(tid);
+            if let Some((inner, name)) = named_thread(&self.process, tid) {
                 self.threads.insert(inner, name);
                 self.seen.insert(tid);
             }
@@ -171,16 +175,9 @@ impl Recorder {
         };
         let writer = &mut self.writer;
         let write = |packet: Packet<'_>| {
-            let meta = PacketMeta {
-                cpu: packet.cpu,
-                lane: packet.lane,
-                seq: packet.seq,
-                ts_begin: None,
-                // Nothing in it is from the future, whatever the program wrote.
-                ts_end: Some(tsc::read()),
-                discarded: packet.discarded,
-            };
-            writer.write_packet(&meta, packet.content).map(|_| ())
+            writer
+                .write_packet(&meta(&packet), packet.content)
+                .map(|_| ())
         };
         match what {
             Collect::Closed => reader.collect(false, write),

@@ -1,0 +1,307 @@
+//! What a recorder that was killed has not written: from session memory into its trace.
+
+use crate::commands::record::mappings;
+use crate::units;
+use capriole_ring::{Packet, Reader};
+use capriole_target::TargetError;
+use capriole_target::detach::Detached;
+use capriole_target::process::Process;
+use capriole_target::recover::{detach_all_and_save, find};
+use capriole_target::remains::{Remains, TraceId};
+use capriole_target::steps::step;
+use capriole_target::survey::own_tid;
+use capriole_trace::clock::{Clock, tsc};
+use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What the trace has to have of a packet beside its records.
+pub fn meta(packet: &Packet<'_>) -> PacketMeta {
+    PacketMeta {
+        cpu: packet.cpu,
+        lane: packet.lane,
+        seq: packet.seq,
+        ts_begin: None,
+        // Nothing in it is from the future, whatever the program wrote.
+        ts_end: Some(tsc::read()),
+        discarded: packet.discarded,
+    }
+}
+
+/// The name of a thread, and its id as the records have it: in a PID namespace the inner one.
+pub fn named_thread(process: &Process, tid: u32) -> Option<(u32, String)> {
+    let name = process.thread_name(tid).ok()?;
+    let inner = own_tid(process.pid() as i32, tid as i32).unwrap_or(tid);
+    Some((inner, name))
+}
+
+/// Saves what a dead recorder has left in a process into its trace.
+struct Saver {
+    process: Process,
+    path: PathBuf,
+    trace: TraceId,
+    /// The trace, or why nothing can be saved there.
+    writer: Result<TraceWriter, ReopenError>,
+    /// Processes whose session memory was read.
+    read: usize,
+    /// Events lost since the session began, and places of it that made no sense.
+    lost: u64,
+    damaged: u64,
+    /// Bytes of records that cannot be saved.
+    unsaved: u64,
+    /// What went wrong first.
+    problem: Option<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub struct Saved {
+    trace: PathBuf,
+    /// Events that were added; nothing if there was no trace to add them to.
+    events: Option<u64>,
+    /// Events that are not in the trace.
+    lost: u64,
+    /// Bytes of records that were not saved, if it is known.
+    unsaved: u64,
+    /// Why.
+    problem: Option<String>,
+}
+
+impl Saver {
+    /// For the sessions of dead recorders in a process, if there are any; the trace is in the
+    /// directory `path`, and nothing that the process says leads elsewhere.
+    fn of(process: &Process, path: &Path) -> Option<Saver> {
+        // What is wrong with them is said by who takes them out.
+        let sessions = find(process).unwrap_or_default();
+        let dead = sessions.iter().filter(|session| session.owner.is_none());
+        let mut opened = dead
+            .filter_map(|session| session.trace)
+            .map(|trace| (trace, TraceWriter::reopen(path, &trace)));
+        let first = opened.next()?;
+        let (trace, writer) = match first {
+            (_, Err(_)) => opened.find(|(_, writer)| writer.is_ok()).unwrap_or(first),
+            first => first,
+        };
+        Some(Saver {
+            process: process.clone(),
+            path: path.to_path_buf(),
+            trace,
+            writer,
+            read: 0,
+            lost: 0,
+            damaged: 0,
+            unsaved: 0,
+            problem: None,
+        })
+    }
+
+    /// Saves what is in one process. In that which was recorded it is the last, unless it has
+    /// forked meanwhile: the trace ends while the session is still there, so that whoever is
+    /// killed behind that has left nothing to do.
+    fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) {
+        let saved = remains.map_err(anyhow::Error::from).and_then(|remains| {
+            let is_last = remains.pid() == self.process.pid() as i32;
+            self.read(trace, remains)?;
+            match is_last && self.problem.is_none() {
+                true => self.end(None, None),
+                false => Ok(()),
+            }
+        });
+        if let Err(error) = saved {
+            self.problem.get_or_insert(crate::exit::message(&error));
+        }
+    }
+
+    fn read(&mut self, trace: &TraceId, remains: Remains<'_>) -> Result<(), WriteError> {
+        let geometry = remains.geometry();
+        let writer = match &mut self.writer {
+            Ok(writer) if self.trace == *trace => writer,
+            _ => {
+                let mut reader = Reader::resume(remains, geometry, |_, _| u64::MAX);
+                self.unsaved = self.unsaved.max(reader.pending());
+                return Ok(());
+            }
+        };
+        let mut reader =
+            Reader::resume(remains, geometry, |cpu, lane| writer.last_number(cpu, lane));
+        self.read += 1;
+        let result = reader.collect_committed(|packet| {
+            step("packet noted");
+            let written = writer.write_packet(&meta(&packet), packet.content);
+            step("packet saved");
+            written.map(drop)
+        });
+        self.lost = self.lost.max(reader.lost());
+        self.damaged += reader.damaged();
+        result.map(drop)
+    }
+
+    /// Ends the trace, if there is one and something of its session was read, as its recorder
+    /// would have done.
+    fn end(&mut self, warning: Option<String>, stop: Option<Duration>) -> anyhow::Result<()> {
+        let Some(writer) = self.writer.as_mut().ok().filter(|_| self.read > 0) else {
+            return Ok(());
+        };
+        if mappings::are_needed(&writer.document().events) {
+            writer.add_mappings(&mappings::new(&self.process, &mut HashSet::new()))?;
+        }
+        let document = writer.document();
+        let mut clock = Clock::resume(&document.clock);
+        // A point that is no better than those that there are is not needed.
+        let _ = clock.sync();
+        let mut threads = document.threads.clone();
+        let tids = self.process.threads().unwrap_or_default();
+        let named = tids
+            .into_iter()
+            .filter_map(|tid| named_thread(&self.process, tid));
+        threads.extend(named);
+        let mut stops = document.stops.clone();
+        stops.extend(stop.map(|time| Stop {
+            what: "detach".to_owned(),
+            duration_ns: time.as_nanos() as u64,
+            threads: threads.len() as u32,
+        }));
+        let mut warnings = vec![KILLED.to_owned()];
+        warnings.extend(warning);
+        if self.damaged > 0 {
+            let damaged = self.damaged;
+            warnings.push(format!(
+                "{damaged} places of session memory were unreadable"
+            ));
+        }
+        let lost_elsewhere = self.lost.saturating_sub(writer.totals().lost_events);
+        writer.end(Finish {
+            clock: clock.model()?,
+            threads,
+            stops,
+            lost_elsewhere,
+            exit: None,
+            warnings,
+        })?;
+        step("trace ended");
+        Ok(())
+    }
+
+    /// What became of it all.
+    fn finish(mut self, detached: Option<&Detached>) -> Saved {
+        if self.writer.is_ok() && self.problem.is_none() {
+            self.problem = match self.read {
+                0 => Some(STAYS.to_owned()),
+                _ => {
+                    let all = detached.is_some_and(|d| !d.lingering && d.damaged == 0);
+                    let warning = (!all).then(|| CHILDREN.to_owned());
+                    let ended = self.end(warning, detached.map(|d| d.standstill));
+                    ended.err().map(|error| crate::exit::message(&error))
+                }
+            };
+        }
+        let lost = self.writer.as_ref().map_or(0, |w| w.totals().lost_events);
+        let events = self.writer.as_ref().map(|w| w.totals().events);
+        Saved {
+            trace: self.path,
+            events: events.ok(),
+            lost: self.lost.max(lost),
+            unsaved: self.unsaved,
+            problem: self
+                .problem
+                .or(self.writer.err().map(|error| error.to_string())),
+        }
+    }
+}
+
+/// What the trace of a recorder that was killed says of itself.
+const KILLED: &str = "the recorder was killed: what it had not written was saved afterwards, but \
+                      not what else it had noticed (how long the program stood still at first, \
+                      other tools)";
+/// What it says if not all processes could be left.
+const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
+                        that is missing";
+/// Why it is not ended.
+const STAYS: &str = "the session stays, as memory cannot be unmapped now; `capriole detach` saves \
+                     what is in it when it can";
+
+impl Saved {
+    /// For a person: what was saved and what was not; nothing if there was nothing to save.
+    pub fn message(&self) -> Option<String> {
+        let trace = self.trace.display();
+        let events = |events| units::counted(events, "event", "events");
+        let saved = self.events.map(|saved| {
+            let lost = match self.lost {
+                0 => String::new(),
+                lost => format!("; {} LOST because the buffer was full", events(lost)),
+            };
+            format!(
+                "saved {} that the killed recorder had not written -> {trace}{lost}",
+                events(saved)
+            )
+        });
+        match (&self.problem, saved) {
+            (None, saved) => saved,
+            (Some(problem), Some(saved)) => {
+                Some(format!("{saved}; the trace stays incomplete: {problem}"))
+            }
+            (Some(_), None) if self.unsaved == 0 => None,
+            (Some(problem), None) => Some(format!(
+                "not saved: {} of records that the killed recorder had not written: {problem}; \
+                 `capriole detach -o DIR` saves them if DIR is the trace of that recording",
+                units::bytes(self.unsaved)
+            )),
+        }
+    }
+
+    /// For `--json`.
+    pub fn json(&self) -> Value {
+        json!({
+            "trace": self.trace.to_string_lossy(),
+            "events": self.events,
+            "lost": self.lost,
+            "unsaved_bytes": self.unsaved,
+            "problem": self.problem,
+        })
+    }
+}
+
+/// Takes every probe out of a process, and saves what dead recorders have not written of their
+/// trace in the directory `path`, if it is one of theirs. Tells what became of that.
+///
+/// # Errors
+/// As [`detach_all_and_save`].
+pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>, Option<Saved>) {
+    match Saver::of(process, path) {
+        Some(mut saver) => {
+            let mut save = |trace: &TraceId, remains: Result<Remains<'_>, TargetError>| {
+                saver.save(trace, remains);
+            };
+            let detached = detach_all_and_save(process, Some(&mut save));
+            let saved = match &detached {
+                // All of it is in the trace by then, or nothing was read.
+                Err(_) if process.is_over() => saver.finish(Some(&Detached::default())),
+                detached => saver.finish(detached.as_ref().ok()),
+            };
+            (detached, Some(saved))
+        }
+        None => (detach_all_and_save(process, None), None),
+    }
+}
+
+/// The same before another recording begins, if there are none but dead recorders. Tells what a
+/// person has to hear.
+///
+/// # Errors
+/// As [`detach`].
+pub fn take_over(process: &Process, path: &Path) -> Result<Option<String>, TargetError> {
+    // What is wrong with them is said by who attaches.
+    let sessions = find(process).unwrap_or_default();
+    let is_left = sessions.iter().any(|session| session.trace.is_some());
+    if !is_left || sessions.iter().any(|session| session.owner.is_some()) {
+        return Ok(None);
+    }
+    let (detached, saved) = detach(process, path);
+    match detached {
+        Ok(_) | Err(TargetError::NothingAttached { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(saved.and_then(|saved| saved.message()))
+}
