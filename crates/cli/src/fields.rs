@@ -625,7 +625,8 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(Strin
     let described = debug.describe(place).map_err(|error| anyhow!("{error}"))?;
     let parameters = described.into_iter().filter(|d| d.parameter);
     let found = |parameter: Described| {
-        let name = parameter.name;
+        // `args#0`, of a parameter pack.
+        let name = parameter.name.replace('#', "_");
         match parameter.fetch {
             Ok(found) => Ok((name, found)),
             Err(refusal) => Err(anyhow!("parameter `{name}`: {refusal}")),

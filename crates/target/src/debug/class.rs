@@ -179,11 +179,7 @@ impl<'a> Debug<'a> {
 
     /// What a name means in a member function of C++, if that is a member: of the object that it is
     /// called for, or a static one of the classes around it.
-    pub(super) fn of_class(
-        &self,
-        site: &Site,
-        name: &str,
-    ) -> Result<Option<Meaning<'a>>, Refusal> {
+    pub(super) fn of_class(&self, site: &Site, name: &str) -> Result<Option<Meaning<'a>>, Refusal> {
         if name.starts_with(['\'', ':']) || !is_cpp(&self.die(site.frame().key)?) {
             return Ok(None);
         }

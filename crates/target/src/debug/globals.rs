@@ -131,7 +131,8 @@ impl<'a> Debug<'a> {
                 }
                 let scopes = std::iter::once(&level.name).chain(&level.used);
                 let scopes: Vec<String> = scopes.map(|scope| join(scope, qualifier)).collect();
-                let fits = |global: &&Global| scopes.iter().any(|s| names.scopes.is(global.scope, s));
+                let fits =
+                    |global: &&Global| scopes.iter().any(|s| names.scopes.is(global.scope, s));
                 let here: Vec<&Global> = all.iter().filter(fits).collect();
                 let found = match of_others {
                     false => self.pick(&here, &own, name)?,
@@ -165,7 +166,9 @@ impl<'a> Debug<'a> {
         let scope = self.path_of(class)?;
         let names = self.names()?;
         let all = names.globals.get(last).map_or(&[][..], Vec::as_slice);
-        let here = all.iter().filter(|global| names.scopes.is(global.scope, &scope));
+        let here = all
+            .iter()
+            .filter(|global| names.scopes.is(global.scope, &scope));
         let here: Vec<&Global> = here.collect();
         match self.pick(&here, &self.own_units(site)?, name)? {
             Some(key) => Ok(self.global_at(site, name, key)?),
@@ -187,7 +190,9 @@ impl<'a> Debug<'a> {
         for frame in site.frames[..=site.chosen].iter().rev() {
             let die = self.die(frame.key)?;
             let chain = self.with_origins(&die);
-            let copies = chain.iter().take_while(|die| die.has(dw::DW_AT_abstract_origin));
+            let copies = chain
+                .iter()
+                .take_while(|die| die.has(dw::DW_AT_abstract_origin));
             let unit = &chain[copies.count().min(chain.len() - 1)].unit;
             // What dwz(1) found in several units is of each of them.
             if self.root(unit)?.tag() != dw::DW_TAG_partial_unit {
@@ -235,7 +240,11 @@ impl<'a> Debug<'a> {
         levels.push(level(String::new()));
         let names = self.names()?;
         let mut uses: Vec<(String, DieKey)> = Vec::new();
-        for import in own.iter().filter_map(|unit| names.imports.get(unit)).flatten() {
+        for import in own
+            .iter()
+            .filter_map(|unit| names.imports.get(unit))
+            .flatten()
+        {
             if import.module {
                 uses.push((import.at.clone(), import.what));
             }
@@ -267,9 +276,9 @@ impl<'a> Debug<'a> {
                 next += 1;
             }
             for to in from.split_off(1) {
-                let around = levels.iter_mut().find(|around| {
-                    is_around(&around.name, &name) && is_around(&around.name, &to)
-                });
+                let around = levels
+                    .iter_mut()
+                    .find(|around| is_around(&around.name, &name) && is_around(&around.name, &to));
                 if let Some(around) = around.filter(|around| around.name != to) {
                     around.used.push(to);
                 }
@@ -422,7 +431,10 @@ impl<'a> Debug<'a> {
         let names = self.names()?;
         let mut here = Vec::new();
         for global in names.globals.get(last).into_iter().flatten() {
-            let of_it = || self.file_of(global.home).is_some_and(|path| ends_in(&path, file));
+            let of_it = || {
+                self.file_of(global.home)
+                    .is_some_and(|path| ends_in(&path, file))
+            };
             if names.scopes.is(global.scope, qualifier) && of_it() {
                 here.push(global);
             }
@@ -530,7 +542,9 @@ impl<'a> Debug<'a> {
     fn described(&self, root: DieKey, die: &Die<'a>, scope: &str, last: &str) -> String {
         let file = self.file_of(root.unit).unwrap_or_default();
         let line = self.declared_at(die);
-        let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
+        let line = line
+            .map(|line| format!(" (line {line})"))
+            .unwrap_or_default();
         format!("'{file}'::{}{line}", join(scope, last))
     }
 }

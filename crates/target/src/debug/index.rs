@@ -103,7 +103,11 @@ impl<'a> Debug<'a> {
         let Some(name) = die.text(dw::DW_AT_name) else {
             return Ok(None);
         };
-        let all = self.names()?.records.get(&name).map_or(&[][..], Vec::as_slice);
+        let all = self
+            .names()?
+            .records
+            .get(&name)
+            .map_or(&[][..], Vec::as_slice);
         if all.len() == MOST_RECORDS {
             return Ok(None);
         }
@@ -137,7 +141,9 @@ impl<'a> Debug<'a> {
             let mut members = Vec::new();
             for member in self.children(&die)? {
                 if matches!(member.tag(), dw::DW_TAG_member | dw::DW_TAG_inheritance) {
-                    let at = self.layout(&member)?.map(|member| (member.offset, member.bits));
+                    let at = self
+                        .layout(&member)?
+                        .map(|member| (member.offset, member.bits));
                     members.push((member.text(dw::DW_AT_name), at));
                 }
             }
@@ -177,7 +183,12 @@ impl<'a> Reader<'_, 'a> {
             let tag = abbreviation.tag();
             // A static member of a class is declared as a member, up to DWARF 4.
             let marks = [dw::DW_AT_external, dw::DW_AT_declaration];
-            let is_static = || abbreviation.attributes().iter().any(|a| marks.contains(&a.name()));
+            let is_static = || {
+                abbreviation
+                    .attributes()
+                    .iter()
+                    .any(|a| marks.contains(&a.name()))
+            };
             let wanted = match tag {
                 dw::DW_TAG_subprogram | dw::DW_TAG_inlined_subroutine => true,
                 dw::DW_TAG_variable
@@ -275,7 +286,10 @@ impl<'a> Reader<'_, 'a> {
     }
 
     fn variable(&mut self, die: &Die<'a>, around: &[(isize, Part)]) {
-        let scope = self.names.scopes.number(around.iter().map(|(_, part)| part));
+        let scope = self
+            .names
+            .scopes
+            .number(around.iter().map(|(_, part)| part));
         let placed = die.has(dw::DW_AT_location) || die.has(dw::DW_AT_const_value);
         let (name, linkage) = self.called(die);
         if let Some(linkage) = linkage.filter(|_| placed) {
@@ -284,7 +298,9 @@ impl<'a> Reader<'_, 'a> {
         let Some(name) = name else { return };
         self.declared_in.insert(die.key(), scope);
         let chain = self.debug.with_origins(die);
-        let copies = chain.iter().take_while(|die| die.has(dw::DW_AT_abstract_origin));
+        let copies = chain
+            .iter()
+            .take_while(|die| die.has(dw::DW_AT_abstract_origin));
         let home = &chain[copies.count().min(chain.len() - 1)];
         let global = Global {
             key: die.key(),
@@ -305,7 +321,10 @@ impl<'a> Reader<'_, 'a> {
         let Ok(Some(what)) = self.debug.reference(die, dw::DW_AT_import) else {
             return;
         };
-        let at = self.names.scopes.number(around.iter().map(|(_, part)| part));
+        let at = self
+            .names
+            .scopes
+            .number(around.iter().map(|(_, part)| part));
         let import = Import {
             at: self.names.scopes.seen(at).to_owned(),
             what,

@@ -112,9 +112,7 @@ impl<'a> Debug<'a> {
             }
             if offset == key.offset {
                 let keys = parents.iter().rev();
-                return Ok(keys
-                    .map(|&(_, offset)| DieKey { offset, ..key })
-                    .collect());
+                return Ok(keys.map(|&(_, offset)| DieKey { offset, ..key }).collect());
             }
             self.spend(1 + abbreviation.attributes().len() as u64 / 4)?;
             if abbreviation.has_children() {

@@ -240,10 +240,7 @@ mod tests {
         assert_eq!(shown(""), "0: expected a name");
         assert_eq!(shown("a->"), "3: expected a name");
         assert_eq!(shown("a[x]"), "2: expected a number");
-        assert_eq!(
-            shown("'a.c"),
-            "1: expected `'` behind the name of the file"
-        );
+        assert_eq!(shown("'a.c"), "1: expected `'` behind the name of the file");
         assert_eq!(shown("'a.c'.b"), "5: expected `::` and a name");
         assert_eq!(shown("a#"), "2: expected a name");
         assert_eq!(shown("a[1"), "3: expected `]`");

@@ -444,7 +444,11 @@ impl<'a> Debug<'a> {
             let rest = v.name.strip_prefix(name);
             v.parameter && rest.is_some_and(|rest| rest.starts_with('#'))
         };
-        let pack: Vec<String> = visible.iter().filter(pack).map(|v| v.name.clone()).collect();
+        let pack: Vec<String> = visible
+            .iter()
+            .filter(pack)
+            .map(|v| v.name.clone())
+            .collect();
         let mut called = visible.into_iter().rev().filter(|v| v.name == name);
         if let Some(found) = called.next() {
             let dies = self.with_origins(&found.die);
@@ -545,7 +549,9 @@ fn number_packs(variables: &mut [Variable<'_>]) {
     let mut counts: HashMap<(DieKey, String), usize> = HashMap::new();
     let own = |v: &Variable<'_>| v.parameter && v.block == Block::Function;
     for variable in variables.iter().filter(|v| own(v)) {
-        *counts.entry((variable.within, variable.name.clone())).or_default() += 1;
+        *counts
+            .entry((variable.within, variable.name.clone()))
+            .or_default() += 1;
     }
     counts.retain(|_, count| *count > 1);
     let mut next: HashMap<(DieKey, String), usize> = HashMap::new();
