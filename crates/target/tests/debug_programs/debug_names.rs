@@ -50,7 +50,9 @@ fn build(
 /// The place at which the function's own code begins.
 fn entry(debug: &Debug<'_>, function: &str) -> Site {
     let places = debug.functions(function);
-    // GCC does not mangle what is local.
+    // Clang numbers what is local, and GCC does not mangle it.
+    let clang = || debug.functions(&function.replace("{lambda(int)#1}", "$_0"));
+    let places = places.or_else(|_| clang());
     let places = places.or_else(|_| debug.functions("operator()")).unwrap();
     let own = places
         .into_iter()
