@@ -290,7 +290,7 @@ impl<'a> Debug<'a> {
     /// What a namespace or class is called, with those around it.
     pub(super) fn path_of(&self, key: DieKey) -> Result<String, DebugError> {
         let parts = self.enclosing(key)?;
-        let own = Part::of(&self.die(key)?);
+        let own = self.part(&self.die(key)?);
         Ok(seen(parts.0.iter().rev().chain([&own])))
     }
 

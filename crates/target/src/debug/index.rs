@@ -222,7 +222,7 @@ impl<'a> Reader<'_, 'a> {
             };
             match tag {
                 dw::DW_TAG_variable | dw::DW_TAG_member => self.variable(&die, &around),
-                dw::DW_TAG_namespace => around.push((depth, Part::of(&die))),
+                dw::DW_TAG_namespace => around.push((depth, self.debug.part(&die))),
                 dw::DW_TAG_imported_module | dw::DW_TAG_imported_declaration => {
                     self.import(&die, &around);
                 }
@@ -235,7 +235,7 @@ impl<'a> Reader<'_, 'a> {
                 }
                 _ => {
                     self.record(&die);
-                    around.push((depth, Part::of(&die)));
+                    around.push((depth, self.debug.part(&die)));
                 }
             }
         }

@@ -24,19 +24,6 @@ pub(super) struct Part {
     pub class: Option<DieKey>,
 }
 
-impl Part {
-    pub(super) fn of(die: &Die<'_>) -> Part {
-        let name = die.text(dw::DW_AT_name).unwrap_or_default();
-        let namespace = die.tag() == dw::DW_TAG_namespace;
-        Part {
-            transparent: name.is_empty() || namespace && die.flag(dw::DW_AT_export_symbols),
-            local: namespace && name.is_empty(),
-            class: (!namespace).then(|| die.key()),
-            name,
-        }
-    }
-}
-
 /// What is around an entry, the innermost first.
 #[derive(Debug, Default)]
 pub(super) struct Parts(pub Vec<Part>);
@@ -57,6 +44,24 @@ pub(super) fn seen<'p>(parts: impl Iterator<Item = &'p Part>) -> String {
 }
 
 impl<'a> Debug<'a> {
+    /// What an entry of a namespace or class is to those in it.
+    pub(super) fn part(&self, die: &Die<'a>) -> Part {
+        let namespace = die.tag() == dw::DW_TAG_namespace;
+        let own = die.text(dw::DW_AT_name);
+        let name = own.or_else(|| {
+            // The class itself is in a type unit.
+            let whole = self.reference(die, dw::DW_AT_signature).ok()??;
+            self.die(whole).ok()?.text(dw::DW_AT_name)
+        });
+        let name = name.unwrap_or_default();
+        Part {
+            transparent: name.is_empty() || namespace && die.flag(dw::DW_AT_export_symbols),
+            local: namespace && name.is_empty(),
+            class: (!namespace).then(|| die.key()),
+            name,
+        }
+    }
+
     /// The namespaces and classes around an entry or, for a copy, around what it is a copy of.
     /// Functions around a class are passed over.
     pub(super) fn enclosing(&self, key: DieKey) -> Result<Rc<Parts>, DebugError> {
@@ -76,7 +81,7 @@ impl<'a> Debug<'a> {
                     dw::DW_TAG_namespace
                     | dw::DW_TAG_structure_type
                     | dw::DW_TAG_class_type
-                    | dw::DW_TAG_union_type => parts.0.push(Part::of(&die)),
+                    | dw::DW_TAG_union_type => parts.0.push(self.part(&die)),
                     dw::DW_TAG_subprogram | dw::DW_TAG_inlined_subroutine => {
                         function = Some(parent);
                         break;

@@ -10,12 +10,13 @@ use crate::fixtures::{Workshop, open, run};
 use crate::has_no_place;
 use crate::stopped::{Stopped, ask};
 
-const BUILDS: [&[&str]; 5] = [
+const BUILDS: [&[&str]; 6] = [
     &["-O0", "-gdwarf-4"],
     &["-O0", "-gdwarf-5"],
     &["-O2", "-gdwarf-4"],
     &["-O2", "-gdwarf-5"],
     &["-O2", "-gdwarf-5", "-gsplit-dwarf"],
+    &["-O0", "-gdwarf-4", "-fdebug-types-section"],
 ];
 
 /// The program of `files` in each build of both compilers.
