@@ -625,10 +625,10 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(Strin
     let described = debug.describe(place).map_err(|error| anyhow!("{error}"))?;
     let parameters = described.into_iter().filter(|d| d.parameter);
     let found = |parameter: Described| {
-        // `args#0`, of a parameter pack.
-        let name = parameter.name.replace('#', "_");
+        let name = parameter.name;
         match parameter.fetch {
-            Ok(found) => Ok((name, found)),
+            // `args#0`, of a parameter pack, is no name of a field.
+            Ok(found) => Ok((name.replace('#', "_"), found)),
             Err(refusal) => Err(anyhow!("parameter `{name}`: {refusal}")),
         }
     };
