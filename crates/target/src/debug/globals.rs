@@ -124,10 +124,11 @@ impl<'a> Debug<'a> {
         // In each level, then the same for variables that are static in other units.
         for of_others in [false, true] {
             for level in &levels {
-                if !of_others && qualifier.is_empty() {
-                    if let Some(found) = self.used_at(&own, &level.name, last)? {
-                        return Ok(Some(self.global_at(site, name, found)?));
-                    }
+                if !of_others
+                    && qualifier.is_empty()
+                    && let Some(found) = self.used_at(&own, &level.name, last)?
+                {
+                    return Ok(Some(self.global_at(site, name, found)?));
                 }
                 let scopes = std::iter::once(&level.name).chain(&level.used);
                 let scopes: Vec<String> = scopes.map(|scope| join(scope, qualifier)).collect();
