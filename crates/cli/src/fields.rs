@@ -627,7 +627,8 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(Strin
     let found = |parameter: Described| {
         let name = parameter.name;
         match parameter.fetch {
-            Ok(found) => Ok((name, found)),
+            // `args#0`, of a parameter pack, is no name of a field.
+            Ok(found) => Ok((name.replace('#', "_"), found)),
             Err(refusal) => Err(anyhow!("parameter `{name}`: {refusal}")),
         }
     };

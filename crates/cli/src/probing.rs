@@ -22,6 +22,7 @@ use capriole_target::planner::Planner;
 use capriole_target::process::{Process, State};
 use capriole_target::recover::detach_all;
 use capriole_target::remains::TraceId;
+use capriole_target::resolve::Body;
 use capriole_target::{translator, unwinders};
 use capriole_trace::clock::{Clock, tsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -355,6 +356,12 @@ impl Probed {
                 None => String::new(),
             };
             tell!("  {}{at}: {reason}", event.name());
+        }
+        if left_out
+            .iter()
+            .any(|(event, _)| event.site.body != Body::Own)
+        {
+            tell!("  calls that come by there are not in what is recorded or counted");
         }
     }
 

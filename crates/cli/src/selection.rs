@@ -562,6 +562,8 @@ pub fn select(
         };
         match (&site.body, read) {
             (Body::Own, Err(error)) if !other => {
+                let places = found.iter().filter(|(_, of)| of == definition).count();
+                let error = at_one_place(error, spec, site, places);
                 errors.entry(*definition).or_insert(error);
                 last = None;
             }
@@ -595,6 +597,10 @@ pub fn select(
             Err(_) => true,
         })
         .collect();
+    let mut of_each = vec![0; events.len()];
+    for ((_, definition), _) in &distinct {
+        of_each[*definition] += 1;
+    }
     let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
     let plans = planner.plan_all(&sites);
     for (((site, definition), _), plan) in distinct.iter().zip(&plans) {
@@ -633,7 +639,9 @@ pub fn select(
         let (fields, left_out) = match (fields, missing) {
             (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
-            (Err(error), None) if !works[definition] && !spec.implied => return Err(error),
+            (Err(error), None) if !works[definition] && !spec.implied => {
+                return Err(at_one_place(error, spec, &site, of_each[definition]));
+            }
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
         };
         // Of its copies one may be missing, but not all; and jumps to other functions, from
@@ -843,6 +851,27 @@ fn join_calls(selected: &mut [Selected]) {
 fn without_event(error: &anyhow::Error) -> String {
     let parts: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
     parts.join(": ")
+}
+
+/// Says that the reason why an event is refused is that of one of its places: an inlined copy may
+/// lack a variable that another one has.
+fn at_one_place(
+    error: anyhow::Error,
+    spec: &EventSpec,
+    site: &Site,
+    places: usize,
+) -> anyhow::Error {
+    let by_name =
+        |argument: &FetchArg| matches!(argument.fetch.base, Base::Variable(_) | Base::AllArguments);
+    if places < 2 || !spec.arguments.iter().any(by_name) {
+        return error;
+    }
+    anyhow!(
+        "{}; that is so at :{:#x}, one of {places} places: `capriole list --args` of the event \
+         without fields shows what each has",
+        exit::message(&error),
+        site.file_offset,
+    )
 }
 
 /// True if an event's fields are the same at every function of a site's object.

@@ -12,6 +12,7 @@
 //! a bounded amount of work, and what cannot be read is an error, never a panic. All
 //! addresses are link addresses.
 
+mod class;
 mod convention;
 mod ctext;
 mod die;
@@ -21,12 +22,14 @@ mod fetch;
 mod find;
 mod frame;
 mod functions;
+mod globals;
 mod go;
 mod index;
 mod inlined;
 mod lines;
 mod list;
 mod location;
+mod namespace;
 mod origin;
 mod path;
 mod place;

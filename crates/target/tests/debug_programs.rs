@@ -7,6 +7,8 @@ mod stopped;
 mod debug_arrivals;
 #[path = "debug_programs/debug_incomplete.rs"]
 mod debug_incomplete;
+#[path = "debug_programs/debug_names.rs"]
+mod debug_names;
 #[path = "debug_programs/debug_parts.rs"]
 mod debug_parts;
 #[path = "debug_programs/debug_scopes.rs"]

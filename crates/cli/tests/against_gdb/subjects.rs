@@ -17,6 +17,8 @@ pub enum Source {
     Zlib,
     /// `values.cpp`: C++20.
     Cxx,
+    /// `names.cpp` and `names_other.cpp`: names that mean something else elsewhere.
+    Names,
     /// `values.rs`.
     Rust,
 }
@@ -42,8 +44,8 @@ impl Build {
 
     pub fn compiler(&self) -> &'static str {
         match (self.source, self.compiler) {
-            (Source::Cxx, "gcc") => "g++",
-            (Source::Cxx, "clang") => "clang++",
+            (Source::Cxx | Source::Names, "gcc") => "g++",
+            (Source::Cxx | Source::Names, "clang") => "clang++",
             (_, compiler) => compiler,
         }
     }
@@ -59,11 +61,19 @@ impl Build {
         own
     }
 
+    /// Names that are not of a function's own variables, some of which are asked for in each.
+    pub fn names(&self) -> &'static [&'static str] {
+        match self.source {
+            Source::Names => NAMES,
+            _ => &[],
+        }
+    }
+
     fn directory(&self) -> Option<PathBuf> {
         match self.source {
             Source::Lua => vendored("lua-src", "lua-5.4"),
             Source::Zlib => vendored("libz-sys", "src/zlib"),
-            Source::Cxx | Source::Rust => None,
+            Source::Cxx | Source::Names | Source::Rust => None,
         }
     }
 
@@ -112,6 +122,12 @@ impl Build {
                     .args(self.flags);
                 command.arg(main("values.cpp"));
             }
+            Source::Names => {
+                command
+                    .args(["-std=c++20", "-w", "-g", &level])
+                    .args(self.flags);
+                command.args([main("names.cpp"), main("names_other.cpp")]);
+            }
             Source::Lua | Source::Zlib => {
                 let directory = self.directory()?;
                 command.args(["-w", "-g", &level]).args(self.flags);
@@ -142,7 +158,7 @@ impl Build {
         };
         let mut hasher = DefaultHasher::new();
         format!("{command:?}").hash(&mut hasher);
-        for file in ["lua.c", "zlib.c", "values.cpp", "values.rs"] {
+        for file in FILES {
             fs::read(programs().join(file))
                 .expect("a source")
                 .hash(&mut hasher);
@@ -181,6 +197,58 @@ impl Build {
         Some(program)
     }
 }
+
+/// Of `names.cpp`: without `this`, plain, qualified, of the other unit, of a function.
+const NAMES: &[&str] = &[
+    "level",
+    "size",
+    "based",
+    "weight",
+    "label",
+    "state",
+    "total",
+    "depth",
+    "count",
+    "shared",
+    "limit",
+    "twin",
+    "same",
+    "only_here",
+    "only_other",
+    "only_global",
+    "only_net",
+    "twice",
+    "::level",
+    "::state",
+    "net::state",
+    "::net::state",
+    "net::limit",
+    "net::only_net",
+    "net::hidden",
+    "net::Server::total",
+    "net::Base::shared",
+    "net::Outer::depth",
+    "net::deep::total",
+    "deep::total",
+    "Second::twice",
+    "this->Third::twice",
+    "this->level",
+    "this->total",
+    "other_unit::kept",
+    "'names_other.cpp'::same",
+    "'names.cpp'::same",
+    "'names_other.cpp'::only_other",
+];
+
+/// The sources in the folder of the test programs.
+const FILES: [&str; 6] = [
+    "lua.c",
+    "zlib.c",
+    "values.cpp",
+    "names.cpp",
+    "names_other.cpp",
+    "values.rs",
+];
 
 fn programs() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/differ");

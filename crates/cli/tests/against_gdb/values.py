@@ -141,6 +141,13 @@ def variables(random, blocks, line, symtab, amount, optimised):
     return [path for name, kind in chosen[:amount] for path in paths(random, name, kind, 3, 2)][: amount * 2]
 
 
+def free_names(task, random, amount):
+    """Names that are not of the function's own variables."""
+    names = list(task["free"])
+    random.shuffle(names)
+    return names[:amount]
+
+
 def after_prologue(function, start, end):
     """Where gdb puts a breakpoint on the function."""
     for name in (function.linkage_name, function.name):
@@ -179,6 +186,7 @@ def candidates(task):
             "start": start,
             "expressions": variables(random_, own, 0, symtab, task["names"], task["optimised"]),
         }
+        entry["expressions"] += free_names(task, random_, 12)
         entries.append(entry)
         # Another one with link-time optimisation, where the function's has no lines, at which
         # gdb 13 crashes.
@@ -198,6 +206,7 @@ def candidates(task):
             if around is None:
                 continue
             names = variables(random_, around, line, with_lines, task["names"], task["optimised"])
+            names += free_names(task, random_, 8)
             lines.append({"file": with_lines.filename, "line": line, "expressions": names})
         for _, pc in inside[:40]:
             for block in chain(pc):
@@ -205,6 +214,7 @@ def candidates(task):
                 if inlined is None or block is body or inlined.name in copies or block.start == body.start:
                     continue
                 names = variables(random_, [block], 0, inlined.symtab or symtab, task["names"], task["optimised"])
+                names += free_names(task, random_, 8)
                 copies[inlined.name] = {"function": inlined.name, "expressions": names}
     chosen = sorted(copies)
     random_.shuffle(chosen)
@@ -283,14 +293,20 @@ def in_frame(address):
 
 
 class Expression:
-    def __init__(self, text, blocks):
+    """A variable with its path. What is not of these blocks is looked up by gdb, which looks from
+    the innermost function at `pc` on: nobody knows if that is another one."""
+
+    def __init__(self, text, blocks, pc):
         self.text = text
         self.steps = STEP.findall(text)
-        self.name = name = re.match(r"\w+", text).group()
+        plain = re.match(r"\w+(?!\w*[:'])", text)
+        self.name = name = plain.group() if plain else text
         self.symbol = None
         around = list(blocks or ())
-        if around:
-            around += [around[-1].static_block, around[-1].global_block]
+        local = any(s.name == name and has_value(s) for block in around for s in block)
+        everything = blocks is not None and len(blocks) == len(chain(pc))
+        self.free = "::" in text or not local
+        self.function = next((b.function for b in around if b.function), None) if everything else None
         for block in around:
             found = [s for s in block if s.name == name and has_value(s)]
             # rustc may describe a parameter twice, of which LLVM keeps one.
@@ -300,6 +316,8 @@ class Expression:
                 return
 
     def at(self, frame):
+        if self.free:
+            return self.evaluated(frame)
         if self.symbol is None:
             return {"none": "no such symbol"}
         came_by_dead = False
@@ -326,6 +344,20 @@ class Expression:
         if came_by_dead:
             answer["dead"] = True
         return answer
+
+
+    def evaluated(self, frame):
+        # At the entry of a copy gdb is still in the function around it.
+        if self.function is None or frame.function() is None or frame.function().name != self.function.name:
+            return None
+        frame.select()
+        try:
+            return said(gdb.parse_and_eval(self.text))
+        except gdb.MemoryError as error:
+            return {"fault": str(error)}
+        except (gdb.error, RuntimeError) as error:
+            text = str(error)
+            return {"none": "optimized out" if "optimized out" in text else "no such symbol: " + text}
 
 
 def bury(sp, below):
@@ -416,7 +448,7 @@ def place_all(task, bias):
         blocks, around = scope(address, asked["scope"]), chain(address)
         use = dict(asked, hits=[], after_hits=[], open=False, limit=task["hits"], in_frame=[])
         use["no_scope"] = blocks is None
-        use["made"] = [Expression(text, blocks) for text in asked["expressions"]]
+        use["made"] = [Expression(text, blocks, address) for text in asked["expressions"]]
         # The function's first instruction, and its names are meant.
         outermost = blocks is not None and not any(block.function for block in blocks[:-1])
         use["entry"] = outermost and address == around[-1].start
@@ -432,7 +464,7 @@ def place_all(task, bias):
                 use["entry"] = False
             elif after is not None and after != address:
                 blocks = scope(after, False)
-                use["made_after"] = [Expression(text, blocks) for text in asked["expressions"]]
+                use["made_after"] = [Expression(text, blocks, after) for text in asked["expressions"]]
                 at(after).uses.append((use, "after"))
         uses.append(use)
     return uses, places

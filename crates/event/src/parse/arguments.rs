@@ -271,7 +271,7 @@ fn at_entry(fetch: &mut Fetch, at_site: At) {
     }
 }
 
-/// The colon before the type, which is not in a text.
+/// The colon before the type, which is not in a text or a file's name, nor one of `::`.
 fn colon(body: &str) -> Option<usize> {
     let behind = match body.find("\\\"") {
         Some(quote) => quote + 2 + closing_quote(&body[quote + 2..], '"').unwrap_or(0),
@@ -282,7 +282,17 @@ fn colon(body: &str) -> Option<usize> {
         Some(entry) => behind + entry + "$entry:".len(),
         None => behind,
     };
-    body[behind..].find(':').map(|colon| behind + colon)
+    let mut at = behind;
+    while at < body.len() {
+        let rest = &body[at..];
+        at += match rest.chars().next()? {
+            ':' if rest.starts_with("::") => 2,
+            ':' => return Some(at),
+            '\'' => 1 + rest[1..].find("'::").map_or(0, |length| length + 1),
+            c => c.len_utf8(),
+        };
+    }
+    None
 }
 
 /// The name of an argument without one: the variable's, or that of `$arg1`, else its number

@@ -88,6 +88,8 @@ fn base(text: &str, at: usize, end: usize) -> Result<Base, ParseError> {
         '@' => memory(text, at, &word[1..]),
         '\\' => immediate(text, at + 1, &word[1..]),
         c if is_word(c) && !c.is_ascii_digit() => variable(text, at, word),
+        '\'' if word.contains("'::") => variable(text, at, word),
+        ':' if word.starts_with("::") => variable(text, at, word),
         _ => {
             let help = match first {
                 '&' => "write the variable without &: a structure's own address cannot be recorded",
@@ -185,6 +187,7 @@ fn entry(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
             }
         },
         (None, Some(c)) if is_word(c) && !c.is_ascii_digit() => variable(text, at, word)?,
+        (None, Some('\'' | ':')) => variable(text, at, word)?,
         (None, first) => {
             let message = match first {
                 Some(_) => format!("invalid value at the entry `{word}`"),
@@ -277,19 +280,55 @@ pub(crate) fn unescaped(text: &str, escaped: &[char]) -> String {
     result
 }
 
-/// `NAME`, then any number of `.NAME`, `->NAME`, `.0` and `[INDEX]`.
+/// `NAME`, then any number of `.NAME`, `->NAME`, `.0` and `[INDEX]`. The first name may be
+/// `::NAME`, `'FILE'::NAME` or `NAME#INDEX`, and each one `SCOPE::NAME`.
 fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
-    let name_end = |from: usize| {
+    let word_end = |from: usize| {
         word[from..]
             .find(|c| !is_word(c))
             .map_or(word.len(), |n| from + n)
+    };
+    // The end of a name with its scopes, and whether its last word is there.
+    let name_end = |from: usize| {
+        let mut end = word_end(from);
+        let mut whole = end > from;
+        while whole && word[end..].starts_with("::") {
+            let behind = end + 2;
+            end = word_end(behind);
+            whole = end > behind;
+        }
+        (end, whole)
     };
     let bad = |offset: usize, why: &str| {
         let message = format!("invalid variable: {why}");
         let help = "write VARIABLE, and behind it ->MEMBER, .MEMBER or [INDEX]";
         Err(ParseError::at(text, at + offset, message, help))
     };
-    let mut done = name_end(0);
+    let mut start = 0;
+    if let Some(inside) = word.strip_prefix('\'') {
+        start = match inside.find('\'') {
+            Some(length) => length + 2,
+            None => return bad(word.len(), "the quote is not closed"),
+        };
+        if !word[start..].starts_with("::") {
+            return bad(start, "`::` and a name are missing behind the file");
+        }
+    }
+    if word[start..].starts_with("::") {
+        start += 2;
+    }
+    let (mut done, whole) = name_end(start);
+    if !whole || word[start..].starts_with(|c: char| c.is_ascii_digit()) {
+        return bad(done, "the name is missing");
+    }
+    if word[done..].starts_with('#') {
+        let end = word_end(done + 1);
+        let digits = &word[done + 1..end];
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return bad(done + 1, "the number of the parameter is missing");
+        }
+        done = end;
+    }
     while done < word.len() {
         let rest = &word[done..];
         if let Some(inside) = rest.strip_prefix('[') {
@@ -307,8 +346,8 @@ fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
             _ if rest.starts_with('.') => 1,
             _ => return bad(done, "it goes on with something else than a member"),
         };
-        let member = name_end(done + operator);
-        if member == done + operator {
+        let (member, whole) = name_end(done + operator);
+        if !whole {
             return bad(member, "the member's name is missing");
         }
         done = member;

@@ -41,7 +41,7 @@ impl<'a> Debug<'a> {
             };
             self.not_yet(setup, context.name, written.unwrap_or(setup.body))
         };
-        let children = own.map(|own| self.children(own)).transpose()?;
+        let children = own.map(|own| self.declared(own)).transpose()?;
         let is_own = |die: &Die<'a>| die.key() == variable.die.key();
         let Some(children) = children.filter(|children| children.iter().any(is_own)) else {
             // Of an inner block or an inlined copy that begins here.
@@ -99,6 +99,18 @@ impl<'a> Debug<'a> {
                 after[file] = after[file].max(number + 1);
             }
             next = after;
+        }
+        Ok(found)
+    }
+
+    /// The parameters, variables and blocks of a function, those of a parameter pack one by one.
+    fn declared(&self, function: &Die<'a>) -> Result<Vec<Die<'a>>, DebugError> {
+        let mut found = Vec::new();
+        for die in self.children(function)? {
+            match die.tag() {
+                dw::DW_TAG_GNU_formal_parameter_pack => found.extend(self.children(&die)?),
+                _ => found.push(die),
+            }
         }
         Ok(found)
     }

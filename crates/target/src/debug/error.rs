@@ -149,6 +149,62 @@ pub enum Refusal {
         /// What is there.
         there: Vec<String>,
     },
+    /// Several variables have the name, and none of them comes before the others.
+    #[error("`{name}` names {} variables; write one of {}", .candidates.len(), listed(.candidates))]
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+        /// How each can be named.
+        candidates: Vec<String>,
+    },
+    /// A parameter pack as a whole.
+    #[error("`{name}` is a parameter pack; name an element: {}", listed(.elements))]
+    Pack {
+        /// What was asked for.
+        name: String,
+        /// Its elements.
+        elements: Vec<String>,
+    },
+    /// A member where no object is known.
+    #[error(
+        "`{name}` is a member of {class}, and this function has no object of it; of an object write OBJECT.{name}"
+    )]
+    NoObject {
+        /// What was asked for.
+        name: String,
+        /// The class.
+        class: String,
+    },
+    /// The name of a member function.
+    #[error("`{name}` is a member function of {class}; a global variable of that name is ::{name}")]
+    MemberFunction {
+        /// What was asked for.
+        name: String,
+        /// The class.
+        class: String,
+    },
+    /// Several base classes have the member.
+    #[error("{c_type} has several members `{name}`; write one of {}", listed(.candidates))]
+    AmbiguousMember {
+        /// The struct.
+        c_type: String,
+        /// What was asked for.
+        name: String,
+        /// The same with the base classes.
+        candidates: Vec<String>,
+    },
+    /// A member of a virtual base class, of which only the object says where it is.
+    #[error(
+        "`{name}` is a member of {base}, a virtual base class of {c_type}: only the program knows where it is; record it where the object is known as a {base}"
+    )]
+    VirtualBase {
+        /// What was asked for.
+        name: String,
+        /// The class that is inherited from.
+        base: String,
+        /// The struct.
+        c_type: String,
+    },
     /// In the function, but of a block that does not contain the site.
     #[error("`{name}` is not visible here; it is declared {}", at_line(*.line))]
     OutOfScope {
@@ -337,11 +393,17 @@ pub enum Refusal {
 }
 
 fn there_are(names: &[String]) -> String {
-    const SHOWN: usize = 12;
     match names.len() {
         0 => String::new(),
-        len if len > SHOWN => format!(": there are {}, ...", names[..SHOWN].join(", ")),
-        _ => format!(": there are {}", names.join(", ")),
+        _ => format!(": there are {}", listed(names)),
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 12;
+    match names.len() > SHOWN {
+        true => format!("{}, ...", names[..SHOWN].join(", ")),
+        false => names.join(", "),
     }
 }
 

@@ -9,7 +9,9 @@ use gimli::constants as dw;
 
 use super::die::Die;
 use super::error::DebugError;
-use super::units::{Debug, DieKey, Loaded};
+use super::globals::{Global, Import, Scopes, State};
+use super::namespace::Part;
+use super::units::{Debug, DieKey, Loaded, UnitKey};
 
 /// Attributes read for each byte of debug information, at most: there are forms of no bytes.
 const ATTRIBUTES: u64 = 40;
@@ -30,14 +32,31 @@ pub(super) struct Names {
     pub bodies: Vec<Body>,
     /// Indices of `bodies` by name, and by the linker's name.
     pub functions: HashMap<String, Vec<u32>>,
-    /// Global and static variables that have a place, by name and by the linker's name.
-    pub variables: HashMap<String, DieKey>,
-    /// Structs, unions and classes by name, with their sizes; none if there are several
-    /// sizes.
-    pub records: HashMap<String, Option<(DieKey, u64)>>,
+    /// Global and static variables and static members, by name without namespaces.
+    pub globals: HashMap<String, Vec<Global>>,
+    /// Those that have a place, by the linker's name.
+    pub linked: HashMap<String, DieKey>,
+    /// Namespaces and classes that variables are declared in.
+    pub scopes: Scopes,
+    /// `using` outside of functions, by unit.
+    pub imports: HashMap<UnitKey, Vec<Import>>,
+    /// Definitions of structs, unions and classes by name without namespaces: one of each size
+    /// and source line.
+    pub records: HashMap<String, Vec<Record>>,
     /// Why a part of it could not be read.
     pub problem: Option<DebugError>,
 }
+
+/// A definition of a struct, union or class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    pub key: DieKey,
+    size: u64,
+    line: Option<u64>,
+}
+
+/// Definitions of one name that are told apart.
+const MOST_RECORDS: usize = 16;
 
 /// Plain and linker's name.
 type Called = (Option<String>, Option<String>);
@@ -46,6 +65,8 @@ struct Reader<'d, 'a> {
     debug: &'d Debug<'a>,
     names: Names,
     called: HashMap<DieKey, Called>,
+    /// The scopes that variables, or declarations of variables, stand in.
+    declared_in: HashMap<DieKey, u32>,
     attributes_left: u64,
 }
 
@@ -57,6 +78,7 @@ impl<'a> Debug<'a> {
                 debug: self,
                 names: Names::default(),
                 called: HashMap::new(),
+                declared_in: HashMap::new(),
                 attributes_left: 0,
             };
             for unit in units {
@@ -68,20 +90,66 @@ impl<'a> Debug<'a> {
                 }
             }
             self.begin();
+            reader.settle();
+            self.begin();
             Ok(reader.names)
         });
         names.as_ref().map_err(Clone::clone)
     }
 
-    /// The whole of a struct that is only declared where `die` stands.
+    /// The whole of a struct that is only declared where `die` stands. `None` if there is none, or
+    /// if several that differ have the name.
     pub(super) fn definition(&self, die: &Die<'a>) -> Result<Option<Die<'a>>, DebugError> {
         let Some(name) = die.text(dw::DW_AT_name) else {
             return Ok(None);
         };
-        match self.names()?.records.get(&name) {
-            Some(Some((key, _))) => self.die(*key).map(Some),
-            _ => Ok(None),
+        let all = self
+            .names()?
+            .records
+            .get(&name)
+            .map_or(&[][..], Vec::as_slice);
+        if all.len() == MOST_RECORDS {
+            return Ok(None);
         }
+        let scope = |key: DieKey| Ok::<_, DebugError>(self.enclosing(key)?.seen());
+        let own = match all.is_empty() {
+            true => return Ok(None),
+            false => scope(die.key())?,
+        };
+        let mut found: Option<DieKey> = None;
+        for record in all {
+            if scope(record.key)? != own {
+                continue;
+            }
+            // The unit itself means its own.
+            if record.key.unit == die.key().unit {
+                return self.die(record.key).map(Some);
+            }
+            match found {
+                Some(found) if !self.is_same_record(found, record.key)? => return Ok(None),
+                Some(_) => {}
+                None => found = Some(record.key),
+            }
+        }
+        found.map(|key| self.die(key)).transpose()
+    }
+
+    /// Two structs have the same members at the same places.
+    fn is_same_record(&self, one: DieKey, other: DieKey) -> Result<bool, DebugError> {
+        let layout = |key| -> Result<_, DebugError> {
+            let die = self.die(key)?;
+            let mut members = Vec::new();
+            for member in self.children(&die)? {
+                if matches!(member.tag(), dw::DW_TAG_member | dw::DW_TAG_inheritance) {
+                    let at = self
+                        .layout(&member)?
+                        .map(|member| (member.offset, member.bits));
+                    members.push((member.text(dw::DW_AT_name), at));
+                }
+            }
+            Ok((die.number(dw::DW_AT_byte_size), members))
+        };
+        Ok(layout(one)? == layout(other)?)
     }
 }
 
@@ -92,6 +160,8 @@ impl<'a> Reader<'_, 'a> {
         let mut entries = unit.unit.entries_raw(None)?;
         // The functions around the present entry, and their depths.
         let mut outer: Vec<(isize, DieKey)> = Vec::new();
+        // The namespaces and classes around it.
+        let mut around: Vec<(isize, Part)> = Vec::new();
         let mut attributes = Vec::new();
         while !entries.is_empty() {
             let depth = entries.next_depth();
@@ -107,10 +177,25 @@ impl<'a> Reader<'_, 'a> {
             while outer.last().is_some_and(|&(at, _)| at >= depth) {
                 outer.pop();
             }
+            while around.last().is_some_and(|(at, _)| *at >= depth) {
+                around.pop();
+            }
             let tag = abbreviation.tag();
+            // A static member of a class is declared as a member, up to DWARF 4.
+            let marks = [dw::DW_AT_external, dw::DW_AT_declaration];
+            let is_static = || {
+                abbreviation
+                    .attributes()
+                    .iter()
+                    .any(|a| marks.contains(&a.name()))
+            };
             let wanted = match tag {
                 dw::DW_TAG_subprogram | dw::DW_TAG_inlined_subroutine => true,
-                dw::DW_TAG_variable => outer.is_empty(),
+                dw::DW_TAG_variable
+                | dw::DW_TAG_namespace
+                | dw::DW_TAG_imported_module
+                | dw::DW_TAG_imported_declaration => outer.is_empty(),
+                dw::DW_TAG_member => outer.is_empty() && is_static(),
                 dw::DW_TAG_structure_type | dw::DW_TAG_union_type | dw::DW_TAG_class_type => true,
                 _ => false,
             };
@@ -136,7 +221,11 @@ impl<'a> Reader<'_, 'a> {
                 entry,
             };
             match tag {
-                dw::DW_TAG_variable => self.variable(&die),
+                dw::DW_TAG_variable | dw::DW_TAG_member => self.variable(&die, &around),
+                dw::DW_TAG_namespace => around.push((depth, self.debug.part(&die))),
+                dw::DW_TAG_imported_module | dw::DW_TAG_imported_declaration => {
+                    self.import(&die, &around);
+                }
                 dw::DW_TAG_subprogram | dw::DW_TAG_inlined_subroutine => {
                     let within = outer.last().map(|&(_, key)| key);
                     self.function(&die, within);
@@ -144,7 +233,10 @@ impl<'a> Reader<'_, 'a> {
                         outer.push((depth, key));
                     }
                 }
-                _ => self.record(&die),
+                _ => {
+                    self.record(&die);
+                    around.push((depth, self.debug.part(&die)));
+                }
             }
         }
         Ok(())
@@ -193,14 +285,72 @@ impl<'a> Reader<'_, 'a> {
         called
     }
 
-    fn variable(&mut self, die: &Die<'a>) {
+    fn variable(&mut self, die: &Die<'a>, around: &[(isize, Part)]) {
+        let scope = self
+            .names
+            .scopes
+            .number(around.iter().map(|(_, part)| part));
         let placed = die.has(dw::DW_AT_location) || die.has(dw::DW_AT_const_value);
-        if !placed || die.flag(dw::DW_AT_declaration) {
-            return;
-        }
         let (name, linkage) = self.called(die);
-        for name in [name, linkage].into_iter().flatten() {
-            self.names.variables.entry(name).or_insert(die.key());
+        if let Some(linkage) = linkage.filter(|_| placed) {
+            self.names.linked.entry(linkage).or_insert(die.key());
+        }
+        let Some(name) = name else { return };
+        self.declared_in.insert(die.key(), scope);
+        let chain = self.debug.with_origins(die);
+        let copies = chain
+            .iter()
+            .take_while(|die| die.has(dw::DW_AT_abstract_origin));
+        let home = &chain[copies.count().min(chain.len() - 1)];
+        let global = Global {
+            key: die.key(),
+            root: chain[chain.len() - 1].key(),
+            home: home.unit.key,
+            scope,
+            external: chain.iter().any(|die| die.flag(dw::DW_AT_external)),
+            state: match placed {
+                true => State::Placed,
+                false if die.flag(dw::DW_AT_declaration) => State::Declared,
+                false => State::Gone,
+            },
+        };
+        self.names.globals.entry(name).or_default().push(global);
+    }
+
+    fn import(&mut self, die: &Die<'a>, around: &[(isize, Part)]) {
+        let Ok(Some(what)) = self.debug.reference(die, dw::DW_AT_import) else {
+            return;
+        };
+        let at = self
+            .names
+            .scopes
+            .number(around.iter().map(|(_, part)| part));
+        let import = Import {
+            at: self.names.scopes.seen(at).to_owned(),
+            what,
+            module: die.tag() == dw::DW_TAG_imported_module,
+        };
+        let imports = self.names.imports.entry(die.unit.key).or_default();
+        imports.push(import);
+    }
+
+    /// Variables that were declared before are of the scope of that declaration.
+    fn settle(&mut self) {
+        for global in self.names.globals.values_mut().flatten() {
+            if global.root == global.key {
+                continue;
+            }
+            global.scope = match self.declared_in.get(&global.root) {
+                Some(&scope) => scope,
+                // In a type unit or a common file of dwz(1).
+                None => match self.debug.enclosing(global.root) {
+                    Ok(parts) => self.names.scopes.number(parts.0.iter().rev()),
+                    Err(problem) => {
+                        self.names.problem.get_or_insert(problem);
+                        continue;
+                    }
+                },
+            };
         }
     }
 
@@ -212,15 +362,11 @@ impl<'a> Reader<'_, 'a> {
         else {
             return;
         };
-        let key = die.key();
-        self.names
-            .records
-            .entry(name)
-            .and_modify(|known| {
-                if known.is_some_and(|(_, other)| other != size) {
-                    *known = None;
-                }
-            })
-            .or_insert(Some((key, size)));
+        let (key, line) = (die.key(), die.unsigned(dw::DW_AT_decl_line));
+        let all = self.names.records.entry(name).or_default();
+        let is_known = |other: &Record| other.size == size && other.line == line;
+        if all.len() < MOST_RECORDS && !all.iter().any(is_known) {
+            all.push(Record { key, size, line });
+        }
     }
 }

@@ -90,7 +90,7 @@ impl<'a> Debug<'a> {
 }
 
 /// Names have namespaces that are not part of `DW_AT_name`.
-fn is_cpp(die: &Die<'_>) -> bool {
+pub(super) fn is_cpp(die: &Die<'_>) -> bool {
     matches!(
         die.language(),
         Some(

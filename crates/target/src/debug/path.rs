@@ -1,4 +1,5 @@
-//! The text of a variable with its path: `req->list[2].name`, `*counter`, `(*list).next`.
+//! The text of a variable with its path: `req->list[2].name`, `*counter`, `(*list).next`,
+//! `net::count`, `'server.c'::count`, `args#0`, `this->Base::size`.
 
 use super::error::{Refusal, VariableError};
 
@@ -91,12 +92,9 @@ impl Parser<'_> {
             }
             path
         } else {
+            self.blanks();
             let name_at = self.at;
-            let mut name = self.word()?;
-            while self.eat("::") {
-                name.push_str("::");
-                name.push_str(&self.word()?);
-            }
+            let name = self.name()?;
             if name.starts_with(|c: char| c.is_ascii_digit()) {
                 return Err(VariableError::new(
                     name_at,
@@ -114,12 +112,12 @@ impl Parser<'_> {
             let at = self.at;
             let step = if self.eat("->") {
                 Step::Member {
-                    name: self.word()?,
+                    name: self.qualified()?,
                     arrow: true,
                 }
             } else if self.eat(".") {
                 Step::Member {
-                    name: self.word()?,
+                    name: self.qualified()?,
                     arrow: false,
                 }
             } else if self.eat("[") {
@@ -136,6 +134,40 @@ impl Parser<'_> {
             }
             path.steps.push((at, step));
         }
+    }
+
+    /// The name of a variable.
+    fn name(&mut self) -> Result<String, VariableError> {
+        let mut name = String::new();
+        if self.eat("'") {
+            let Some(length) = self.rest().find('\'') else {
+                return Err(self.expected("`'` behind the name of the file"));
+            };
+            name = format!("'{}'", &self.rest()[..length]);
+            self.at += length + 1;
+            if !self.rest().starts_with("::") {
+                return Err(self.expected("`::` and a name"));
+            }
+        }
+        if self.eat("::") {
+            name += "::";
+        }
+        name += &self.qualified()?;
+        if self.rest().starts_with('#') {
+            self.at += 1;
+            name += &format!("#{}", self.word()?);
+        }
+        Ok(name)
+    }
+
+    /// Words with `::` between them.
+    fn qualified(&mut self) -> Result<String, VariableError> {
+        let mut name = self.word()?;
+        while self.eat("::") {
+            name += "::";
+            name += &self.word()?;
+        }
+        Ok(name)
     }
 
     /// Letters, digits and `_`.
@@ -195,6 +227,10 @@ mod tests {
         assert_eq!(shown("**a->b"), "a 3->b 1* 0*");
         assert_eq!(shown("(*a).b[0x10]"), "a 1* 4.b 6[16]");
         assert_eq!(shown("net::count"), "net::count");
+        assert_eq!(shown("::net::count.a"), "::net::count 12.a");
+        assert_eq!(shown("'a b.c'::count[1]"), "'a b.c'::count 14[1]");
+        assert_eq!(shown("args#1->b"), "args#1 6->b");
+        assert_eq!(shown("p->Base::size"), "p 1->Base::size");
         assert_eq!(shown("pair.0"), "pair 4.0");
         assert_eq!(shown("a[-1]"), "a 1[-1]");
     }
@@ -204,6 +240,9 @@ mod tests {
         assert_eq!(shown(""), "0: expected a name");
         assert_eq!(shown("a->"), "3: expected a name");
         assert_eq!(shown("a[x]"), "2: expected a number");
+        assert_eq!(shown("'a.c"), "1: expected `'` behind the name of the file");
+        assert_eq!(shown("'a.c'.b"), "5: expected `::` and a name");
+        assert_eq!(shown("a#"), "2: expected a name");
         assert_eq!(shown("a[1"), "3: expected `]`");
         assert_eq!(shown("(a"), "2: expected `)`");
         assert_eq!(

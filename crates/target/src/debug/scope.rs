@@ -8,6 +8,7 @@ use gimli::constants as dw;
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
+use super::path::Step;
 use super::units::{Debug, DieKey, Loaded};
 
 /// A function, or the copy of one that was inlined, around an instruction.
@@ -55,6 +56,38 @@ pub(super) struct Variable<'a> {
     pub block: Block,
     /// That block, or the function.
     within: DieKey,
+}
+
+impl<'a> Variable<'a> {
+    /// One that is of no function.
+    pub(super) fn global(die: Die<'a>, name: &str, function: DieKey) -> Variable<'a> {
+        Variable {
+            die,
+            name: name.to_owned(),
+            parameter: false,
+            block: Block::Function,
+            within: function,
+        }
+    }
+}
+
+/// What a name means at a site.
+pub(super) struct Meaning<'a> {
+    pub variable: Variable<'a>,
+    /// The frame that the variable is of; none for one that is global.
+    pub frame: Option<DieKey>,
+    /// From the variable to what is meant: from `this` to its member.
+    pub steps: Vec<Step>,
+}
+
+impl<'a> From<Variable<'a>> for Meaning<'a> {
+    fn from(variable: Variable<'a>) -> Meaning<'a> {
+        Meaning {
+            variable,
+            frame: None,
+            steps: Vec::new(),
+        }
+    }
 }
 
 /// The block that a variable is of, as seen from an address.
@@ -242,6 +275,20 @@ impl<'a> Debug<'a> {
         let mut blocks = vec![(self.die(frame)?, Block::Function)];
         while let Some((around, block)) = blocks.pop() {
             for die in self.children(&around)? {
+                if die.tag() == dw::DW_TAG_GNU_formal_parameter_pack {
+                    let elements = self.children(&die)?;
+                    // GCC does not say what the pack is called.
+                    let pack = self.name_of(&die).unwrap_or_else(|| "args".to_owned());
+                    let element = |(index, die)| Variable {
+                        die,
+                        name: format!("{pack}#{index}"),
+                        parameter: true,
+                        block,
+                        within: around.key(),
+                    };
+                    found.extend(elements.into_iter().enumerate().map(element));
+                    continue;
+                }
                 let parameter = match die.tag() {
                     dw::DW_TAG_formal_parameter => !self.is_go_result(&die),
                     dw::DW_TAG_variable => false,
@@ -269,6 +316,7 @@ impl<'a> Debug<'a> {
                 }
             }
         }
+        number_packs(&mut found);
         Ok(found)
     }
 
@@ -388,22 +436,26 @@ impl<'a> Debug<'a> {
         dies.iter().find_map(line)
     }
 
-    /// The variable that a name means at a site, and the frame it is of; no frame for one
-    /// that is global. As in the source, that is a variable of the chosen function or a global
-    /// one, never one of the function around it.
-    pub(super) fn variable(
-        &self,
-        site: &Site,
-        name: &str,
-    ) -> Result<(Variable<'a>, Option<DieKey>), Refusal> {
+    /// What a name means at a site. As in the source, that is a variable of the chosen function, a
+    /// member of its class, or a global variable, never one of the function around it.
+    pub(super) fn variable(&self, site: &Site, name: &str) -> Result<Meaning<'a>, Refusal> {
         let Scope { visible, hidden } = self.variables(site)?;
+        let pack = |v: &&Variable<'_>| {
+            let rest = v.name.strip_prefix(name);
+            v.parameter && rest.is_some_and(|rest| rest.starts_with('#'))
+        };
+        let pack: Vec<String> = visible
+            .iter()
+            .filter(pack)
+            .map(|v| v.name.clone())
+            .collect();
         let mut called = visible.into_iter().rev().filter(|v| v.name == name);
         if let Some(found) = called.next() {
             let dies = self.with_origins(&found.die);
             if dies.iter().any(|die| die.flag(dw::DW_AT_declaration)) {
                 // `extern` within a function.
                 if let Some(global) = self.global(site, name)? {
-                    return Ok((global, None));
+                    return Ok(global.into());
                 }
             }
             // Which one is meant must be certain.
@@ -417,10 +469,26 @@ impl<'a> Debug<'a> {
             if !meant || site.line.is_some() && inner.any(|v| self.may_mean(site, v)) {
                 return Err(self.optimised_out(name, site.frames[0].key, &[]));
             }
-            return Ok((found, Some(site.frame().key)));
+            return Ok(Meaning {
+                variable: found,
+                frame: Some(site.frame().key),
+                steps: Vec::new(),
+            });
+        }
+        if !pack.is_empty() {
+            return Err(Refusal::Pack {
+                name: name.to_owned(),
+                elements: pack,
+            });
+        }
+        if let Some(used) = self.used_within(site, name)? {
+            return Ok(used.into());
+        }
+        if let Some(member) = self.of_class(site, name)? {
+            return Ok(member);
         }
         if let Some(global) = self.global(site, name)? {
-            return Ok((global, None));
+            return Ok(global.into());
         }
         if let Some(hidden) = hidden.iter().rfind(|v| v.name == name) {
             return Err(Refusal::OutOfScope {
@@ -473,52 +541,26 @@ impl<'a> Debug<'a> {
             there,
         })
     }
+}
 
-    /// A global or static variable: of the site's own unit first.
-    fn global(&self, site: &Site, name: &str) -> Result<Option<Variable<'a>>, DebugError> {
-        let last = name.rsplit("::").next().unwrap_or(name);
-        let found = |die| Variable {
-            die,
-            name: name.to_owned(),
-            parameter: false,
-            block: Block::Function,
-            within: site.frames[0].key,
-        };
-        if last == name {
-            let unit = self.unit(site.frames[0].key.unit)?;
-            let mut gone = None;
-            for die in self.children(&self.root(&unit)?)? {
-                let fits =
-                    die.tag() == dw::DW_TAG_variable && self.name_of(&die).as_deref() == Some(name);
-                if fits && (die.has(dw::DW_AT_location) || die.has(dw::DW_AT_const_value)) {
-                    return Ok(Some(found(die)));
-                }
-                // Not one that is only declared here.
-                if fits
-                    && !self
-                        .with_origins(&die)
-                        .iter()
-                        .any(|d| d.flag(dw::DW_AT_declaration))
-                {
-                    gone = Some(die);
-                }
-            }
-            // Optimised out.
-            if let Some(die) = gone {
-                return Ok(Some(found(die)));
-            }
+/// Clang describes each element of a parameter pack as a parameter of the pack's name, which no
+/// other parameters share.
+fn number_packs(variables: &mut [Variable<'_>]) {
+    let mut counts: HashMap<(DieKey, String), usize> = HashMap::new();
+    let own = |v: &Variable<'_>| v.parameter && v.block == Block::Function;
+    for variable in variables.iter().filter(|v| own(v)) {
+        *counts
+            .entry((variable.within, variable.name.clone()))
+            .or_default() += 1;
+    }
+    counts.retain(|_, count| *count > 1);
+    let mut next: HashMap<(DieKey, String), usize> = HashMap::new();
+    for variable in variables.iter_mut().filter(|v| own(v)) {
+        let key = (variable.within, variable.name.clone());
+        if counts.contains_key(&key) {
+            let index = next.entry(key).or_default();
+            variable.name = format!("{}#{index}", variable.name);
+            *index += 1;
         }
-        let variables = &self.names()?.variables;
-        let linked = || {
-            let (_, key) = variables
-                .iter()
-                .find(|(linkage, _)| super::functions::is_called(name, None, Some(linkage)))?;
-            Some(key)
-        };
-        let key = match last == name {
-            true => variables.get(name),
-            false => linked(),
-        };
-        key.map(|&key| self.die(key).map(found)).transpose()
     }
 }

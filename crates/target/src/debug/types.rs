@@ -8,7 +8,7 @@ use super::units::{Debug, DieKey};
 
 /// Typedefs, qualifiers, base classes or anonymous members within each other that are
 /// followed.
-const DEPTH: usize = 32;
+pub(super) const DEPTH: usize = 32;
 
 /// What a type is, behind typedefs and qualifiers.
 #[derive(Clone)]
@@ -54,13 +54,6 @@ pub(super) struct Member {
     pub offset: u64,
     /// First bit, counted from the start of the struct, and number of bits.
     pub bits: Option<(u64, u64)>,
-}
-
-/// What was found when a member was looked for.
-pub(super) enum Lookup {
-    Found(Member),
-    /// The names that there are.
-    Missing(Vec<String>),
 }
 
 impl<'a> Debug<'a> {
@@ -245,92 +238,12 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Looks for a member by name: in the struct itself, in anonymous structs and unions in
-    /// it, and in base classes.
-    pub(super) fn member(&self, record: DieKey, name: &str) -> Result<Lookup, DebugError> {
-        let mut names = Vec::new();
-        let found = self.member_within(record, name, 0, &mut names)?;
-        Ok(match found {
-            Some(member) => Lookup::Found(member),
-            None => Lookup::Missing(names),
-        })
-    }
-
-    fn member_within(
-        &self,
-        record: DieKey,
-        name: &str,
-        depth: usize,
-        names: &mut Vec<String>,
-    ) -> Result<Option<Member>, DebugError> {
-        if depth > DEPTH {
-            return Err(DebugError::Damaged("structs contain each other"));
-        }
-        let mut nested = Vec::new();
-        for die in self.children(&self.die(record)?)? {
-            match die.tag() {
-                dw::DW_TAG_member => {}
-                dw::DW_TAG_inheritance => {
-                    nested.push(self.layout(&die)?);
-                    continue;
-                }
-                _ => continue,
-            }
-            // A static member of C++ is a variable.
-            if die.flag(dw::DW_AT_external) || die.flag(dw::DW_AT_declaration) {
-                continue;
-            }
-            match die.text(dw::DW_AT_name) {
-                Some(own) if own == name => return self.layout(&die),
-                Some(own) => names.push(own),
-                None => nested.push(self.layout(&die)?),
-            }
-        }
-        for outer in nested.into_iter().flatten() {
-            if let Shape::Record { key, .. } = self.shape(outer.kind)?
-                && let Some(inner) = self.member_within(key, name, depth + 1, names)?
-            {
-                let moved = |offset: u64| {
-                    offset
-                        .checked_add(outer.offset)
-                        .ok_or(DebugError::Damaged("a member lies outside its struct"))
-                };
-                let bits = match inner.bits {
-                    Some((first, width)) => Some((
-                        outer
-                            .offset
-                            .checked_mul(8)
-                            .and_then(|bits| bits.checked_add(first))
-                            .ok_or(DebugError::Damaged("a member lies outside its struct"))?,
-                        width,
-                    )),
-                    None => None,
-                };
-                return Ok(Some(Member {
-                    offset: moved(inner.offset)?,
-                    bits,
-                    ..inner
-                }));
-            }
-        }
-        Ok(None)
-    }
-
     /// A struct of which a part depends on a value in it: an enum of Rust with data.
     pub(super) fn has_variants(&self, record: DieKey) -> Result<bool, DebugError> {
         let children = self.children(&self.die(record)?)?;
         Ok(children
             .iter()
             .any(|die| die.tag() == dw::DW_TAG_variant_part))
-    }
-
-    /// Members by name, with those of anonymous ones and base classes.
-    pub(super) fn member_names(&self, record: DieKey) -> Result<Vec<String>, DebugError> {
-        // No member has an empty name.
-        match self.member(record, "")? {
-            Lookup::Missing(names) => Ok(names),
-            Lookup::Found(_) => Ok(Vec::new()),
-        }
     }
 
     /// Where in its struct a member or base class is; `None` if only the program knows

@@ -94,6 +94,8 @@ pub struct Debug<'a> {
     pub(super) first_statements: RefCell<HashMap<DieKey, u64>>,
     /// Canonical frame addresses that were asked for.
     pub(super) frames: RefCell<HashMap<u64, Option<Sum>>>,
+    /// Namespaces and classes around entries that were asked for.
+    pub(super) around: RefCell<HashMap<DieKey, Rc<super::namespace::Parts>>>,
     work: Cell<u64>,
 }
 
@@ -121,6 +123,7 @@ impl<'a> Debug<'a> {
             loaded: RefCell::default(),
             first_statements: RefCell::default(),
             frames: RefCell::default(),
+            around: RefCell::default(),
             work: Cell::new(WORK),
         }
     }

@@ -1,11 +1,12 @@
 //! From a variable along its path to the object that is meant: where it is and of what type.
 
+use super::class::Lookup;
 use super::error::{Refusal, VariableError};
 use super::location::{Context, NoPlace};
 use super::path::{Path, Step};
 use super::place::{Place, Start, Sum};
-use super::scope::{Site, Variable};
-use super::types::{Lookup, Shape};
+use super::scope::{Meaning, Site, Variable};
+use super::types::Shape;
 use super::units::{Debug, DieKey};
 
 /// References to references and the like that are followed.
@@ -34,24 +35,39 @@ impl<'a> Debug<'a> {
         let path = Path::parse(text)?;
         let at = path.name_at;
         let failed = |refusal| VariableError { at, refusal };
-        let (variable, frame) = self.variable(site, &path.name).map_err(&failed)?;
-        let place = self.place_of(site, &variable, frame).map_err(failed)?;
-        let kind = self.type_of(&variable.die).map_err(|e| failed(e.into()))?;
-        let mut thing = Thing {
-            place,
-            kind,
-            indexed: 0,
-            bits: None,
-            text: path.name.clone(),
-            at,
-        };
-        thing = self.settle(thing).map_err(failed)?;
-        for (at, step) in path.steps {
-            let next = self.step(thing, &step).and_then(|next| self.settle(next));
+        let meaning = self.variable(site, &path.name).map_err(&failed)?;
+        let Meaning {
+            variable,
+            frame,
+            steps,
+        } = meaning;
+        let mut thing = self.thing(site, &variable, frame).map_err(failed)?;
+        thing.at = at;
+        let implied = steps.into_iter().map(|step| (at, step));
+        for (at, step) in implied.chain(path.steps) {
+            let next = self.step(site, thing, &step);
+            let next = next.and_then(|next| self.settle(next));
             thing = next.map_err(|refusal| VariableError { at, refusal })?;
             thing.at = at;
         }
         Ok(thing)
+    }
+
+    /// A variable as a whole.
+    fn thing(
+        &self,
+        site: &Site,
+        variable: &Variable<'a>,
+        frame: Option<DieKey>,
+    ) -> Result<Thing, Refusal> {
+        self.settle(Thing {
+            place: self.place_of(site, variable, frame)?,
+            kind: self.type_of(&variable.die)?,
+            indexed: 0,
+            bits: None,
+            text: variable.name.clone(),
+            at: 0,
+        })
     }
 
     /// Where a variable is at a site; `frame` is none for global ones.
@@ -176,7 +192,7 @@ impl<'a> Debug<'a> {
         Ok(thing)
     }
 
-    fn step(&self, thing: Thing, step: &Step) -> Result<Thing, Refusal> {
+    fn step(&self, site: &Site, thing: Thing, step: &Step) -> Result<Thing, Refusal> {
         match step {
             Step::Follow => {
                 let next = self.pointee(&thing, false)?;
@@ -186,7 +202,7 @@ impl<'a> Debug<'a> {
                 })
             }
             Step::Index(index) => self.element(thing, *index),
-            Step::Member { name, arrow } => self.member_of(thing, name, *arrow),
+            Step::Member { name, arrow } => self.member_of(site, thing, name, *arrow),
         }
     }
 
@@ -261,7 +277,13 @@ impl<'a> Debug<'a> {
         })
     }
 
-    fn member_of(&self, thing: Thing, name: &str, arrow: bool) -> Result<Thing, Refusal> {
+    fn member_of(
+        &self,
+        site: &Site,
+        thing: Thing,
+        name: &str,
+        arrow: bool,
+    ) -> Result<Thing, Refusal> {
         let sign = if arrow { "->" } else { "." };
         let text = format!("{}{sign}{name}", thing.text);
         // A point does for a pointer too, as in Rust and gdb.
@@ -292,6 +314,28 @@ impl<'a> Debug<'a> {
         };
         let member = match self.member(key, name)? {
             Lookup::Found(member) => member,
+            Lookup::Static(class) => {
+                let variable = self.static_member(site, class, name)?;
+                let at = thing.at;
+                return Ok(Thing {
+                    at,
+                    ..self.thing(site, &variable, None)?
+                });
+            }
+            Lookup::Virtual(base) => {
+                return Err(Refusal::VirtualBase {
+                    name: name.to_owned(),
+                    base,
+                    c_type: self.c_type(thing.kind),
+                });
+            }
+            Lookup::Ambiguous(candidates) => {
+                return Err(Refusal::AmbiguousMember {
+                    c_type: self.c_type(thing.kind),
+                    name: name.to_owned(),
+                    candidates,
+                });
+            }
             Lookup::Missing(_) if self.has_variants(key)? => {
                 return Err(Refusal::Variants {
                     c_type: self.c_type(thing.kind),

@@ -21,7 +21,8 @@ use crate::value::Value;
 /// {"lost_events":12,"cpu":1}
 /// ```
 ///
-/// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name. A
+/// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name; `offset` is
+/// the link address of the probe in the object, as `nm` counts, not an offset in the file. A
 /// `lost_events` line stands before the event in front of which events of that CPU are missing;
 /// the last line `{"lost_events_total":12}` stands there only if there are any.
 ///

@@ -1,0 +1,288 @@
+//! Members of structs and classes, and which of them a name means in a member function.
+
+use gimli::constants as dw;
+
+use super::error::{DebugError, Refusal};
+use super::origin::is_cpp;
+use super::path::Step;
+use super::scope::{Meaning, Site};
+use super::types::{DEPTH, Member, Shape};
+use super::units::{Debug, DieKey};
+
+/// What was found when a member was looked for.
+pub(super) enum Lookup {
+    Found(Member),
+    /// A static member of this class.
+    Static(DieKey),
+    /// A member of this virtual base class.
+    Virtual(String),
+    /// Several base classes have it: the name with each of them.
+    Ambiguous(Vec<String>),
+    /// The names that there are.
+    Missing(Vec<String>),
+}
+
+/// A member that has the name, and the class that it is of.
+struct Hit {
+    class: DieKey,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Data(Member),
+    Static,
+    /// In a virtual base class.
+    Virtual,
+}
+
+const OUTSIDE: DebugError = DebugError::Damaged("a member lies outside its struct");
+
+impl<'a> Debug<'a> {
+    /// Looks for a member by name (`size`, `Base::size`): in the struct itself, in anonymous
+    /// structs and unions in it, then in base classes.
+    pub(super) fn member(&self, record: DieKey, name: &str) -> Result<Lookup, DebugError> {
+        let mut names = Vec::new();
+        let (class, last) = match name.rsplit_once("::") {
+            Some((class, last)) => (Some(class), last),
+            None => (None, name),
+        };
+        let hits = self.hits(record, class, last, 0, &mut names)?;
+        Ok(match hits.as_slice() {
+            [] => Lookup::Missing(names),
+            [one] => match one.kind {
+                Kind::Data(member) => Lookup::Found(member),
+                Kind::Static => Lookup::Static(one.class),
+                Kind::Virtual => Lookup::Virtual(self.path_of(one.class)?),
+            },
+            several => {
+                let path = |hit: &Hit| Ok(format!("{}::{last}", self.path_of(hit.class)?));
+                let paths: Result<_, DebugError> = several.iter().map(path).collect();
+                Lookup::Ambiguous(paths?)
+            }
+        })
+    }
+
+    fn hits(
+        &self,
+        record: DieKey,
+        class: Option<&str>,
+        name: &str,
+        depth: usize,
+        names: &mut Vec<String>,
+    ) -> Result<Vec<Hit>, DebugError> {
+        if depth > DEPTH {
+            return Err(DebugError::Damaged("structs contain each other"));
+        }
+        let is_it = |class: &str| -> Result<bool, DebugError> {
+            let path = self.path_of(record)?;
+            let rest = path.strip_suffix(class);
+            Ok(rest.is_some_and(|rest| rest.is_empty() || rest.ends_with("::")))
+        };
+        let class = match class {
+            Some(class) if is_it(class)? => None,
+            class => class,
+        };
+        let hit = |kind| {
+            Ok(vec![Hit {
+                class: record,
+                kind,
+            }])
+        };
+        let (mut anonymous, mut bases) = (Vec::new(), Vec::new());
+        for die in self.children(&self.die(record)?)? {
+            let tag = die.tag();
+            if tag == dw::DW_TAG_inheritance {
+                bases.push(die);
+                continue;
+            }
+            if class.is_some() || !matches!(tag, dw::DW_TAG_member | dw::DW_TAG_variable) {
+                continue;
+            }
+            let is_static = tag == dw::DW_TAG_variable
+                || die.flag(dw::DW_AT_external)
+                || die.flag(dw::DW_AT_declaration);
+            match die.text(dw::DW_AT_name) {
+                Some(own) if own == name && is_static => return hit(Kind::Static),
+                Some(own) if own == name => {
+                    return hit(self.layout(&die)?.map_or(Kind::Virtual, Kind::Data));
+                }
+                _ if is_static => {}
+                Some(own) => names.push(own),
+                None => anonymous.push(die),
+            }
+        }
+        let mut found: Vec<Hit> = Vec::new();
+        for (die, base) in anonymous
+            .iter()
+            .map(|die| (die, false))
+            .chain(bases.iter().map(|die| (die, true)))
+        {
+            let outer = self.layout(die)?;
+            let kind = self.reference(die, dw::DW_AT_type)?;
+            let Shape::Record { key, .. } = self.shape(kind)? else {
+                continue;
+            };
+            for inner in self.hits(key, class, name, depth + 1, names)? {
+                let kind = match (inner.kind, &outer) {
+                    (Kind::Static, _) => Kind::Static,
+                    (Kind::Data(member), Some(outer)) => Kind::Data(moved(member, outer.offset)?),
+                    _ => Kind::Virtual,
+                };
+                let class = if base { inner.class } else { record };
+                // A static member and a virtual base class are one, however often inherited.
+                let one = !matches!(kind, Kind::Data(_));
+                let known = |hit: &Hit| hit.class == class && !matches!(hit.kind, Kind::Data(_));
+                if !(one && found.iter().any(known)) {
+                    found.push(Hit { class, kind });
+                }
+            }
+            if !base && !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Members by name, with those of anonymous ones and base classes.
+    pub(super) fn member_names(&self, record: DieKey) -> Result<Vec<String>, DebugError> {
+        // No member has an empty name.
+        match self.member(record, "")? {
+            Lookup::Missing(names) => Ok(names),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The class or a base class has a member function of that name.
+    fn has_function(&self, record: DieKey, name: &str, depth: usize) -> Result<bool, DebugError> {
+        if depth > DEPTH {
+            return Err(DebugError::Damaged("structs contain each other"));
+        }
+        for die in self.children(&self.die(record)?)? {
+            let found = match die.tag() {
+                dw::DW_TAG_subprogram => die.text(dw::DW_AT_name).as_deref() == Some(name),
+                dw::DW_TAG_inheritance => {
+                    let kind = self.reference(&die, dw::DW_AT_type)?;
+                    match self.shape(kind)? {
+                        Shape::Record { key, .. } => self.has_function(key, name, depth + 1)?,
+                        _ => false,
+                    }
+                }
+                _ => false,
+            };
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What a name means in a member function of C++, if that is a member: of the object that it is
+    /// called for, or a static one of the classes around it.
+    pub(super) fn of_class(&self, site: &Site, name: &str) -> Result<Option<Meaning<'a>>, Refusal> {
+        if name.starts_with(['\'', ':']) || !is_cpp(&self.die(site.frame().key)?) {
+            return Ok(None);
+        }
+        if let Some(meaning) = self.through_this(site, name)? {
+            return Ok(Some(meaning));
+        }
+        let parts = self.enclosing(site.frame().key)?;
+        for class in parts.0.iter().filter_map(|part| part.class) {
+            let Shape::Record { key, .. } = self.shape(Some(class))? else {
+                continue;
+            };
+            let of = || self.path_of(key);
+            match self.member(key, name)? {
+                Lookup::Static(class) => {
+                    return Ok(Some(self.static_member(site, class, name)?.into()));
+                }
+                Lookup::Missing(_) if self.has_function(key, name, 0)? => {
+                    return Err(Refusal::MemberFunction {
+                        name: name.to_owned(),
+                        class: of()?,
+                    });
+                }
+                Lookup::Missing(_) => {}
+                _ => {
+                    return Err(Refusal::NoObject {
+                        name: name.to_owned(),
+                        class: of()?,
+                    });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A member of what `this` points to, or of what the `this` points to that a lambda captured.
+    fn through_this(&self, site: &Site, name: &str) -> Result<Option<Meaning<'a>>, Refusal> {
+        let mut variables = self.variables(site)?.visible;
+        // In a lambda of GCC the captured one is a variable.
+        let called = |name: &str| variables.iter().rposition(|v| v.name == name);
+        let Some(this) = called("this").or_else(|| called("__closure")) else {
+            return Ok(None);
+        };
+        let this = variables.swap_remove(this);
+        let mut kind = self.type_of(&this.die)?;
+        let mut steps = Vec::new();
+        let arrow = |name: &str| Step::Member {
+            name: name.to_owned(),
+            arrow: true,
+        };
+        for _ in 0..DEPTH {
+            let Shape::Pointer {
+                target: Some(target),
+                ..
+            } = self.shape(kind)?
+            else {
+                break;
+            };
+            let Shape::Record { key, .. } = self.shape(Some(target))? else {
+                break;
+            };
+            if !matches!(self.member(key, name)?, Lookup::Missing(_)) {
+                steps.push(arrow(name));
+                return Ok(Some(Meaning {
+                    variable: this,
+                    frame: Some(site.frame().key),
+                    steps,
+                }));
+            }
+            if self.has_function(key, name, 0)? {
+                return Err(Refusal::MemberFunction {
+                    name: name.to_owned(),
+                    class: self.path_of(key)?,
+                });
+            }
+            let captured = ["this", "__this"].into_iter().find_map(|name| {
+                let member = self.member(key, name).ok()?;
+                let Lookup::Found(member) = member else {
+                    return None;
+                };
+                Some((name, member.kind))
+            });
+            let Some((captured, next)) = captured else {
+                break;
+            };
+            steps.push(arrow(captured));
+            kind = next;
+        }
+        Ok(None)
+    }
+}
+
+/// A member of what is itself `by` bytes from the start of a struct.
+fn moved(member: Member, by: u64) -> Result<Member, DebugError> {
+    let bits = match member.bits {
+        Some((first, width)) => {
+            let by = by.checked_mul(8).and_then(|bits| bits.checked_add(first));
+            Some((by.ok_or(OUTSIDE)?, width))
+        }
+        None => None,
+    };
+    Ok(Member {
+        offset: member.offset.checked_add(by).ok_or(OUTSIDE)?,
+        bits,
+        ..member
+    })
+}
