@@ -76,9 +76,11 @@ impl Clock {
 
     /// Adds a point that is later than the last one.
     fn add(&mut self, point: SyncPoint) {
-        // The second point is only 10 ms after the first: too near to make a good piece of the
+        // The point of the first watch is too near to the first one to make a good piece of the
         // line, and of no use once there is a later one.
-        if self.points.len() == 2 {
+        if let [first, second] = self.points[..]
+            && second.monotonic_ns - first.monotonic_ns < 10 * FIRST_WATCH.as_nanos() as u64
+        {
             self.points.pop();
         }
         self.points.push(point);
@@ -166,9 +168,9 @@ mod tests {
     #[test]
     fn points_are_thinned_and_the_ends_kept() {
         let point = |n: u64| SyncPoint {
-            tsc: n * 2,
-            monotonic_ns: n,
-            realtime_ns: n,
+            tsc: n * 2 * NANOSECONDS,
+            monotonic_ns: n * NANOSECONDS,
+            realtime_ns: n * NANOSECONDS,
         };
         let mut clock = Clock {
             step: 1,
@@ -176,6 +178,7 @@ mod tests {
         };
         for n in 3..100_000 {
             clock.add(point(n));
+            assert!(clock.points.len() >= MOST_POINTS.min(n as usize) / 2, "{n}");
             assert!(clock.points.len() <= MOST_POINTS);
             assert_eq!(clock.points[0], point(1));
             assert_eq!(clock.points[clock.points.len() - 1], point(n));
