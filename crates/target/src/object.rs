@@ -35,6 +35,8 @@ pub(crate) use table::Entry;
 pub use table::Objects;
 pub use unwind::{Frame, LandingPads};
 
+use capriole_insn::{Code, Extent, stack_check};
+
 use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError, Inlined};
 use crate::files;
 use crate::markers::Markers;
@@ -324,6 +326,15 @@ impl ObjectFile {
     fn go_functions(&self) -> Option<&Result<GoFunctions, NoTable>> {
         let read = || GoFunctions::read(&self.source, &self.headers);
         self.is_go().then(|| self.go.get_or_init(read))
+    }
+
+    /// Bytes of the check of the stack with which a function of Go begins, whose extent this is
+    /// (link addresses): see [`stack_check`].
+    #[must_use]
+    pub fn stack_check(&self, function: Extent) -> Option<u64> {
+        let texts = self.is_go().then(|| self.text().ok())??;
+        let mut codes = texts.iter().map(|text| Code::new(&text.bytes, text.address));
+        stack_check(&codes.find(|code| code.get(function).is_some())?, function)
     }
 
     /// Where the function around a link address has its arguments and its result.

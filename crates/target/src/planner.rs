@@ -172,6 +172,7 @@ impl Site {
             scope: None,
             leaving: None,
             marker: None,
+            check: 0,
         })
     }
 
@@ -189,6 +190,7 @@ impl Site {
             scope: None,
             leaving: None,
             marker: None,
+            check: 0,
             ..self.clone()
         })
     }

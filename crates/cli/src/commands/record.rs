@@ -131,7 +131,7 @@ fn prepare(
 ) -> anyhow::Result<(Probed, Recorder)> {
     let purpose = (Purpose::Record, arguments.returns);
     let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
-        Ok(Selected::record_all(selected))
+        Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
     })?;
     // The trace directory first: no attach for nothing if it cannot be made.
     let mut events = selection::infos(planned.kept());
