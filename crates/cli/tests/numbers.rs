@@ -13,12 +13,16 @@ mod crowd;
 mod dense_files;
 #[path = "numbers/every_error.rs"]
 mod every_error;
+#[path = "numbers/go_entries.rs"]
+mod go_entries;
 #[path = "numbers/go_registers.rs"]
 mod go_registers;
 #[path = "numbers/handover.rs"]
 mod handover;
 #[path = "numbers/honest_counts.rs"]
 mod honest_counts;
+#[path = "numbers/keep_going.rs"]
+mod keep_going;
 #[path = "numbers/kernel_grammar.rs"]
 mod kernel_grammar;
 #[path = "numbers/landing.rs"]

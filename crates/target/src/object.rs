@@ -333,7 +333,9 @@ impl ObjectFile {
     #[must_use]
     pub fn stack_check(&self, function: Extent) -> Option<u64> {
         let texts = self.is_go().then(|| self.text().ok())??;
-        let mut codes = texts.iter().map(|text| Code::new(&text.bytes, text.address));
+        let mut codes = texts
+            .iter()
+            .map(|text| Code::new(&text.bytes, text.address));
         stack_check(&codes.find(|code| code.get(function).is_some())?, function)
     }
 

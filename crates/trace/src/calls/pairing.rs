@@ -8,8 +8,8 @@ use std::io;
 use super::functions::Site;
 use super::stacks::{Frame, Gone, Stack, Thread};
 use super::{Begin, Call, Exit, Visitor};
-use goroutines::Goroutine;
 use crate::reader::Event;
+use goroutines::Goroutine;
 
 /// How far from the next open call a place is still on the same stack, in bytes. Less than the
 /// usual distance of a coroutine's stack from its thread's.

@@ -212,7 +212,11 @@ impl Pairing {
         let here = |frame: &Frame| frame.stack_pointer == stack_pointer && own_pair(frame);
         let found = match own.moved {
             true => None,
-            false => own.piece().iter().rposition(here).map(|at| at + own.first()),
+            false => own
+                .piece()
+                .iter()
+                .rposition(here)
+                .map(|at| at + own.first()),
         };
         // Below the innermost call is one whose entry was lost.
         let last = own.piece().last();
