@@ -33,3 +33,5 @@ mod members;
 mod strange_words;
 #[path = "numbers/thrown.rs"]
 mod thrown;
+#[path = "numbers/wordings.rs"]
+mod wordings;

@@ -17,7 +17,7 @@ pub use error::{Candidate, Namesake, ResolveError};
 pub use exits::{Leaving, NoExits};
 pub use follow::{NotFollowed, followed};
 
-use crate::debug;
+use crate::debug::{self, LinePlace};
 use crate::markers::Marker;
 use crate::object::{Object, ObjectError, Objects};
 use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
@@ -213,8 +213,12 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
 fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
     let debug = object.file().debug()?;
     let places = debug.line(file, line.into())?;
-    let first = places.into_iter().filter(|place| place.first);
-    first
+    // A thunk goes on in the virtual function, whose line it has.
+    let described = places.iter().any(|place| place.site.is_some());
+    let wanted = |place: &LinePlace| place.first && (place.site.is_some() || !described);
+    places
+        .into_iter()
+        .filter(wanted)
         .filter_map(|place| Some((object.file().file_offset(place.address)?, place.site)))
         .map(|(offset, scope)| {
             Ok(Site {
