@@ -52,7 +52,28 @@ func huge(k int) int {
 	return huge(k-1) + int(frame[k])
 }
 
+//go:noinline
+func refuse(n int) int {
+	if n%3 == 0 {
+		panic("a third")
+	}
+	return n
+}
+
+//go:noinline
+func caught(n int) (result int) {
+	defer func() {
+		if recover() != nil {
+			result = -1
+		}
+	}()
+	return refuse(n) + 1
+}
+
 func main() {
+	for n := 0; n < 30; n++ {
+		caught(n)
+	}
 	for round := 0; round < 3; round++ {
 		var wait sync.WaitGroup
 		for i := 0; i < 20; i++ {

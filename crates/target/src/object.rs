@@ -483,7 +483,8 @@ impl ObjectFile {
         self.call_frames.get_or_init(read).is_called(link_address)
     }
 
-    /// Where exceptions continue: code that no jump leads to.
+    /// Where exceptions continue, and Go's functions whose panics are recovered: code that no jump
+    /// leads to.
     ///
     /// # Errors
     ///
@@ -491,11 +492,13 @@ impl ObjectFile {
     pub fn landing_pads(&self) -> Result<&LandingPads, ObjectError> {
         let frames = self.frames()?;
         self.lazy(&self.landing_pads, || {
-            Ok(unwind::read_landing_pads(
-                &self.source,
-                &self.headers,
-                frames,
-            ))
+            let mut pads = unwind::read_landing_pads(&self.source, &self.headers, frames);
+            if let Some(Ok(go)) = self.go_functions() {
+                let functions = go.functions.iter().filter(|function| function.go);
+                pads.addresses.extend(functions.filter_map(|f| f.recovers));
+                pads.addresses.sort_unstable();
+            }
+            Ok(pads)
         })
     }
 

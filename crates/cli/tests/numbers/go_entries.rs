@@ -142,6 +142,15 @@ fn every_call_of_a_goroutine_is_seen_to_return() {
     }
 }
 
+/// Go goes on at a place of its own in a function that recovers, which no jump leads to.
+#[test]
+fn a_function_that_recovers_is_seen_to_return() {
+    for program in programs("go_entries_recovered") {
+        let (json, _) = counted(&program, &["r :main.caught".to_owned()]);
+        assert_eq!(hits(&json)["main.caught__return"], 30, "{json}");
+    }
+}
+
 /// Behind the check everything is where it is at the entry.
 #[test]
 fn arguments_return_addresses_and_results_are_as_at_the_entry() {

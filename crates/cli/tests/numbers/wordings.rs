@@ -101,6 +101,11 @@ fn who_asks_for_an_indirect_function_is_told_which_one_is_used() {
         .expect("a line");
     let pid = child.id().to_string();
     let said = told(&capriole(&["check", "libc:strlen", "-p", &pid]));
+    let library = said.split(":0x").next().unwrap_or_default();
+    let library = library.rsplit(' ').next().unwrap_or_default();
+    let offline = told(&capriole(&["check", ":strlen", library]));
+    let how = "`capriole check EVENT -p PID` of a running process";
+    assert!(offline.contains(how), "{offline}");
     // What it says can be given.
     let place = said.split("this process uses ").nth(1).unwrap_or_default();
     let place = place.split_whitespace().next().unwrap_or_default();
