@@ -5,13 +5,15 @@ use crate::{entry, selection};
 use anyhow::{Context, bail};
 use capriole_event::{
     Aggregate, At, Base, Comparison, EntryValue, EventSpec, Fetch, FetchArg, FieldType, Filter,
-    Function, Operand, Place,
+    Function, Gpr, Operand, Place,
 };
 use capriole_ring::layout::frame;
 use std::collections::HashSet;
 
 /// The field of events of a call by which its entry and its exit find one another.
 const STACK: &str = "_sp";
+/// The field with the goroutine, of functions of Go. Others do not have it.
+pub const GOROUTINE: &str = "_g";
 /// The field with what a function returns.
 const RESULT: &str = "ret";
 /// The name of how long a call took, in nanoseconds.
@@ -46,8 +48,11 @@ pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<Vec<EventSpec>> {
             name: None,
             ..entry.clone()
         });
-        entry.arguments.insert(0, stack.clone());
-        exit.arguments = vec![stack];
+        // Go's functions keep the goroutine in this register.
+        let goroutine = argument(GOROUTINE, Base::Register(Gpr::R14), Some(FieldType::X64));
+        let own = [stack, goroutine];
+        entry.arguments.splice(0..0, own.clone());
+        exit.arguments = own.to_vec();
         if begins.is_some() {
             let since = argument(SINCE, Base::Latency, Some(FieldType::U64));
             exit.arguments.push(since);

@@ -135,7 +135,11 @@ impl<'a> Reader<'a> {
     fn recorded(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         let mut fields = Fields::at(site);
         let tail = is_tail_jump(site);
-        let there = |argument: &&FetchArg| !tail || argument.fetch.base != Base::Retval;
+        let go = spec.of_calls && is_go(site);
+        let there = |argument: &&FetchArg| match argument.name.as_str() {
+            calls::GOROUTINE if spec.of_calls => go,
+            _ => !tail || argument.fetch.base != Base::Retval,
+        };
         for argument in spec.arguments.iter().filter(there) {
             self.push(argument, site, &mut fields)?;
         }
@@ -410,8 +414,7 @@ impl<'a> Reader<'a> {
 
     /// What debug information says of the entry of the function that is left at a site.
     fn debug_of_entry(&mut self, site: &'a Site) -> anyhow::Result<(&Debug<'a>, DebugSite)> {
-        let function = site.leaving.as_ref().map_or(site.address, |l| l.function);
-        let entry = site.object.link(function);
+        let entry = site.object.link(site.function());
         let debug = self.debug_of(site)?;
         let place = debug.site(entry, None);
         Ok((debug, place.map_err(|error| anyhow!("{error}"))?))
@@ -465,8 +468,9 @@ impl<'a> Reader<'a> {
         let debug = self.debug_of(site)?;
         let place = match &site.scope {
             Some(place) => place.clone(),
+            // Behind the check of its stack a function's arguments are where they are at its entry.
             None => debug
-                .site(site.link_address, named(site))
+                .site(site.link_address - site.check, named(site))
                 .map_err(|error| anyhow!("{error}"))?,
         };
         Ok((debug, place))
@@ -616,7 +620,7 @@ impl Fields {
 fn named(site: &Site) -> Option<&str> {
     match site.by_name {
         true => site.symbol.as_deref(),
-        false => (site.offset != 0 || site.marker.is_some()).then_some(""),
+        false => (!site.is_entry() || site.marker.is_some()).then_some(""),
     }
 }
 
@@ -708,9 +712,8 @@ enum Passed {
 
 /// How the function around a site, or the one that is left there, is called.
 fn in_registers(site: &Site) -> anyhow::Result<Passed> {
-    let function = site.leaving.as_ref().map_or(site.address, |l| l.function);
     let object = &site.object;
-    match object.file().convention(object.link(function)) {
+    match object.file().convention(object.link(site.function())) {
         Convention::SystemV => Ok(Passed::SystemV),
         Convention::Go => Ok(Passed::Go),
         Convention::NotRegisters(why) => bail!(
@@ -719,6 +722,11 @@ fn in_registers(site: &Site) -> anyhow::Result<Passed> {
              +8($stack):s32)"
         ),
     }
+}
+
+/// Whether the function around a site is called as Go's compiler has functions call one another.
+fn is_go(site: &Site) -> bool {
+    matches!(in_registers(site), Ok(Passed::Go))
 }
 
 /// The 64-bit register that the machine encodes so.
@@ -770,7 +778,7 @@ fn known(
                 ),
             },
             (Passed::SystemV, Some(gpr)) => Source::Register(register(gpr)),
-            (Passed::SystemV, None) if site.offset == 0 => {
+            (Passed::SystemV, None) if site.is_entry() => {
                 // Behind the return address, from the seventh on.
                 pointers.push(8 * (i64::from(*number) - 6));
                 stack

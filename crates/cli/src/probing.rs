@@ -4,8 +4,8 @@
 use crate::fields::Purpose;
 use crate::output::tell;
 use crate::returning::Returns;
-use crate::selection::{self, Probes, Selected};
-use crate::{message, signals, units};
+use crate::selection::{self, Impossible, Probes, Selected};
+use crate::{exit, message, signals, units};
 use anyhow::{Context, bail};
 use capriole_event::EventSpec;
 use capriole_plan::detour::{ClockReading, Work};
@@ -163,22 +163,25 @@ pub struct Planned {
     pub selected: Vec<Selected>,
     /// For each, why it has no probe.
     pub dropped: Vec<Option<String>>,
+    /// Events that mean nothing here, with `--keep-going`.
+    impossible: Vec<Impossible>,
     probes: Probes,
     guards: Guards,
     clock: ClockReading,
 }
 
 impl Planned {
-    /// Finds and plans what `events` name; `works` tells what the probe of each has to do.
+    /// Finds and plans what `events` name; `works` tells what the probe of each has to do, or why
+    /// that cannot be done.
     ///
     /// # Errors
-    /// Something is not there, or was named and cannot be probed.
+    /// Something is not there, or was named and cannot be probed; with `--keep-going` nothing can.
     pub fn new(
         process: &Process,
         events: &[EventSpec],
         means: &Means,
         (purpose, returns): (Purpose, Returns),
-        works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<Vec<Work>>>,
+        works: impl FnOnce(&[Selected]) -> anyhow::Result<Vec<anyhow::Result<Vec<Work>>>>,
     ) -> anyhow::Result<Planned> {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process)
@@ -189,12 +192,30 @@ impl Planned {
         if purpose == Purpose::Record {
             events.extend(message::events(&objects, &events));
         }
-        let mut selected = selection::select(&objects, &planner, &events, purpose, returns)?;
+        let (mut selected, impossible) = match means.keep_going {
+            true => selection::select_possible(&objects, &planner, &events, purpose, returns)?,
+            false => {
+                let selected = selection::select(&objects, &planner, &events, purpose, returns);
+                (selected?, Vec::new())
+            }
+        };
         if means.keep_going {
             selection::keep_going(&mut selected);
         }
         selection::refuse_named(&selected)?;
-        let probes = selection::probes(&selected, works(&selected)?);
+        let found = works(&selected)?;
+        let mut works = Vec::with_capacity(found.len());
+        for (event, work) in selected.iter_mut().zip(found) {
+            works.push(match work {
+                Err(error) if means.keep_going => {
+                    event.left_out = Some(exit::message(&error));
+                    Vec::new()
+                }
+                work => work?,
+            });
+        }
+        selection::refuse_named(&selected)?;
+        let probes = selection::probes(&selected, works);
         let mut guards = Guards::find(&objects, &planner);
         guards = guards.with_filters(&objects, &planner);
         guards = guards.with_actions(&objects, &planner);
@@ -212,6 +233,7 @@ impl Planned {
         Ok(Planned {
             selected,
             dropped,
+            impossible,
             probes,
             guards,
             clock: means.clock()?,
@@ -260,6 +282,7 @@ impl Planned {
         Ok(Probed {
             selected: self.selected,
             dropped: self.dropped,
+            impossible: self.impossible,
             probe_of,
             attached,
         })
@@ -284,6 +307,8 @@ pub struct Probed {
     pub selected: Vec<Selected>,
     /// For each, why it has no probe.
     pub dropped: Vec<Option<String>>,
+    /// Events that mean nothing here.
+    impossible: Vec<Impossible>,
     /// For each, the number of its probe.
     probe_of: Vec<Option<usize>>,
     /// The probes.
@@ -325,6 +350,19 @@ impl Probed {
                  that takes system calls, and it has calls of its own by which it could install \
                  a seccomp filter unnoticed"
             );
+        }
+        if !self.impossible.is_empty() {
+            let definitions = self.selected.iter().filter(|event| !event.implied);
+            let definitions: HashSet<&str> = definitions.map(|e| e.text.as_str()).collect();
+            let all = definitions.len() + self.impossible.len();
+            tell!(
+                "capriole: left out: {} of {}:",
+                units::count(self.impossible.len() as u64),
+                units::counted(all as u64, "event", "events")
+            );
+            for Impossible { reason, .. } in &self.impossible {
+                tell!("  {reason}");
+            }
         }
         let mut told = HashSet::new();
         let left_out: Vec<(&Selected, &String)> = self
@@ -386,7 +424,16 @@ impl Probed {
             site
         };
         let both = self.selected.iter().zip(&self.dropped);
-        both.zip(&self.probe_of).map(site).collect()
+        let impossible = self.impossible.iter().map(|event| {
+            json!({
+                "event": event.event,
+                "tactic": "none",
+                "state": "not probed",
+                "reason": event.reason,
+            })
+        });
+        let sites = both.zip(&self.probe_of).map(site);
+        sites.chain(impossible).collect()
     }
 
     /// For each probe, the names of what it is for.

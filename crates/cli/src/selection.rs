@@ -44,6 +44,8 @@ pub struct Selected {
     pub call: Option<u32>,
     /// Which of the events that the user wrote it is of, from 0 on.
     pub definition: usize,
+    /// That one as it was written.
+    pub text: String,
     /// Whether that is one of calls from entry to exit.
     pub of_calls: bool,
     /// Whether it only begins calls, for the event at the exits.
@@ -122,11 +124,11 @@ impl Selected {
         }
     }
 
-    /// Bytes from the start of the function; `None` in a part of it that stands apart.
+    /// Bytes from where the function is entered; `None` in a part of it that stands apart.
     fn offset(&self) -> Option<u64> {
         match &self.site.leaving {
             Some(leaving) if leaving.function != self.site.extent.start => None,
-            _ => Some(self.site.offset),
+            _ => Some(self.site.offset - self.site.check),
         }
     }
 
@@ -192,8 +194,7 @@ impl Selected {
 
     /// The function that is left there, or else the place.
     pub fn place_of_call(&self) -> u64 {
-        let leaving = self.site.leaving.as_ref();
-        leaving.map_or(self.site.address, |leaving| leaving.function)
+        self.site.function()
     }
 
     /// Why it has no probe.
@@ -241,6 +242,9 @@ impl Selected {
             Role::Return => site["exit"] = json!("return"),
             Role::TailCall => site["exit"] = json!("tail call"),
         }
+        if self.site.check > 0 {
+            site["stack_check"] = json!(self.site.check);
+        }
         if self.implied {
             site["implied"] = json!(true);
         }
@@ -283,7 +287,7 @@ impl Selected {
 
     /// The call that it begins.
     pub fn call(&self) -> u32 {
-        calls::number(self.site.address, self.area)
+        calls::number(self.site.function(), self.area)
     }
 
     /// Whether it is in a trace.
@@ -303,7 +307,7 @@ impl Selected {
             id: self.id,
             name: self.name(),
             symbol: self.site.symbol.clone(),
-            symbol_offset: self.offset().unwrap_or(0),
+            symbol_offset: self.offset().unwrap_or(0) + self.site.check,
             object: self.site.object.path().to_string_lossy().into_owned(),
             build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
             offset: self.site.link_address,
@@ -447,19 +451,19 @@ pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
     Ok(InFile { events, latencies })
 }
 
-/// The errors of several events as one; none of none.
-fn all_of(errors: BTreeMap<usize, anyhow::Error>) -> Option<anyhow::Error> {
+/// The errors of several events as one.
+fn all_of(mut errors: BTreeMap<usize, anyhow::Error>) -> anyhow::Error {
     let count = errors.len();
-    let mut errors = errors.into_values();
-    let first = errors.next()?;
-    if count == 1 {
-        return Some(first);
+    if count == 1
+        && let Some((_, only)) = errors.pop_first()
+    {
+        return only;
     }
-    let lines = std::iter::once(first).chain(errors);
-    let lines: String = lines
+    let lines: String = errors
+        .into_values()
         .map(|error| format!("\n  {}", exit::message(&error)))
         .collect();
-    Some(anyhow!("{count} events cannot be recorded:{lines}"))
+    anyhow!("{count} events cannot be recorded:{lines}")
 }
 
 /// The text of a file of events. Comments may be in any encoding.
@@ -478,6 +482,23 @@ fn event_text(bytes: &[u8]) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// An event that the user wrote and of which nothing is there that could be probed.
+#[derive(Debug)]
+pub struct Impossible {
+    /// As it was written.
+    pub event: String,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Why not all events can be selected.
+enum Unselected {
+    /// Reasons of these events, by their places in the list.
+    Events(BTreeMap<usize, anyhow::Error>),
+    /// One that is not about an event.
+    All(anyhow::Error),
+}
+
 /// Finds the sites of events and plans them.
 ///
 /// # Errors
@@ -491,25 +512,96 @@ pub fn select(
     purpose: Purpose,
     returns: Returns,
 ) -> anyhow::Result<Vec<Selected>> {
+    let nothing = HashSet::new();
+    let selected = select_without(objects, planner, events, &nothing, purpose, returns);
+    selected.map_err(|unselected| match unselected {
+        Unselected::Events(errors) => all_of(errors),
+        Unselected::All(error) => error,
+    })
+}
+
+/// The same for the events that can be found and recorded, with those that cannot.
+///
+/// # Errors
+/// None can.
+pub fn select_possible(
+    objects: &Objects,
+    planner: &Planner,
+    events: &[EventSpec],
+    purpose: Purpose,
+    returns: Returns,
+) -> anyhow::Result<(Vec<Selected>, Vec<Impossible>)> {
+    let mut impossible: BTreeMap<usize, anyhow::Error> = BTreeMap::new();
+    let mut without = HashSet::new();
+    loop {
+        let selected = select_without(objects, planner, events, &without, purpose, returns);
+        let errors = match selected {
+            Ok(selected) => {
+                let told = impossible.into_iter().map(|(at, error)| Impossible {
+                    event: events[at].text.clone(),
+                    reason: exit::message(&error),
+                });
+                return Ok((selected, told.collect()));
+            }
+            Err(Unselected::All(error)) => return Err(error),
+            Err(Unselected::Events(errors)) => errors,
+        };
+        for (at, error) in errors {
+            let parts = parts(events, at);
+            // The reason of one part will do.
+            if without.is_disjoint(&parts.clone().collect()) {
+                impossible.insert(at, error);
+            }
+            without.extend(parts);
+        }
+        let mut asked = (0..events.len()).filter(|at| !events[*at].implied);
+        if asked.all(|at| without.contains(&at)) {
+            return Err(all_of(impossible));
+        }
+    }
+}
+
+/// The places of all events that were made of the same one of the user's: the entry of calls
+/// stands before their exits.
+fn parts(events: &[EventSpec], at: usize) -> std::ops::RangeInclusive<usize> {
+    let joined = |first: usize| {
+        events.get(first + 1).is_some_and(|next| {
+            let entry = &events[first];
+            entry.of_calls && entry.at == At::Entry && entry.text == next.text
+        })
+    };
+    let first = (0..at).rev().take_while(|before| joined(*before)).last();
+    let last = (at..events.len()).find(|last| !joined(*last));
+    first.unwrap_or(at)..=last.unwrap_or(at)
+}
+
+/// [`select`], without the events at these places.
+fn select_without(
+    objects: &Objects,
+    planner: &Planner,
+    events: &[EventSpec],
+    without: &HashSet<usize>,
+    purpose: Purpose,
+    returns: Returns,
+) -> Result<Vec<Selected>, Unselected> {
     let mut found: Vec<(Site, usize)> = Vec::new();
     // By definition and function.
     let mut not_followed: HashMap<(usize, u64), NotFollowed> = HashMap::new();
     let by_stack = |spec: &EventSpec| returns == Returns::Stack && spec.at == At::Return;
-    if returns == Returns::Stack
-        && let Some(spec) = events.iter().find(|spec| {
-            let whole = spec.arguments.iter().any(|a| a.name == calls::DURATION);
-            whole || spec.keeps.is_some_and(|words| words > 0)
-        })
-    {
-        bail!(
-            "event `{}`: values at the entry and shortest times need probes at a function's \
-             exits; leave --return=stack out",
-            spec.text
-        );
-    }
     // The first error of each event: whoever has many wants to see all.
     let mut errors: BTreeMap<usize, anyhow::Error> = BTreeMap::new();
-    for (definition, spec) in events.iter().enumerate() {
+    let wanted = events.iter().enumerate();
+    for (definition, spec) in wanted.filter(|(at, _)| !without.contains(at)) {
+        let whole = spec.arguments.iter().any(|a| a.name == calls::DURATION);
+        if returns == Returns::Stack && (whole || spec.keeps.is_some_and(|words| words > 0)) {
+            let error = anyhow!(
+                "event `{}`: values at the entry and shortest times need probes at a function's \
+                 exits; leave --return=stack out",
+                spec.text
+            );
+            errors.insert(definition, error);
+            continue;
+        }
         let sites = match by_stack(spec) {
             true => followed(objects, spec),
             false => {
@@ -530,7 +622,8 @@ pub fn select(
     }
     let areas = match areas(events, &found) {
         Ok(areas) => areas,
-        Err(error) => return Err(all_of(errors).unwrap_or(error)),
+        Err(error) if errors.is_empty() => return Err(Unselected::All(error)),
+        Err(_) => return Err(Unselected::Events(errors)),
     };
     let mut reader = Reader::new(purpose);
     let mut fields: Vec<Result<Arc<Fields>, anyhow::Error>> = Vec::new();
@@ -574,8 +667,8 @@ pub fn select(
         }
     }
     drop(reader);
-    if let Some(error) = all_of(errors) {
-        return Err(error);
+    if !errors.is_empty() {
+        return Err(Unselected::Events(errors));
     }
     // Two events may mean the same; one record of it will do, unless each has a name.
     let mut seen = HashSet::new();
@@ -633,14 +726,18 @@ pub fn select(
         let refused = not_followed.get(&(definition, site.address));
         let named = names_one(spec);
         if let (Some(reason), true) = (refused, named && site.body == Body::Own) {
-            bail!("event `{}`: {}", spec.text, returning::refusal(*reason));
+            let error = anyhow!("event `{}`: {}", spec.text, returning::refusal(*reason));
+            errors.entry(definition).or_insert(error);
+            continue;
         }
         let missing = missing.or(refused.map(ToString::to_string));
         let (fields, left_out) = match (fields, missing) {
             (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
             (Err(error), None) if !works[definition] && !spec.implied => {
-                return Err(at_one_place(error, spec, &site, of_each[definition]));
+                let error = at_one_place(error, spec, &site, of_each[definition]);
+                errors.entry(definition).or_insert(error);
+                continue;
             }
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
         };
@@ -666,13 +763,17 @@ pub fn select(
                 let reason = format!("its semaphore cannot be used: {}", error.root_cause());
                 (None, left_out.or(Some(reason)))
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                errors.entry(definition).or_insert(error);
+                continue;
+            }
         };
         selected.push(Selected {
             id,
             role,
             call: None,
             definition,
+            text: spec.text.clone(),
             of_calls: spec.of_calls,
             followed: by_stack(spec),
             keeps: spec.keeps.is_some(),
@@ -689,6 +790,9 @@ pub fn select(
             named: own && names_one(spec) && !spec.implied,
             implied: spec.implied,
         });
+    }
+    if !errors.is_empty() {
+        return Err(Unselected::Events(errors));
     }
     all_exits_or_none(&mut selected);
     join_calls(&mut selected);
@@ -753,7 +857,7 @@ fn areas(events: &[EventSpec], found: &[(Site, usize)]) -> anyhow::Result<Vec<u3
     let mut functions = vec![HashSet::new(); entries.len()];
     for (site, definition) in found {
         if let Ok(at) = entries.binary_search(definition) {
-            functions[at].insert(site.address);
+            functions[at].insert(site.function());
         }
     }
     let mut areas = vec![0; events.len()];
@@ -823,10 +927,10 @@ fn join_calls(selected: &mut [Selected]) {
         let own = event.site.leaving.is_none()
             && event.site.body == Body::Own
             && event.site.marker.is_none();
-        let address = event.site.address;
+        let address = event.site.function();
         if own
             && event.left_out.is_none()
-            && event.site.offset == 0
+            && event.site.is_entry()
             && event.is_told()
             && exits.contains_key(&address)
             && !entries.contains_key(&address)
@@ -883,6 +987,7 @@ fn is_alike(spec: &EventSpec, site: &Site) -> bool {
         // Which function's call it is.
         Base::Entry(_) | Base::Latency => true,
         Base::Retval => go || is_untyped_result(argument), // its type
+        Base::Register(_) => go && argument.name == calls::GOROUTINE,
         // Which of them are on the stack depends on the place in the function.
         Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
         _ => false,

@@ -15,12 +15,16 @@ mod dense_files;
 mod every_error;
 #[path = "numbers/forked.rs"]
 mod forked;
+#[path = "numbers/go_entries.rs"]
+mod go_entries;
 #[path = "numbers/go_registers.rs"]
 mod go_registers;
 #[path = "numbers/handover.rs"]
 mod handover;
 #[path = "numbers/honest_counts.rs"]
 mod honest_counts;
+#[path = "numbers/keep_going.rs"]
+mod keep_going;
 #[path = "numbers/kernel_grammar.rs"]
 mod kernel_grammar;
 #[path = "numbers/landing.rs"]
@@ -33,3 +37,5 @@ mod read_later;
 mod strange_words;
 #[path = "numbers/thrown.rs"]
 mod thrown;
+#[path = "numbers/wordings.rs"]
+mod wordings;

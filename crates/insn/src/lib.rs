@@ -9,6 +9,7 @@
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
 //! * [`Shown`]: where instructions are shown to begin;
+//! * [`stack_check`](stack_check()): how long the check is with which Go's functions begin;
 //! * [`live_at`]: which registers and whether the flags still matter at a site;
 //! * [`red_zone`]: which code keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
@@ -31,6 +32,7 @@ pub mod liveness;
 pub mod red_zone;
 pub mod relocate;
 mod shown;
+mod stack_check;
 mod sweep;
 pub mod targets;
 
@@ -42,4 +44,5 @@ pub use landing_pads::{LandingPadError, landing_pads};
 pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
 pub use shown::Shown;
+pub use stack_check::stack_check;
 pub use targets::Targets;

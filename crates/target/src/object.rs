@@ -35,6 +35,8 @@ pub(crate) use table::Entry;
 pub use table::Objects;
 pub use unwind::{Frame, LandingPads};
 
+use capriole_insn::{Code, Extent, stack_check};
+
 use crate::debug::{DIRECTORIES, Debug, DebugData, DebugError, Inlined};
 use crate::files;
 use crate::markers::Markers;
@@ -326,6 +328,17 @@ impl ObjectFile {
         self.is_go().then(|| self.go.get_or_init(read))
     }
 
+    /// Bytes of the check of the stack with which a function of Go begins, whose extent this is
+    /// (link addresses): see [`stack_check`].
+    #[must_use]
+    pub fn stack_check(&self, function: Extent) -> Option<u64> {
+        let texts = self.is_go().then(|| self.text().ok())??;
+        let mut codes = texts
+            .iter()
+            .map(|text| Code::new(&text.bytes, text.address));
+        stack_check(&codes.find(|code| code.get(function).is_some())?, function)
+    }
+
     /// Where the function around a link address has its arguments and its result.
     #[must_use]
     pub fn convention(&self, link_address: u64) -> Convention {
@@ -470,7 +483,8 @@ impl ObjectFile {
         self.call_frames.get_or_init(read).is_called(link_address)
     }
 
-    /// Where exceptions continue: code that no jump leads to.
+    /// Where exceptions continue, and Go's functions whose panics are recovered: code that no jump
+    /// leads to.
     ///
     /// # Errors
     ///
@@ -478,11 +492,13 @@ impl ObjectFile {
     pub fn landing_pads(&self) -> Result<&LandingPads, ObjectError> {
         let frames = self.frames()?;
         self.lazy(&self.landing_pads, || {
-            Ok(unwind::read_landing_pads(
-                &self.source,
-                &self.headers,
-                frames,
-            ))
+            let mut pads = unwind::read_landing_pads(&self.source, &self.headers, frames);
+            if let Some(Ok(go)) = self.go_functions() {
+                let functions = go.functions.iter().filter(|function| function.go);
+                pads.addresses.extend(functions.filter_map(|f| f.recovers));
+                pads.addresses.sort_unstable();
+            }
+            Ok(pads)
         })
     }
 

@@ -8,7 +8,7 @@ use self::together::wants_placing;
 use crate::attach::breakpoints_allowed;
 use crate::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
 
-use crate::object::{Object, ObjectCode, ObjectKind};
+use crate::object::{Object, ObjectCode, ObjectFile, ObjectKind};
 use crate::process::Process;
 use crate::resolve::{Body, Site};
 use crate::survey::has_shadow_stack;
@@ -130,7 +130,15 @@ fn space_of(process: &Process) -> Space {
         return Space::new(Vec::new(), 0);
     }
     let mappings = max_map_count().saturating_sub(maps.len() + SPARE_MAPPINGS) / 2;
-    Space::new(free_stretches(&maps, &Layout::of(process)), mappings)
+    let mut layout = Layout::of(process);
+    // Go's runtime takes memory by mmap(2) alone, and the kernel puts the heap that it does not use
+    // anywhere in the GiB above. C in such a program uses mmap(2) as well where `brk` has no room;
+    // a heap that is there already is left room to grow.
+    let program = ObjectFile::open(&process.proc_path("exe"));
+    if program.is_ok_and(|file| file.is_go()) {
+        layout.start_brk = None;
+    }
+    Space::new(free_stretches(&maps, &layout), mappings)
 }
 
 /// Where stubs could be mapped if the object was loaded by itself.
@@ -172,6 +180,7 @@ impl Site {
             scope: None,
             leaving: None,
             marker: None,
+            check: 0,
         })
     }
 
@@ -189,6 +198,7 @@ impl Site {
             scope: None,
             leaving: None,
             marker: None,
+            check: 0,
             ..self.clone()
         })
     }

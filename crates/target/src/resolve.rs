@@ -17,7 +17,7 @@ pub use error::{Candidate, Namesake, ResolveError};
 pub use exits::{Leaving, NoExits};
 pub use follow::{NotFollowed, followed};
 
-use crate::debug;
+use crate::debug::{self, LinePlace};
 use crate::markers::Marker;
 use crate::object::{Object, ObjectError, Objects};
 use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
@@ -59,6 +59,10 @@ pub struct Site {
     pub leaving: Option<Leaving>,
     /// The static marker that stands here, if that is what was asked for.
     pub marker: Option<Arc<Marker>>,
+    /// Bytes from the start of the function that are the check of its stack, which Go may run
+    /// several times in a call: the site is the function's entry, and stands behind them. 0 for
+    /// all other sites.
+    pub check: u64,
 }
 
 /// One of the places that a compiler puts a function's code at.
@@ -77,6 +81,39 @@ pub enum Body {
 }
 
 impl Site {
+    /// Whether the function is entered here.
+    #[must_use]
+    pub fn is_entry(&self) -> bool {
+        self.offset == self.check
+    }
+
+    /// Run-time address at which the function begins that is entered or left here; anywhere else
+    /// in a function the site itself.
+    #[must_use]
+    pub fn function(&self) -> u64 {
+        let leaving = self.leaving.as_ref();
+        leaving.map_or(self.address - self.check, |leaving| leaving.function)
+    }
+
+    /// The same entry, behind the check of its stack if it begins with one.
+    fn behind_stack_check(mut self) -> Site {
+        let own = self.offset == 0 && self.marker.is_none();
+        if !own || matches!(self.body, Body::Inlined { .. }) {
+            return self;
+        }
+        let start = self.extent.start;
+        let function = Extent::new(self.object.link(start), self.object.link(self.extent.end));
+        let Some(check) = self.object.file().stack_check(function) else {
+            return self;
+        };
+        self.check = check;
+        self.offset += check;
+        self.file_offset += check;
+        self.link_address += check;
+        self.address += check;
+        self
+    }
+
     /// Run-time address of the instruction that the site lies in, found by
     /// decoding from the start of the function: the site itself, if it is where
     /// an instruction starts. `None` if something before it is no instruction.
@@ -143,6 +180,12 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
                 sites.extend(finder.sites()?);
             }
         }
+        // Who gives an offset in the file means that very place, but not where it names a function.
+        let entered = spec.of_calls || !matches!(spec.place, Place::FileOffset(_));
+        if spec.at == At::Entry && entered && object.file().is_go() {
+            let entries = sites.split_off(before);
+            sites.extend(entries.into_iter().map(Site::behind_stack_check));
+        }
         if spec.at == At::Return {
             let entries = sites.split_off(before);
             if let (Some(entry), Place::FileOffset(offset)) = (entries.first(), &spec.place)
@@ -170,8 +213,12 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
 fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
     let debug = object.file().debug()?;
     let places = debug.line(file, line.into())?;
-    let first = places.into_iter().filter(|place| place.first);
-    first
+    // A thunk goes on in the virtual function, whose line it has.
+    let described = places.iter().any(|place| place.site.is_some());
+    let wanted = |place: &LinePlace| place.first && (place.site.is_some() || !described);
+    places
+        .into_iter()
+        .filter(wanted)
         .filter_map(|place| Some((object.file().file_offset(place.address)?, place.site)))
         .map(|(offset, scope)| {
             Ok(Site {
@@ -218,6 +265,7 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
         scope: None,
         leaving: None,
         marker: None,
+        check: 0,
     })
 }
 
@@ -332,6 +380,7 @@ impl Finder<'_> {
             scope: None,
             leaving: None,
             marker: None,
+            check: 0,
         })
     }
 

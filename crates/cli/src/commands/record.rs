@@ -131,7 +131,7 @@ fn prepare(
 ) -> anyhow::Result<(Probed, Recorder)> {
     let purpose = (Purpose::Record, arguments.returns);
     let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
-        Ok(Selected::record_all(selected))
+        Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
     })?;
     // What another recorder has left that was killed, before its trace is put aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {

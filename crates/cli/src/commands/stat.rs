@@ -210,6 +210,11 @@ fn attach(
                 continue;
             }
             let sites = selected.iter().filter(|e| e.definition == definition);
+            // It means nothing here, and was left out.
+            if sites.clone().next().is_none() {
+                kept.push(None);
+                continue;
+            }
             let first = sites.clone().map(|e| e.id).min();
             let last = sites.clone().map(|e| e.id).max();
             let ids = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
@@ -231,9 +236,9 @@ fn attach(
             };
             works.with_context(|| format!("event `{}`", events[e.definition].text))
         };
-        let works: Vec<Vec<Work>> = selected.iter().map(work).collect::<anyhow::Result<_>>()?;
+        let works: Vec<anyhow::Result<Vec<Work>>> = selected.iter().map(work).collect();
         let plain = |work: &Work| matches!(work, Work::Count { .. });
-        fetches = !works.iter().flatten().all(plain);
+        fetches = !works.iter().flatten().flatten().all(plain);
         Ok(works)
     })?;
     // What is fetched is put together in packets; else they are there for nothing.

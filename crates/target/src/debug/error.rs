@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use capriole_event::FieldType;
+
 /// A file that was looked at for debug information, and why it does not serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tried {
@@ -72,6 +74,13 @@ pub enum DebugError {
         "no debug information about the code at {0:#x}: compile that source file with -g (-g1 may not be enough)"
     )]
     NoFunction(u64),
+    /// The address is in a source file that is described, but in none of its functions.
+    #[error(
+        "the code at {0:#x} is in no function of the source: the compiler has added it (such as a \
+         thunk, which corrects `this` and goes on in the virtual function itself), and it has no \
+         variables: probe the function by its name, or use registers"
+    )]
+    Added(u64),
     /// The unit of the function has no types, so that nothing is known about variables.
     #[error(
         "the debug information about `{0}` is without variables and types: compile its source file with -g (-g1 is not enough)"
@@ -371,7 +380,7 @@ pub enum Refusal {
         size: u64,
     },
     /// A type of a size that no field has.
-    #[error("`{of}` is {c_type} of {size} bytes; fields have 1, 2, 4 or 8")]
+    #[error("`{of}` is {c_type} of {}; fields have 1, 2, 4 or 8", bytes(*size))]
     Size {
         /// What was asked for.
         of: String,
@@ -379,6 +388,21 @@ pub enum Refusal {
         c_type: String,
         /// Bytes.
         size: u64,
+    },
+    /// The explicit type is larger than the object.
+    #[error(
+        "`{of}` is {c_type}, which has {}: {wanted} would read what is behind it; leave the type out, or ask for fewer bits",
+        bytes(*size)
+    )]
+    Wider {
+        /// What was asked for.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// Bytes.
+        size: u64,
+        /// The type that was asked for.
+        wanted: FieldType,
     },
     /// The explicit type does not fit.
     #[error("`{of}` is {c_type}, which cannot be recorded as {wanted}")]
@@ -466,4 +490,11 @@ fn nearest(near: &[u64]) -> String {
     }
     let lines: Vec<String> = near.iter().map(u64::to_string).collect();
     format!("; the nearest with code: {}", lines.join(", "))
+}
+
+fn bytes(count: u64) -> String {
+    match count {
+        1 => "1 byte".to_owned(),
+        count => format!("{count} bytes"),
+    }
 }

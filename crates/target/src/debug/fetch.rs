@@ -335,10 +335,11 @@ impl<'a> Debug<'a> {
         };
         let size = self.size(thing.kind)?.unwrap_or(u64::from(bytes));
         if thing.bits.is_none() && u64::from(bytes) > size && self.is_whole(thing)? {
-            return Err(Refusal::Size {
+            return Err(Refusal::Wider {
                 of: of(),
                 c_type,
                 size,
+                wanted,
             });
         }
         let part = match (thing.bits, bits) {

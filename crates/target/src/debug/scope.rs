@@ -189,7 +189,7 @@ impl<'a> Debug<'a> {
         // Of nested functions the one that begins last.
         let after = bodies.partition_point(|body| body.0 <= address);
         let body = bodies[..after].iter().rev().find(|body| address < body.1);
-        let &(.., offset) = body.ok_or(DebugError::NoFunction(address))?;
+        let &(.., offset) = body.ok_or(DebugError::Added(address))?;
         let mut die = self.die(DieKey {
             unit: unit.key,
             offset,

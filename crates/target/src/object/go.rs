@@ -30,6 +30,8 @@ const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 pub(crate) struct GoFunction {
     /// Link addresses, up to the next function.
     pub extent: Extent,
+    /// Where it goes on when a panic in it was recovered, if it has deferred calls.
+    pub recovers: Option<u64>,
     /// Offset of its name in the table of names, and the name's bytes.
     pub name: u32,
     pub name_len: u32,
@@ -102,8 +104,11 @@ impl GoFunctions {
             if begins > ends {
                 return None;
             }
+            let extent = Extent::new(begins, ends);
+            let recovers = begins.checked_add(word32(entry, 12)?.into());
             found.push(GoFunction {
-                extent: Extent::new(begins, ends),
+                extent,
+                recovers: recovers.filter(|at| *at != begins && extent.contains(*at)),
                 name,
                 name_len: u32::try_from(name_len).ok()?,
                 assembly: entry[flag] & ASSEMBLY != 0,

@@ -325,13 +325,17 @@ fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
     }
 }
 
+/// Slots are bound when a function is first called. The processor decides, not the program.
+const HOW_TO_FIND_IN_USE: &str = "`capriole check EVENT -p PID` of a running process that has called it shows the one in use as \
+    PATH:0xOFFSET, which is the same in all programs on this machine";
+
 fn indirect_help(in_use: Option<&Candidate>, implementations: &[String]) -> String {
     match (in_use, implementations) {
         (Some(used), _) => format!("this process uses {used}"),
-        (None, []) => {
-            "their names were stripped: find the one in use with a debugger, and use PATH:0xOFFSET"
-                .to_owned()
-        }
-        (None, names) => format!("probe one of these instead: {}", quoted(names)),
+        (None, []) => format!("their names were stripped: {HOW_TO_FIND_IN_USE}"),
+        (None, names) => format!(
+            "probe one of these instead: {}; {HOW_TO_FIND_IN_USE}",
+            quoted(names)
+        ),
     }
 }

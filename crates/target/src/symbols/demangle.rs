@@ -85,6 +85,17 @@ fn bounded(text: std::fmt::Arguments<'_>) -> Option<String> {
     Some(out.0)
 }
 
+/// How a tag of the ABI begins, which ends with a bracket.
+pub(crate) const TAG: &str = "[abi:";
+
+/// `name` without tags of the ABI: `f[abi:cxx11]`, `ns::g[abi:one][abi:two](int)`.
+pub(crate) fn without_tags(name: &str) -> String {
+    let mut parts = name.split(TAG);
+    let first = parts.next().unwrap_or_default();
+    let rest = parts.map(|part| part.split_once(']').map_or(part, |(_, behind)| behind));
+    std::iter::once(first).chain(rest).collect()
+}
+
 /// `name` without the blanks that different demanglers set differently: those
 /// that do not separate two words.
 pub(crate) fn without_blanks(name: &str) -> String {

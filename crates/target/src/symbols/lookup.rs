@@ -1,6 +1,6 @@
 //! Finding functions by name.
 
-use super::demangle::{self, Demangled, last_identifier, without_blanks};
+use super::demangle::{self, Demangled, TAG, last_identifier, without_blanks, without_tags};
 use super::{Function, Name, SymbolTable};
 
 /// Fewer symbols than this are demangled on one thread.
@@ -21,7 +21,8 @@ impl SymbolTable {
     /// Tried in this order, and only as far as nothing was found: the linkage
     /// name; the demangled name with parameters (blanks do not count, a
     /// template's return type may stand before it); the demangled name
-    /// without parameters, which finds all overloads.
+    /// without parameters, which finds all overloads; the same without the tags
+    /// of the ABI (`f[abi:cxx11]` is `f` in the source).
     ///
     /// Of several versions of a symbol (`memcpy@@GLIBC_2.14` and
     /// `memcpy@GLIBC_2.2.5`) the default one; of a function and its part that
@@ -170,22 +171,26 @@ impl SymbolTable {
 }
 
 /// The symbols whose full name is `wanted`; if there is none, those whose name
-/// without parameters is.
+/// without parameters is, or else either without tags of the ABI.
 fn pick<D: std::borrow::Borrow<Demangled>>(
     names: impl Iterator<Item = (u32, D)>,
     wanted: &str,
 ) -> Vec<u32> {
-    let (mut full, mut short) = (Vec::new(), Vec::new());
+    let (mut full, mut short, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
     let is_wanted = |name: &str| without_blanks(name) == wanted;
+    let is_tagged = |name: &str| name.contains(TAG) && is_wanted(&without_tags(name));
     for (index, name) in names {
         let name = name.borrow();
         if is_wanted(&name.full) || name.with_return_type.as_deref().is_some_and(is_wanted) {
             full.push(index);
         } else if is_wanted(&name.short) {
             short.push(index);
+        } else if is_tagged(&name.full) || is_tagged(&name.short) {
+            tagged.push(index);
         }
     }
-    if full.is_empty() { short } else { full }
+    let mut found = [full, short, tagged].into_iter();
+    found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// The name that GCC and clang give to the rarely used part of a function.

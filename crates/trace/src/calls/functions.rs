@@ -8,6 +8,8 @@ use crate::value::Value;
 
 /// The field with the stack pointer at the site.
 const STACK_POINTER: &str = "_sp";
+/// The field with the address of the goroutine (`runtime.g`).
+const GOROUTINE: &str = "_g";
 /// The field of an exit with the ticks since the entry, of which there is no event.
 const DURATION: &str = "_duration";
 
@@ -61,6 +63,8 @@ pub(super) struct Site {
     pub(super) function: u32,
     /// Which field is the stack pointer, if there is one.
     stack_pointer: Option<u32>,
+    /// Which one is the goroutine.
+    goroutine: Option<u32>,
 }
 
 impl Functions {
@@ -207,12 +211,15 @@ impl Functions {
 
 impl Site {
     fn new((pair, function): (u32, u32), event: &EventInfo) -> Site {
-        let mut fields = event.fields.iter();
-        let at = fields.position(|field| field.name == STACK_POINTER);
+        let field = |name: &str| {
+            let at = event.fields.iter().position(|field| field.name == name);
+            at.map(|at| at as u32)
+        };
         Site {
             pair,
             function,
-            stack_pointer: at.map(|at| at as u32),
+            stack_pointer: field(STACK_POINTER),
+            goroutine: field(GOROUTINE),
         }
     }
 
@@ -220,6 +227,13 @@ impl Site {
     #[inline]
     pub(super) fn stack_pointer(&self, event: &Event<'_>) -> Option<u64> {
         self.number(event, self.stack_pointer)
+    }
+
+    /// The goroutine and the stack pointer, if both were recorded.
+    #[inline]
+    pub(super) fn in_goroutine(&self, event: &Event<'_>) -> Option<(u64, u64)> {
+        let goroutine = self.number(event, self.goroutine)?;
+        Some((goroutine, self.stack_pointer(event)?))
     }
 
     /// The number in a field of an event of this site.

@@ -35,6 +35,9 @@
 //!   stack; what is farther is another stack, whose calls wait until the thread comes back.
 //! * If that was wrong, the proof comes: the exit of a call that was given up. From then on the
 //!   distance is half of what was between the two.
+//! * Functions of Go record their goroutine (`_g`), and each has one stack, whatever threads it
+//!   runs in; the module `pairing::goroutines` says how it is followed when Go moves it. The
+//!   following two are for traces without that field.
 //! * Go copies stacks to other places. An exit far from all open calls ends the newest one, if
 //!   that is of the same function, and all calls below it are moved by as much. A second entry of
 //!   the newest call's function is not a second call if only the stack was moved or looked at.

@@ -1,12 +1,15 @@
 //! Pairing entries and exits; the module `calls` says by which rules.
 
-use std::collections::BTreeMap;
+mod goroutines;
+
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use super::functions::Site;
 use super::stacks::{Frame, Gone, Stack, Thread};
 use super::{Begin, Call, Exit, Visitor};
 use crate::reader::Event;
+use goroutines::Goroutine;
 
 /// How far from the next open call a place is still on the same stack, in bytes. Less than the
 /// usual distance of a coroutine's stack from its thread's.
@@ -24,6 +27,10 @@ const IMAGINED: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) struct Pairing {
     threads: BTreeMap<u32, Thread>,
+    /// By the addresses of their `runtime.g`.
+    goroutines: BTreeMap<u64, Goroutine>,
+    /// The goroutine that a thread ran at its last event, if that told.
+    runs: HashMap<u32, u64>,
     reach: u64,
     /// How often events were lost so far.
     losses: u64,
@@ -45,6 +52,8 @@ impl Pairing {
     pub(super) fn new() -> Pairing {
         Pairing {
             threads: BTreeMap::new(),
+            goroutines: BTreeMap::new(),
+            runs: HashMap::new(),
             reach: REACH,
             losses: 0,
             next_call: 0,
@@ -60,6 +69,10 @@ impl Pairing {
 
     /// The stack that a thread is on, if it has open calls, and how many.
     pub(super) fn depth(&self, tid: u32) -> Option<(u64, usize)> {
+        let goroutine = self.runs.get(&tid);
+        if let Some(own) = goroutine.and_then(|g| self.goroutines.get(g)) {
+            return Some((own.stack.id, own.stack.frames.len()));
+        }
         let thread = self.threads.get(&tid)?;
         let stack = thread.stacks.get(&thread.current?)?;
         Some((stack.id, stack.frames.len()))
@@ -90,6 +103,10 @@ impl Pairing {
         event: &Event<'_>,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
+        if let Some(at) = site.in_goroutine(event) {
+            return self.enter_in(at, site, event, visitor);
+        }
+        self.runs.remove(&event.tid);
         let place = self.place(event);
         let losses = self.losses;
         let recorded = site.stack_pointer(event);
@@ -163,9 +180,13 @@ impl Pairing {
         event: &Event<'_>,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
+        let exit = if tail { Exit::TailCall } else { Exit::Returned };
+        if let Some(at) = site.in_goroutine(event) {
+            return self.leave_in(at, site, exit, event, visitor);
+        }
+        self.runs.remove(&event.tid);
         let place = self.place(event);
         let losses = self.losses;
-        let exit = if tail { Exit::TailCall } else { Exit::Returned };
         let stack_pointer = match site.stack_pointer(event) {
             Some(stack_pointer) => Some(stack_pointer),
             None => self.newest(site, place.tid),
@@ -302,6 +323,7 @@ impl Pairing {
 
     /// The trace ends: so do all calls, unfinished.
     pub(super) fn finish(&mut self, time: u64, visitor: &mut impl Visitor) -> io::Result<()> {
+        self.finish_goroutines(time, visitor)?;
         let losses = self.losses;
         for (tid, thread) in &mut self.threads {
             while let Some(high) = thread.stacks.keys().next().copied() {

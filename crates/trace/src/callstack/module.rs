@@ -203,6 +203,14 @@ impl Module {
         self.code(address) == Some(*b"\xf3\x0f\x1e\xfa")
     }
 
+    /// Bytes of the check of its stack with which the function of Go at an address begins.
+    pub(super) fn stack_check(&self, start: u64) -> Option<u64> {
+        let contents = self.contents()?;
+        let symbols = contents.file.symbols().ok()?;
+        let function = symbols.function_starting_at(start.wrapping_sub(contents.bias))?;
+        contents.file.stack_check(function.extent)
+    }
+
     /// The functions at the instruction that has the byte at `lookup`, the innermost first.
     pub(super) fn frames(&self, lookup: u64, address: u64) -> Vec<Frame> {
         let mut frames = Vec::new();

@@ -119,7 +119,7 @@ impl CallStacks {
             _ if event.symbol.is_none() => false,
             0 => true,
             4 => module.begins_with_endbr(start),
-            _ => false,
+            offset => module.stack_check(start) == Some(offset),
         };
         is_entry && !module.is_described(event.address)
     }

@@ -119,6 +119,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
             role: Role::Point,
             call: None,
             definition: 0,
+            text: String::new(),
             of_calls: false,
             keeps: false,
             implied: false,

@@ -22,6 +22,14 @@ pub(super) fn describe(event: &Selected) -> String {
         site.file_offset,
         site.address
     );
+    if site.check > 0 {
+        let _ = writeln!(
+            text,
+            "  place     behind the check of the stack, {} bytes from the function's beginning: Go \
+             may run the check again",
+            site.check
+        );
+    }
     if let Some(marker) = &site.marker {
         marker::describe(marker, site, &mut text);
     }
