@@ -15,7 +15,8 @@ pub struct Packet<'a> {
     pub lane: u32,
     /// Number of what was handed over of its stream, from 0.
     pub seq: u64,
-    /// Events the stream had lost when the packet was closed, or until now, in total.
+    /// Events the stream had lost before the packet was opened, in total; of an empty one, which
+    /// comes at the end, until now.
     pub discarded: u64,
     /// The records, one after another.
     pub content: &'a [u8],
@@ -30,7 +31,7 @@ struct Found {
     open: bool,
     /// Bytes of records.
     len: usize,
-    /// Losses of the stream when the packet was closed.
+    /// Losses of the stream when the packet was opened.
     discarded: u64,
 }
 
@@ -46,6 +47,8 @@ pub struct Reader {
     /// For each stream, a packet's `seq` and how many bytes of its records were delivered while
     /// it was being filled.
     partly: Vec<(u64, usize)>,
+    /// For each stream, the losses that were told of.
+    told: Vec<u64>,
     /// For each stream, the packet at which damage was last noted, by its end.
     broken: Vec<Option<u32>>,
     buffer: Vec<u8>,
@@ -76,6 +79,7 @@ impl Reader {
             next: vec![0; streams],
             delivered: vec![0; streams],
             partly: vec![(0, 0); streams],
+            told: vec![0; streams],
             broken: vec![None; streams],
             buffer: vec![0; geometry.packet_size as usize],
             found: Vec::new(),
@@ -87,6 +91,14 @@ impl Reader {
     /// Events lost so far because no packet was free.
     pub fn lost(&self) -> u64 {
         self.streams()
+            .map(|(lane, cpu)| self.memory.losses(self.geometry.stream(lane, cpu)))
+            .sum()
+    }
+
+    /// Those of the lost events that were to be written to locked lanes.
+    pub fn lost_in_lanes(&self) -> u64 {
+        let lanes = self.streams().filter(|(lane, _)| *lane > 0);
+        lanes
             .map(|(lane, cpu)| self.memory.losses(self.geometry.stream(lane, cpu)))
             .sum()
     }
@@ -188,6 +200,7 @@ impl Reader {
                 self.next[slot] = newer.unwrap_or(seq);
                 return self.damage(slot, head);
             }
+            discarded = self.memory.load(c + control::LOST).min(discarded);
             if open_too || newer.is_some() {
                 let len = used - layout::PACKET_HEADER;
                 self.found.push(Found {
@@ -202,7 +215,6 @@ impl Reader {
                 return;
             }
             newer = Some(seq);
-            discarded = self.memory.load(c + control::LOST).min(discarded);
             let previous = self.memory.load_u32(c + control::PREV);
             let len = self.memory.load_u32(c + control::PREV_LEN) as usize;
             let sound = previous < g.packets
@@ -222,7 +234,8 @@ impl Reader {
     ///
     /// With `all`, the packets still being filled are delivered too; this is for
     /// the end, when nobody writes any more: the program is dead, or every probe
-    /// is out and no thread is in a detour. They are then not given back.
+    /// is out and no thread is in a detour. They are then not given back. What a stream has lost
+    /// behind all of its records is told by an empty packet.
     ///
     /// # Errors
     /// The first error of `sink`; that packet stays undelivered.
@@ -283,6 +296,7 @@ impl Reader {
                         content,
                     })?;
                     self.delivered[slot] += 1;
+                    self.told[slot] = discarded;
                     delivered += 1;
                 }
                 if is_partial {
@@ -293,6 +307,20 @@ impl Reader {
                 if !last {
                     self.memory.free_packet(found.index);
                 }
+            }
+            let discarded = self.memory.losses(self.geometry.stream(lane, cpu));
+            if last && discarded > self.told[slot] {
+                // No record came behind these.
+                sink(Packet {
+                    cpu,
+                    lane,
+                    seq: self.delivered[slot],
+                    discarded,
+                    content: &[],
+                })?;
+                self.delivered[slot] += 1;
+                self.told[slot] = discarded;
+                delivered += 1;
             }
         }
         if delivered > 0 {
