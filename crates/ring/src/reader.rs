@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_with_the_packet_during_which_they_happened() {
+    fn losses_are_told_with_the_packet_behind_them() {
         let g = geometry();
         let m = memory(&g);
         open(&m, &g, 2, 1, 0, 0, NO_PACKET);
@@ -552,7 +552,7 @@ mod tests {
                 Ok(())
             })
             .expect("sink never fails");
-        assert_eq!(seen, [(2, 0, 9), (2, 1, 12)]);
+        assert_eq!(seen, [(2, 0, 0), (2, 1, 9), (2, 2, 12)]);
         assert_eq!(reader.lost(), 12);
     }
 
