@@ -101,6 +101,8 @@ const TICK: Duration = Duration::from_millis(20);
 const BEGINNING: Duration = Duration::from_secs(5);
 /// For how long somebody is waited for who is writing a text when the recording ends.
 const WRITERS: Duration = Duration::from_secs(1);
+/// Between two looks at the losses of locked lanes, of which there are many on a large machine.
+const LOSSES: Duration = Duration::from_millis(1);
 /// Between two sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -259,10 +261,14 @@ impl Recorder {
         let attached = &mut probed.attached;
         let mut second = self.started;
         let mut tick = self.started;
+        let mut looked = self.started;
         self.look_at_threads(Which::All);
         loop {
             self.collect(Collect::Closed)?;
-            self.look_at_losses();
+            if looked.elapsed() >= LOSSES {
+                looked = Instant::now();
+                self.look_at_losses();
+            }
             let ended = watch.ended(attached);
             for notice in watch.notices() {
                 self.note(notice);
