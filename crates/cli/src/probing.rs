@@ -683,6 +683,11 @@ impl Watch {
         pause
     }
 
+    /// The other processes that are recorded now.
+    pub fn other_processes(&mut self, attached: &Attached) -> impl Iterator<Item = Process> {
+        self.family.members(attached).cloned()
+    }
+
     fn has_ended(&self) -> bool {
         let now = Timespec {
             tv_sec: 0,

@@ -19,22 +19,28 @@ use std::time::Duration;
 
 /// What the trace has to have of a packet beside its records.
 pub fn meta(packet: &Packet<'_>) -> PacketMeta {
+    let now = tsc::read();
     PacketMeta {
         cpu: packet.cpu,
         lane: packet.lane,
         seq: packet.seq,
-        ts_begin: None,
+        // Losses that no record has come behind.
+        ts_begin: packet.content.is_empty().then_some(now),
         // Nothing in it is from the future, whatever the program wrote.
-        ts_end: Some(tsc::read()),
+        ts_end: Some(now),
         discarded: packet.discarded,
     }
 }
 
-/// The name of a thread, and its id as the records have it: in a PID namespace the inner one.
+/// The id of a thread as the records have it: in a PID namespace the inner one.
+pub fn inner_tid(process: &Process, tid: u32) -> u32 {
+    own_tid(process.pid() as i32, tid as i32).unwrap_or(tid)
+}
+
+/// The name of a thread, and its [`inner_tid`].
 pub fn named_thread(process: &Process, tid: u32) -> Option<(u32, String)> {
     let name = process.thread_name(tid).ok()?;
-    let inner = own_tid(process.pid() as i32, tid as i32).unwrap_or(tid);
-    Some((inner, name))
+    Some((inner_tid(process, tid), name))
 }
 
 /// Saves what a dead recorder has left in a process into its trace.
@@ -127,7 +133,7 @@ impl Saver {
         let mut reader =
             Reader::resume(remains, geometry, |cpu, lane| writer.last_number(cpu, lane));
         self.read += 1;
-        let result = reader.collect_committed(|packet| {
+        let result = reader.collect(true, |packet| {
             step("packet noted");
             let written = writer.write_packet(&meta(&packet), packet.content);
             step("packet saved");

@@ -11,6 +11,8 @@ mod traces;
 mod crowd;
 #[path = "numbers/dense_files.rs"]
 mod dense_files;
+#[path = "numbers/ended_threads.rs"]
+mod ended_threads;
 #[path = "numbers/every_error.rs"]
 mod every_error;
 #[path = "numbers/forked.rs"]

@@ -17,7 +17,8 @@ pub struct Packet<'a> {
     pub lane: u32,
     /// Number of what was handed over of its stream, from 0.
     pub seq: u64,
-    /// Events the stream had lost when the packet was closed, or until now, in total.
+    /// Events the stream had lost before the packet was opened, in total; of an empty one, which
+    /// comes at the end, until now.
     pub discarded: u64,
     /// The records, one after another.
     pub content: &'a [u8],
@@ -32,7 +33,7 @@ struct Found {
     open: bool,
     /// Bytes of records.
     len: usize,
-    /// Losses of the stream when the packet was closed.
+    /// Losses of the stream when the packet was opened.
     discarded: u64,
 }
 
@@ -48,6 +49,8 @@ pub struct Reader<M = Arc<Memory>> {
     /// For each stream, a packet's `seq` and how many bytes of its records were delivered while
     /// it was being filled.
     partly: Vec<(u64, usize)>,
+    /// For each stream, the losses that were told of.
+    told: Vec<u64>,
     /// For each stream, the packet at which damage was last noted, by its end.
     broken: Vec<Option<u32>>,
     buffer: Vec<u8>,
@@ -86,6 +89,7 @@ impl<M: Source> Reader<M> {
             next: vec![0; streams],
             delivered: vec![0; streams],
             partly: vec![(0, 0); streams],
+            told: vec![0; streams],
             broken: vec![None; streams],
             buffer: vec![0; geometry.packet_size as usize],
             found: Vec::new(),
@@ -133,6 +137,14 @@ impl<M: Source> Reader<M> {
     /// Events lost so far because no packet was free.
     pub fn lost(&self) -> u64 {
         self.streams()
+            .map(|(lane, cpu)| self.losses(self.geometry.stream(lane, cpu)))
+            .sum()
+    }
+
+    /// Those of the lost events that were to be written to locked lanes.
+    pub fn lost_in_lanes(&self) -> u64 {
+        let lanes = self.streams().filter(|(lane, _)| *lane > 0);
+        lanes
             .map(|(lane, cpu)| self.losses(self.geometry.stream(lane, cpu)))
             .sum()
     }
@@ -235,6 +247,7 @@ impl<M: Source> Reader<M> {
                 self.next[slot] = newer.unwrap_or(seq);
                 return self.damage(slot, head);
             }
+            discarded = self.memory.load(c + control::LOST).min(discarded);
             if open_too || newer.is_some() {
                 let len = used - layout::PACKET_HEADER;
                 self.found.push(Found {
@@ -249,7 +262,6 @@ impl<M: Source> Reader<M> {
                 return;
             }
             newer = Some(seq);
-            discarded = self.memory.load(c + control::LOST).min(discarded);
             let previous = self.memory.load_u32(c + control::PREV);
             let len = self.memory.load_u32(c + control::PREV_LEN) as usize;
             let sound = previous < g.packets
@@ -269,7 +281,8 @@ impl<M: Source> Reader<M> {
     ///
     /// With `all`, the packets still being filled are delivered too; this is for
     /// the end, when nobody writes any more: the program is dead, or every probe
-    /// is out and no thread is in a detour. They are then not given back.
+    /// is out and no thread is in a detour. They are then not given back. What a stream has lost
+    /// behind all of its records is told by an empty packet.
     ///
     /// # Errors
     /// The first error of `sink`; that packet stays undelivered.
@@ -336,6 +349,7 @@ impl<M: Source> Reader<M> {
                         content,
                     })?;
                     self.delivered[slot] = seq.wrapping_add(1);
+                    self.told[slot] = discarded;
                     delivered += 1;
                 }
                 if is_partial {
@@ -354,6 +368,20 @@ impl<M: Source> Reader<M> {
                     self.memory.store(at, taken.word());
                     self.memory.free_packet(found.index);
                 }
+            }
+            let discarded = self.losses(self.geometry.stream(lane, cpu));
+            if last && discarded > self.told[slot] {
+                // No record came behind these.
+                sink(Packet {
+                    cpu,
+                    lane,
+                    seq: self.delivered[slot],
+                    discarded,
+                    content: &[],
+                })?;
+                self.delivered[slot] = self.delivered[slot].wrapping_add(1);
+                self.told[slot] = discarded;
+                delivered += 1;
             }
         }
         if delivered > 0 {
@@ -579,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_with_the_packet_during_which_they_happened() {
+    fn losses_are_told_with_the_packet_behind_them() {
         let g = geometry();
         let m = memory(&g);
         open(&m, &g, 2, 1, 0, 0, NO_PACKET);
@@ -596,7 +624,7 @@ mod tests {
                 Ok(())
             })
             .expect("sink never fails");
-        assert_eq!(seen, [(2, 0, 9), (2, 1, 12)]);
+        assert_eq!(seen, [(2, 0, 0), (2, 1, 9), (2, 2, 12)]);
         assert_eq!(reader.lost(), 12);
     }
 

@@ -82,6 +82,15 @@ impl Family {
         parted
     }
 
+    /// The processes that share the session now, beside the one that was attached to.
+    pub fn members(&mut self, attached: &Attached) -> impl Iterator<Item = &Process> {
+        self.examine(attached);
+        let inode = attached.inode();
+        self.members
+            .iter()
+            .filter(move |member| recover::shares(member, inode))
+    }
+
     /// Looks at processes that were not there before.
     fn examine(&mut self, attached: &Attached) {
         let now: BTreeSet<u32> = Process::numbers().collect();

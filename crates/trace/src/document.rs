@@ -1,6 +1,6 @@
 //! What CTF has no place for: `info/capriole.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use capriole_event::FieldType;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,15 @@ pub struct Document {
     pub stops: Vec<Stop>,
     /// Hits that are not in the trace, over all streams.
     pub lost_events: u64,
+    /// When those were lost that belong to lanes from 1 on; those of lane 0 were lost between the
+    /// records of two packets. Nothing if that is not known: then they were lost in the packet
+    /// that counts them, or in front of it or behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losses: Option<Losses>,
+    /// The threads that were there when the recording ended, in ascending order; nothing if
+    /// nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_threads: Option<BTreeSet<u32>>,
     /// Records whose time was moved so that time runs forward in each stream.
     pub adjusted_times: u64,
     /// Bytes that were not records and were left out.
@@ -48,6 +57,41 @@ pub struct Document {
     /// Whether the recording ended in the ordinary way. False while it runs, and after the
     /// recorder was killed.
     pub complete: bool,
+}
+
+/// When events were lost, in ticks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Losses {
+    /// In which times, both ends included. They ascend and do not overlap.
+    pub between: Vec<(u64, u64)>,
+    /// Until when it is known.
+    pub known_until: u64,
+}
+
+/// How many times of losses are kept: 400 KB of JSON.
+const MOST_TIMES: usize = 10_000;
+
+impl Losses {
+    /// Adds a time up to which it was not known. Events were lost in it, or not.
+    pub fn add(&mut self, (begin, end): (u64, u64), lost: bool) {
+        self.known_until = end;
+        match self.between.last_mut() {
+            Some(last) if lost && last.1 >= begin => last.1 = end,
+            _ if lost => self.between.push((begin, end)),
+            _ => {}
+        }
+        if self.between.len() > MOST_TIMES {
+            // Each two become one.
+            let both = |two: &[(u64, u64)]| (two[0].0, two[two.len() - 1].1);
+            self.between = self.between.chunks(2).map(both).collect();
+        }
+    }
+
+    /// Whether events may have been lost between two times.
+    pub(crate) fn may_be(&self, begin: u64, end: u64) -> bool {
+        let next = self.between.partition_point(|(_, last)| *last < begin);
+        end > self.known_until || self.between.get(next).is_some_and(|next| next.0 <= end)
+    }
 }
 
 /// A part of a file that the program had mapped as code.

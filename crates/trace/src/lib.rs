@@ -67,8 +67,8 @@ mod writer;
 pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use directory::DirectoryError;
 pub use document::{
-    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, RefusalInfo,
-    Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
+    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,
+    RefusalInfo, Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use place::write_file;

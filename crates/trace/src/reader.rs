@@ -12,10 +12,10 @@ use serde::Deserialize;
 use crate::clock::Converter;
 use crate::damage::{Health, TraceError};
 use crate::directory::json_path;
-use crate::document::{Document, EventInfo, FORMAT_VERSION};
+use crate::document::{Document, EventInfo, FORMAT_VERSION, Losses};
 use crate::packet::{long, parse_file_name};
 use crate::record::{EventTable, MAX_FIELDS, WORD_BYTES};
-use crate::stream::{Record, StreamReader};
+use crate::stream::{Gap, Record, StreamReader};
 use crate::tsdl::parse_uuid;
 use crate::value::Fields;
 use capriole_target::files;
@@ -100,11 +100,15 @@ impl Trace {
             others: BinaryHeap::with_capacity(self.streams.len()),
             current: None,
             health: Health::default(),
+            gaps: Gaps::default(),
         };
+        let is_exact = self.document.losses.is_some();
         for &(cpu, lane) in &self.streams {
             let path = self.directory.join(crate::packet::file_name(cpu, lane));
-            let mut reader = StreamReader::open(path, (cpu, lane), self.uuid)?;
-            if let Some(record) = reader.advance(&self.table, &mut events.health)? {
+            let mut reader = StreamReader::open(path, (cpu, lane), self.uuid, is_exact)?;
+            let record = reader.advance(&self.table, &mut events.health)?;
+            events.gaps.add(reader.gap());
+            if let Some(record) = record {
                 events
                     .others
                     .push(Reverse((record.time, events.streams.len())));
@@ -133,6 +137,39 @@ pub struct Events<'t> {
     /// The stream of the event that was given last.
     current: Option<usize>,
     health: Health,
+    gaps: Gaps,
+}
+
+/// Where events are missing, as far as the streams have been read. (A thread may go on in
+/// another stream than the one that lost its event.)
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Gaps {
+    /// How many there are that have `until`. Each begins at the last event in front of which it was found.
+    found: u64,
+    /// Until when some are missing, in ticks.
+    until: u64,
+    /// Until when some are missing at any of the times in `Document::losses`.
+    lost_until: u64,
+}
+
+impl Gaps {
+    fn add(&mut self, gap: Gap) {
+        self.found += u64::from(gap.until.is_some());
+        self.until = self.until.max(gap.until.unwrap_or(0));
+        self.lost_until = self.lost_until.max(gap.lost_until.unwrap_or(0));
+    }
+
+    /// Whether events may be missing between two events that follow one another: the one at
+    /// `before`, behind which `known` was found, and the one at `now`, when this is found.
+    pub(crate) fn are_between(
+        &self,
+        known: &Gaps,
+        (before, now): (u64, u64),
+        losses: Option<&Losses>,
+    ) -> bool {
+        let lost = || losses.is_none_or(|losses| losses.may_be(before, now));
+        self.found != known.found || before < self.until || before <= self.lost_until && lost()
+    }
 }
 
 /// One event as it was recorded.
@@ -153,7 +190,7 @@ pub struct Event<'a> {
     /// Events lost in the same stream since the one before.
     pub lost_before: u64,
     /// `Events::gaps` when it was read.
-    pub(crate) gaps: u64,
+    pub(crate) gaps: Gaps,
     events: &'a [EventInfo],
     payload: &'a [u8],
 }
@@ -225,7 +262,7 @@ impl Kept {
             cpu: self.cpu,
             lane: self.lane,
             lost_before: 0,
-            gaps: 0,
+            gaps: Gaps::default(),
             events,
             payload: &self.payload,
         }
@@ -254,7 +291,7 @@ impl Events<'_> {
             cpu: stream.reader.cpu,
             lane: stream.reader.lane,
             lost_before: record.lost_before,
-            gaps: gaps(&self.health),
+            gaps: self.gaps,
             events: &self.trace.document.events,
             payload: stream.reader.payload(record),
         }))
@@ -265,7 +302,9 @@ impl Events<'_> {
         let advanced = match self.current {
             Some(at) => {
                 let stream = &mut self.streams[at];
-                match stream.reader.advance(&self.trace.table, &mut self.health)? {
+                let record = stream.reader.advance(&self.trace.table, &mut self.health)?;
+                self.gaps.add(stream.reader.gap());
+                match record {
                     Some(record) => {
                         stream.record = record;
                         Some((record.time, at))
@@ -291,11 +330,10 @@ impl Events<'_> {
         Ok(self.current)
     }
 
-    /// Changes whenever something is found to be missing: a gap in front of the record that a
-    /// stream stands at.
+    /// Where events are missing up to the records that the streams stand at.
     #[inline]
-    pub(crate) fn gaps(&self) -> u64 {
-        gaps(&self.health)
+    pub(crate) fn gaps(&self) -> Gaps {
+        self.gaps
     }
 
     /// Events that were lost, as the packets say that have been read.
@@ -310,12 +348,6 @@ impl Events<'_> {
         health.lost_events = health.lost_events.max(self.trace.document.lost_events);
         health
     }
-}
-
-#[inline]
-fn gaps(health: &Health) -> u64 {
-    let events = health.lost_events.wrapping_add(health.lost_packets);
-    events.wrapping_add(health.damages)
 }
 
 /// The largest description that is read, bytes.

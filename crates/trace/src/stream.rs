@@ -57,14 +57,32 @@ pub(crate) struct StreamReader {
     last_seq: Option<u64>,
     lost: u64,
     lost_before: u64,
+    /// Whether lost events are missing between packets only.
+    is_exact: bool,
+    /// If they are not: whether the packet being read counts some. They may be missing in it, or
+    /// behind its last record.
+    is_lossy: bool,
+    /// Whether a packet was opened that tells of losses.
+    has_losses: bool,
+    gap: Gap,
+}
+
+/// Until when records of a stream may be missing, in ticks, from the record before on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Gap {
+    /// Until when they are missing somewhere.
+    pub until: Option<u64>,
+    /// Until when they are missing at any time at which the trace says that events were lost.
+    pub lost_until: Option<u64>,
 }
 
 impl StreamReader {
-    /// Opens a stream.
+    /// Opens a stream. `is_exact` says that the streams of CPUs lose events between packets only.
     pub(crate) fn open(
         path: PathBuf,
         (cpu, lane): (u32, u32),
         uuid: [u8; 16],
+        is_exact: bool,
     ) -> Result<StreamReader, TraceError> {
         let failed = |source| TraceError::File {
             path: path.clone(),
@@ -86,7 +104,17 @@ impl StreamReader {
             last_seq: None,
             lost: 0,
             lost_before: 0,
+            is_exact: is_exact && lane == 0,
+            is_lossy: false,
+            has_losses: false,
+            gap: Gap::default(),
         })
+    }
+
+    /// What may be missing between the last two records that `advance` has given, or behind the
+    /// last one.
+    pub(crate) fn gap(&self) -> Gap {
+        self.gap
     }
 
     /// The fields of the record that `advance` gave last.
@@ -96,6 +124,29 @@ impl StreamReader {
 
     /// Goes to the next record that can be read; nothing at the end.
     pub(crate) fn advance(
+        &mut self,
+        events: &EventTable,
+        health: &mut Health,
+    ) -> Result<Option<Record>, TraceError> {
+        let before = health.damages.wrapping_add(health.lost_packets);
+        self.gap = Gap::default();
+        self.has_losses = false;
+        let record = self.next_record(events, health)?;
+        let next = record.map_or(u64::MAX, |record| record.time);
+        if self.has_losses && self.is_exact {
+            self.gap.until = Some(next);
+        } else if self.has_losses || record.is_none() && self.is_lossy {
+            let packet = self.packet.filter(|_| self.is_lossy);
+            let end = packet.map_or(next, |packet| packet.header.ts_end.max(next));
+            self.gap.lost_until = Some(end);
+        }
+        if before != health.damages.wrapping_add(health.lost_packets) {
+            self.gap.until = Some(next);
+        }
+        Ok(record)
+    }
+
+    fn next_record(
         &mut self,
         events: &EventTable,
         health: &mut Health,
@@ -199,6 +250,9 @@ impl StreamReader {
             health.lost_packets = health.lost_packets.saturating_add(missing);
         }
         self.last_seq = Some(header.seq);
+        let is_lossy = header.discarded > self.lost;
+        self.has_losses |= is_lossy || self.is_lossy;
+        self.is_lossy = is_lossy && !self.is_exact;
         match header.discarded.checked_sub(self.lost) {
             Some(lost) => {
                 self.lost_before = self.lost_before.saturating_add(lost);

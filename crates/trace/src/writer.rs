@@ -1,7 +1,7 @@
 //! Writing a trace while it is recorded.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,8 @@ pub struct PacketMeta {
     /// A time, in ticks, that no record of the packet can be later than; such as when it was
     /// taken from the ring. Later records are broken, and are moved to this time.
     pub ts_end: Option<u64>,
-    /// Events lost in this stream from its beginning up to this packet's end. Never decreases.
+    /// Events lost in this stream from its beginning up to this packet's first record; in lanes
+    /// from 1 on also later. See `TraceWriter::note_losses`. Never decreases.
     pub discarded: u64,
 }
 
@@ -156,6 +157,8 @@ impl TraceWriter {
             warnings: info.warnings.clone(),
             stops: Vec::new(),
             lost_events: 0,
+            losses: None,
+            last_threads: None,
             adjusted_times: 0,
             damaged_bytes: 0,
             exit: None,
@@ -248,6 +251,20 @@ impl TraceWriter {
         }
         known.sort_by_key(|mapping| mapping.start);
         self.describe()
+    }
+
+    /// Says whether events of lanes from 1 on were lost between two times, in ticks, the first of
+    /// which is not before the end of the last such time. It is on disk with the next
+    /// `checkpoint`. Unless this is called, readers take it that events of any lane may have been
+    /// lost at any time from the packet in front of the one that counts them to the one behind.
+    pub fn note_losses(&mut self, between: (u64, u64), lost: bool) {
+        let losses = self.document.losses.get_or_insert_default();
+        losses.add(between, lost);
+    }
+
+    /// Says which threads were there when the recording ended.
+    pub fn note_last_threads(&mut self, threads: BTreeSet<u32>) {
+        self.document.last_threads = Some(threads);
     }
 
     /// Brings the clock and the threads' names on disk up to date, so that less is missing if

@@ -210,6 +210,7 @@ fn exit(exit: Exit) -> &'static str {
         Exit::TailCall => "TailCall",
         Exit::Abandoned => "Abandoned",
         Exit::Open => "Open",
+        Exit::ThreadEnded => "ThreadEnded",
     }
 }
 

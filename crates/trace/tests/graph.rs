@@ -175,7 +175,7 @@ fn the_summary_of_calls_is_a_table() {
     capriole.trace: 10 calls in 10.000000 s, 2 threads; 10.001471 s in outermost calls
     LOST 7 EVENTS (25.0 %): not in the table; record with a larger --buffer-size
     1 call ended without an exit: by an exception, by longjmp, or with their exits lost
-    1 call had not ended when the trace did
+    1 call had not ended when the trace or their thread did
     3 calls may be two, because events were lost meanwhile
     1 exit without an entry: of calls from before the recording, or with their entries lost
     1 event of other kinds not in the table

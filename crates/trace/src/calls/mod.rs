@@ -18,10 +18,12 @@
 //!   the call began before its function was probed, or its entry was lost;
 //! * a tail call ends the caller at the jump. What it jumped to is the next call at the same
 //!   depth;
-//! * what is open when the trace ends is **open**, up to the end of the recording.
+//! * what is open when the trace ends is **open**, up to the end of the recording; if its thread
+//!   was not there any more then, up to that thread's last event.
 //!
-//! Where events were lost, calls that were open are marked **doubtful**: they may be two, of
-//! which the end of the first and the beginning of the second are missing.
+//! Calls that were open at any time at which events may have been lost, in whatever stream, are
+//! marked **doubtful**: they may be two, of which the end of the first and the beginning of the
+//! second are missing. A thread's next event may be in another stream than the lost one.
 //!
 //! Calls that were recorded at their exits only, with how long they took (`_duration`), are put
 //! together as the module `whole` says.
@@ -79,6 +81,9 @@ pub enum Exit {
     Abandoned,
     /// It had not ended when the trace did.
     Open,
+    /// It had not ended when its thread did, by `pthread_exit`, `_exit`, `exec` or a signal. It
+    /// counts up to the thread's last event.
+    ThreadEnded,
 }
 
 /// A call that begins.

@@ -2,7 +2,7 @@
 
 mod goroutines;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use super::functions::Site;
@@ -321,11 +321,28 @@ impl Pairing {
         true
     }
 
-    /// The trace ends: so do all calls, unfinished.
-    pub(super) fn finish(&mut self, time: u64, visitor: &mut impl Visitor) -> io::Result<()> {
+    /// A thread had an event that has nothing to do with calls.
+    pub(super) fn point(&mut self, event: &Event<'_>) {
+        if let Some(thread) = self.threads.get_mut(&event.tid) {
+            thread.time = thread.time.max(event.tsc);
+        }
+    }
+
+    /// The trace ends: so do all calls, unfinished. Those of threads that are not among `last`
+    /// have ended before, if it is known which threads there were.
+    pub(super) fn finish(
+        &mut self,
+        time: u64,
+        last: Option<&BTreeSet<u32>>,
+        visitor: &mut impl Visitor,
+    ) -> io::Result<()> {
         self.finish_goroutines(time, visitor)?;
         let losses = self.losses;
         for (tid, thread) in &mut self.threads {
+            let (exit, time) = match last.is_none_or(|last| last.contains(tid)) {
+                true => (Exit::Open, time),
+                false => (Exit::ThreadEnded, thread.time),
+            };
             while let Some(high) = thread.stacks.keys().next().copied() {
                 let frame = thread.stacks[&high].frames.last();
                 let cpu = frame.map_or(0, |frame| frame.begin.cpu);
@@ -334,7 +351,7 @@ impl Pairing {
                     cpu,
                     time,
                 };
-                close(thread, high, Exit::Open, losses, place, None, visitor)?;
+                close(thread, high, exit, losses, place, None, visitor)?;
             }
         }
         Ok(())
@@ -469,7 +486,7 @@ fn close(
     };
     let end = match exit {
         Exit::Abandoned => frame.last,
-        Exit::Returned | Exit::TailCall | Exit::Open => place.time.max(frame.last),
+        _ => place.time.max(frame.last),
     };
     let duration = end - frame.begin.time;
     if let Some(parent) = stack.frames.last_mut() {

@@ -104,8 +104,9 @@ pub(super) struct Gone {
     pub(super) losses: u64,
 }
 
-/// How many calls that were given up a thread remembers.
-const MOST_GONE: usize = 64;
+/// How many calls that were given up a thread remembers: those of many thousand coroutines, each
+/// of which may look abandoned once before the first of them shows that it is not.
+const MOST_GONE: usize = 1 << 16;
 
 /// The open calls of a thread. Its stacks do not overlap, and none is without a call.
 #[derive(Debug, Default)]
@@ -116,7 +117,12 @@ pub(super) struct Thread {
     pub(super) current: Option<u64>,
     /// The time of its last event.
     pub(super) time: u64,
-    gone: VecDeque<Gone>,
+    /// By function and stack pointer, each with its number in `order`.
+    gone: HashMap<(u32, u64), (u64, Gone)>,
+    /// Those of them in the order in which they were given up, and some that are not there any
+    /// more.
+    order: VecDeque<(u64, (u32, u64))>,
+    given_up: u64,
 }
 
 impl Thread {
@@ -141,16 +147,21 @@ impl Thread {
     }
 
     pub(super) fn remember(&mut self, gone: Gone) {
-        if self.gone.len() == MOST_GONE {
-            self.gone.pop_front();
+        let key = (gone.pair, gone.stack_pointer);
+        self.given_up += 1;
+        self.gone.insert(key, (self.given_up, gone));
+        self.order.push_back((self.given_up, key));
+        if self.order.len() > MOST_GONE
+            && let Some((number, key)) = self.order.pop_front()
+            && self.gone.get(&key).is_some_and(|gone| gone.0 == number)
+        {
+            self.gone.remove(&key);
         }
-        self.gone.push_back(gone);
     }
 
     /// What is known of a call that was given up.
     pub(super) fn recall(&mut self, pair: u32, stack_pointer: u64) -> Option<Gone> {
-        let same = |gone: &Gone| (gone.pair, gone.stack_pointer) == (pair, stack_pointer);
-        let at = self.gone.iter().rposition(same)?;
-        self.gone.remove(at)
+        let gone = self.gone.remove(&(pair, stack_pointer));
+        gone.map(|(_, gone)| gone)
     }
 }

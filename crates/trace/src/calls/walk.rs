@@ -5,7 +5,7 @@ use super::functions::{Functions, Part};
 use super::pairing::Pairing;
 use super::whole::{self, Whole};
 use crate::damage::Health;
-use crate::reader::Trace;
+use crate::reader::{Gaps, Trace};
 use crate::report::ReportError;
 
 /// What a walk has counted.
@@ -37,7 +37,9 @@ pub fn walk(
 ) -> Result<(Counts, Health), ReportError> {
     let mut pairing = Pairing::new();
     let mut counts = Counts::default();
-    let mut gaps = 0;
+    let mut gaps = Gaps::default();
+    let mut before = 0;
+    let losses = trace.document().losses.as_ref();
     let coming = whole::coming(trace, functions)?;
     // Calls and stacks of either kind have numbers of their own, if there are both.
     let mut whole = Whole::new(coming, if functions.have_both() { 1 << 32 } else { 0 });
@@ -45,14 +47,11 @@ pub fn walk(
     let first = whole.first();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
-        // A gap is found when the record in front of it has been read, and is told with the
-        // record behind it: what was open at either time is in doubt.
-        if event.gaps != gaps {
-            gaps = event.gaps;
+        if event.gaps.are_between(&gaps, (before, event.tsc), losses) {
             pairing.lose();
         }
+        (gaps, before) = (event.gaps, event.tsc);
         if event.lost_before > 0 {
-            pairing.lose();
             visitor.lost(event.cpu, event.lost_before)?;
         }
         if counts.events + counts.points == 0 {
@@ -63,6 +62,7 @@ pub fn walk(
         match functions.part(event.index) {
             Part::Point => {
                 counts.points += 1;
+                pairing.point(&event);
                 let at = whole.depth(event.tid);
                 let at = at.or_else(|| pairing.depth(event.tid));
                 visitor.point(&event, at.map(|at| at.0), at.map_or(0, |at| at.1))?;
@@ -82,17 +82,20 @@ pub fn walk(
         }
     }
     let health = events.health();
-    if gaps != events.gaps() || trace.document().lost_events > events.lost() {
-        pairing.lose();
-    }
+    let (end, lost) = (events.gaps(), events.lost());
     if let Some(point) = trace.document().clock.sync_points.last() {
         counts.last = counts.last.max(point.tsc);
+    }
+    if end.are_between(&gaps, (before, counts.last), losses) || trace.document().lost_events > lost
+    {
+        pairing.lose();
     }
     if let Some(first) = first {
         counts.first = counts.first.min(first);
     }
     whole.finish(counts.last, infos, visitor)?;
-    pairing.finish(counts.last, visitor)?;
+    let last = trace.document().last_threads.as_ref();
+    pairing.finish(counts.last, last, visitor)?;
     counts.moved = pairing.moved;
     Ok((counts, health))
 }

@@ -143,7 +143,7 @@ impl Count {
             Exit::Returned => {}
             Exit::TailCall => self.tail_calls += 1,
             Exit::Abandoned => self.abandoned += 1,
-            Exit::Open => self.open += 1,
+            Exit::Open | Exit::ThreadEnded => self.open += 1,
         }
         self.doubtful += u64::from(call.doubtful);
         if !call.is_certain() {
@@ -306,7 +306,7 @@ impl CallSummary {
             self.open,
             "call",
             "calls",
-            "had not ended when the trace did",
+            "had not ended when the trace or their thread did",
         );
         remark(
             self.doubtful,

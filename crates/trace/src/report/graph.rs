@@ -334,6 +334,8 @@ fn remark(call: &Call) -> Option<&'static str> {
         (Exit::Abandoned, true) => "abandoned, or its exit was lost",
         (Exit::Open, false) => "still open",
         (Exit::Open, true) => "still open, or its exit was lost",
+        (Exit::ThreadEnded, false) => "its thread ended first",
+        (Exit::ThreadEnded, true) => "its thread ended first, or its exit was lost",
     })
 }
 

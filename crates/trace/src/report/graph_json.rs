@@ -148,6 +148,7 @@ impl<W: Write> Visitor for Printer<W> {
             Exit::TailCall => "tail_call",
             Exit::Abandoned => "abandoned",
             Exit::Open => "open",
+            Exit::ThreadEnded => "thread_ended",
         };
         let text = format!(
             ",\"depth\":{},\"exit\":\"{exit}\",\"doubtful\":{},\"arguments\":",

@@ -134,6 +134,8 @@ pub fn write(directory: &Path, names: &[&str], steps: &[Step]) -> Trace {
     for (meta, content) in streams.values() {
         writer.write_packet(meta, content).unwrap();
     }
+    // Losses are between packets.
+    writer.note_losses((0, u64::MAX), false);
     writer.finish(super::finish()).unwrap();
     Trace::open(directory).unwrap()
 }

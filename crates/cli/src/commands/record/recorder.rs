@@ -4,13 +4,13 @@ use super::mappings;
 use crate::commands::mark;
 use crate::filtered::Filtered;
 use crate::probing::{Ended, Probed, Watch};
-use crate::saving::{meta, named_thread};
+use crate::saving::{inner_tid, meta, named_thread};
 use capriole_ring::{Packet, Reader, writer};
 use capriole_target::attach::Attached;
 use capriole_target::detach::Detached;
-use capriole_target::process::Process;
+use capriole_target::process::{Process, State};
 use capriole_target::remains::TraceId;
-use capriole_trace::clock::{Clock, unstable_warning};
+use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
@@ -42,18 +42,36 @@ pub struct Recorder {
     process: Process,
     /// Names by thread id as the records have it.
     threads: BTreeMap<u32, String>,
-    /// Thread ids as /proc has them.
-    seen: BTreeSet<u32>,
+    /// The program's threads when that was last looked at: their ids as /proc has them, and as
+    /// the records have them.
+    seen: BTreeMap<u32, u32>,
+    /// Threads that were there when the recording ended, of all processes.
+    last_threads: BTreeSet<u32>,
     /// The event of texts that others write into the session.
     texts: u32,
     reader: Option<Reader>,
     started: Instant,
     ended: Option<Instant>,
+    /// A time, in ticks, and how many events had been lost in locked lanes by then.
+    losses: (u64, u64),
     /// Code that the program has, by address; nothing unless events have call stacks.
     mapped: Option<HashSet<(u64, u64)>>,
     failed_packets: bool,
     /// What the description of the trace has to say at the end.
     warnings: Vec<String>,
+}
+
+/// The threads of a process as /proc has them, but for a main thread that has ended before the
+/// others; none if it has ended.
+fn threads_of(process: &Process) -> Vec<u32> {
+    let mut threads = process.threads().unwrap_or_default();
+    if process
+        .status()
+        .is_ok_and(|status| matches!(status.state, State::Zombie | State::Dead))
+    {
+        threads.retain(|tid| *tid != process.pid());
+    }
+    threads
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +97,8 @@ const TICK: Duration = Duration::from_millis(20);
 const BEGINNING: Duration = Duration::from_secs(5);
 /// For how long somebody is waited for who is writing a text when the recording ends.
 const WRITERS: Duration = Duration::from_secs(1);
+/// Between two looks at the losses of locked lanes, of which there are many on a large machine.
+const LOSSES: Duration = Duration::from_millis(1);
 /// Between two sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -113,9 +133,11 @@ impl Recorder {
             clock,
             process: process.clone(),
             threads: BTreeMap::new(),
-            seen: BTreeSet::new(),
+            seen: BTreeMap::new(),
+            last_threads: BTreeSet::new(),
             texts,
             reader: None,
+            losses: (tsc::read(), 0),
             started: Instant::now(),
             ended: None,
             failed_packets: false,
@@ -144,17 +166,31 @@ impl Recorder {
     /// Notes the names of the threads there are: of all, since a name may change,
     /// or of those that are new.
     fn look_at_threads(&mut self, which: Which) {
-        let Ok(tids) = self.process.threads() else {
-            return;
-        };
+        let tids = threads_of(&self.process);
+        if tids.is_empty() {
+            return; // it has ended
+        }
+        self.seen.retain(|tid, _| tids.contains(tid));
         for tid in tids {
-            if which == Which::New && self.seen.contains(&tid) {
+            if which == Which::New && self.seen.contains_key(&tid) {
                 continue;
             }
             if let Some((inner, name)) = named_thread(&self.process, tid) {
                 self.threads.insert(inner, name);
-                self.seen.insert(tid);
+                self.seen.insert(tid, inner);
             }
+        }
+    }
+
+    /// Notes which threads are there at the end, or were there when it was last looked at if the
+    /// program has ended. What has ended of its children has ended before.
+    fn look_at_last_threads(&mut self, others: impl Iterator<Item = Process>) {
+        self.look_at_threads(Which::New);
+        self.last_threads.extend(self.seen.values());
+        for process in others {
+            let threads = threads_of(&process).into_iter();
+            let threads = threads.map(|tid| inner_tid(&process, tid));
+            self.last_threads.extend(threads);
         }
     }
 
@@ -167,6 +203,15 @@ impl Recorder {
             }
             None => Ok(()),
         }
+    }
+
+    /// Notes whether locked lanes have lost events since this was last called.
+    fn look_at_losses(&mut self) {
+        let Some(reader) = &self.reader else { return };
+        let (since, before) = self.losses;
+        self.losses = (tsc::read(), reader.lost_in_lanes());
+        self.writer
+            .note_losses((since, tsc::read()), self.losses.1 != before);
     }
 
     fn collect(&mut self, what: Collect) -> Result<usize, WriteError> {
@@ -207,14 +252,20 @@ impl Recorder {
         let attached = &mut probed.attached;
         let mut second = self.started;
         let mut tick = self.started;
+        let mut looked = self.started;
         self.look_at_threads(Which::All);
         loop {
             self.collect(Collect::Closed)?;
+            if looked.elapsed() >= LOSSES {
+                looked = Instant::now();
+                self.look_at_losses();
+            }
             let ended = watch.ended(attached);
             for notice in watch.notices() {
                 self.note(notice);
             }
             if let Some(ended) = ended {
+                self.look_at_last_threads(watch.other_processes(attached));
                 return Ok(ended);
             }
             if tick.elapsed() >= TICK {
@@ -269,6 +320,7 @@ impl Recorder {
         if !self.failed_packets {
             self.collect(Collect::All)?;
         }
+        self.look_at_losses();
         let (lost, busy, damaged) = self
             .reader
             .as_ref()
@@ -283,6 +335,9 @@ impl Recorder {
         let mut warnings = std::mem::take(&mut self.warnings);
         if attached.survey.tid_offset.is_none() {
             warnings.push("thread ids are unknown: every event has thread 0".to_owned());
+        } else if !self.last_threads.is_empty() {
+            self.writer
+                .note_last_threads(std::mem::take(&mut self.last_threads));
         }
         warnings.extend(Filtered::of(attached).message());
         if damaged > 0 {

@@ -110,7 +110,9 @@ impl Goroutine {
         };
         let end = match exit {
             Exit::Abandoned => frame.last,
-            Exit::Returned | Exit::TailCall | Exit::Open => place.time.max(frame.last),
+            Exit::Returned | Exit::TailCall | Exit::Open | Exit::ThreadEnded => {
+                place.time.max(frame.last)
+            }
         };
         let duration = end - frame.begin.time;
         if let Some(parent) = self.stack.frames.last_mut() {
