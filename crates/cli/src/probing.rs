@@ -4,9 +4,9 @@
 use crate::fields::Purpose;
 use crate::output::tell;
 use crate::returning::Returns;
-use crate::selection::{self, Impossible, Probes, Selected};
+use crate::selection::{self, Impossible, Misplaced, Probes, Selected};
 use crate::{exit, message, signals, units};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use capriole_event::EventSpec;
 use capriole_plan::detour::{ClockReading, Work};
 use capriole_ring::layout::Geometry;
@@ -96,6 +96,13 @@ pub fn simulated_step() -> anyhow::Result<u32> {
     number.with_context(|| format!("{CLOCK_STEP} has to be a number of ticks, at most 1048576"))
 }
 
+/// How often a program is started until its events can be probed, and for how long.
+const MOST_STARTS: u32 = 10;
+const STARTING: Duration = Duration::from_secs(2);
+/// What else can be done about [`Misplaced`].
+const ANEW: &str = "that depends on where the program was loaded, and may be possible when it was \
+                    started anew";
+
 /// The program that is probed.
 pub enum Program {
     /// It was there.
@@ -126,6 +133,40 @@ impl Program {
                 program
             }
         })
+    }
+
+    /// The same with what `prepare` makes of it. If an event cannot be probed for where the program
+    /// happens to be loaded, which each start decides anew, the program is started again: it has
+    /// run nothing yet but its loader.
+    ///
+    /// # Errors
+    /// As [`Program::find`], and those of `prepare`, after which the program is abandoned.
+    pub fn prepared<T>(
+        pid: Option<u32>,
+        words: &[OsString],
+        mut prepare: impl FnMut(&Program) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Program, T)> {
+        let begin = Instant::now();
+        for start in 1.. {
+            let program = Program::find(pid, words)?;
+            // Only now: the program has its signals as they were.
+            signals::catch();
+            let error = match prepare(&program) {
+                Ok(prepared) => return Ok((program, prepared)),
+                Err(error) => error,
+            };
+            program.abandon();
+            let again = pid.is_none() && start < MOST_STARTS && begin.elapsed() < STARTING;
+            if !error.is::<Misplaced>() || !again {
+                return Err(match (error.downcast::<Misplaced>(), pid) {
+                    (Ok(error), Some(_)) => anyhow!("{error}; {ANEW}"),
+                    (Ok(error), None) => anyhow!("{error}; {start} starts in a row were no better"),
+                    (Err(error), _) => error,
+                });
+            }
+            signals::let_go();
+        }
+        unreachable!("the number of starts is limited")
     }
 
     /// Its process.

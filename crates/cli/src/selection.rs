@@ -1092,12 +1092,30 @@ pub fn keep_going(selected: &mut [Selected]) {
     join_calls(selected);
 }
 
-/// An error for events that the user named and that cannot be probed.
+/// An event that was named cannot be probed where the program is loaded now.
+#[derive(Debug)]
+pub struct Misplaced(String);
+
+impl std::error::Error for Misplaced {}
+
+impl std::fmt::Display for Misplaced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An error for events that the user named and that cannot be probed: [`Misplaced`] if other addresses of
+/// the program could make a difference for all of them.
 pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
-    for event in selected.iter().filter(|e| e.named && e.left_out.is_none()) {
-        if let Err(refused) = &event.plan {
-            bail!("{}", refusal(event, refused));
-        }
+    let named = selected.iter().filter(|e| e.named && e.left_out.is_none());
+    let refused = named.filter_map(|event| Some((event, event.plan.as_ref().err()?)));
+    let (misplaced, impossible): (Vec<_>, Vec<_>) =
+        refused.partition(|(_, refused)| depends_on_addresses(refused));
+    if let Some((event, refused)) = impossible.first() {
+        bail!("{}", refusal(event, refused));
+    }
+    if let Some((event, refused)) = misplaced.first() {
+        return Err(Misplaced(refusal(event, refused)).into());
     }
     let asked = || selected.iter().filter(|event| !event.implied);
     if let Some(event) = asked().next()
@@ -1118,6 +1136,19 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether the site might be probed if the program was loaded elsewhere: the bytes of a jump that
+/// has to be there anyway led to an address that was not free, or to one where another probe's
+/// went.
+fn depends_on_addresses(refused: &Refused) -> bool {
+    let depends = |refusal: &Refusal| {
+        matches!(
+            refusal,
+            Refusal::NoStubAddress | Refusal::NoMemoryNear { .. } | Refusal::BytesInUse { .. }
+        )
+    };
+    refused.refusals.iter().any(|(_, refusal)| depends(refusal))
 }
 
 /// Why an event cannot be probed, for a person. An offset that was miscounted is

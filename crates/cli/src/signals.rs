@@ -3,9 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// How many such signals came. Only a count: nothing else is published by it.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
+/// What the signals did before they were caught.
+static BEFORE: Mutex<Vec<(libc::c_int, libc::sigaction)>> = Mutex::new(Vec::new());
 /// Set once there is something to bring to an end. Until then a signal ends this process.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
@@ -31,12 +34,23 @@ extern "C" fn go_on(_: libc::c_int) {}
 /// [`hold`] they only ask to end. System calls that wait are interrupted by them. See also
 /// [`outlive_file_limit`].
 ///
-/// A program that is to keep these signals as they were is started before.
+/// A program that is to keep these signals as they were is started before, or after
+/// [`let_go`].
 pub fn catch() {
+    let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        handle(signal, count);
+        before.push((signal, handle(signal, count)));
     }
-    outlive_file_limit();
+    before.push((libc::SIGXFSZ, handle(libc::SIGXFSZ, go_on)));
+}
+
+/// The signals do again what they did before they were caught.
+pub fn let_go() {
+    let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (signal, action) in before.drain(..).rev() {
+        // SAFETY: the action is one that the kernel has told.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
 }
 
 /// From now on a file that reaches the limit for files (SIGXFSZ) is an error like a full disk.
@@ -44,12 +58,15 @@ pub fn outlive_file_limit() {
     handle(libc::SIGXFSZ, go_on);
 }
 
-fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) {
+/// What the signal did before.
+fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> libc::sigaction {
     // SAFETY: zero is a valid `sigaction` (no flags, empty mask).
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let mut before = action;
     action.sa_sigaction = handler as *const () as usize;
     // SAFETY: both handlers at most add to an atomic, which is async-signal-safe.
-    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
+    before
 }
 
 /// How often it was asked to end.

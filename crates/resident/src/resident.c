@@ -8,7 +8,7 @@
  *     its own, no errno, no library;
  *   - no lock that is waited for: a lane that is taken is passed over (but see
  *     capriole_filtering, which is in no probe);
- *   - system calls only between begin_call and end_call, so none once the program may have
+ *   - system calls only between may_call and end_call, so none once the program may have
  *     installed a filter of them: for fields of an event that are in memory
  *     process_vm_readv, and getpid for it; prctl and gettid for the thread's name and id.
  *     (And rt_sigreturn, by which a signal handler has to end.)
@@ -167,17 +167,25 @@ static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u3
 
 #define OWN ((struct own *)capriole_config.own)
 
-/* Before a system call. Returns 0 if none may be made, which is counted.
+/* Before a system call. Returns 0 if none may be made.
  *
  * First this thread is counted, then the word is read; who installs a filter sets the word,
  * then waits until nobody is counted (capriole_filtering). Both are full barriers. So no
  * thread is in between when a filter comes that holds for all threads. */
-static u32 begin_call(void)
+static u32 may_call(void)
 {
 	__sync_fetch_and_add(&OWN->calling, 1);
 	if (!READ(OWN->no_calls))
 		return 1;
 	__sync_fetch_and_sub(&OWN->calling, 1);
+	return 0;
+}
+
+/* The same for something that is recorded: what cannot be is counted. */
+static u32 begin_call(void)
+{
+	if (may_call())
+		return 1;
 	__sync_fetch_and_add((u64 *)(capriole_config.session + HEADER_NOT_CALLED), 1);
 	return 0;
 }
@@ -309,7 +317,7 @@ static u32 real_id(void)
 	u32 id = thread_id();
 	if (READ(OWN->known) || !id)
 		return id;
-	if (!begin_call())
+	if (!may_call())
 		return 0;
 	u32 real = (u32)syscall4(186 /* gettid */, 0, 0, 0, 0);
 	if (!READ(OWN->process))

@@ -12,7 +12,7 @@ use crate::probing::{self, Ended, Means, Planned, Probed, Program, wait_for};
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, Selected};
 use crate::units::{self, parse_duration, parse_size};
-use crate::{exit, machine, message, saving, signals};
+use crate::{exit, machine, message, saving};
 use capriole_event::EventSpec;
 use capriole_ring::layout::{self, Geometry, frame};
 use capriole_target::detach::Detached;
@@ -94,16 +94,11 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             events.extend(calls::graph(text, least)?);
         }
     }
-    let program = Program::find(arguments.pid, &arguments.program)?;
-    // Only now: the program has its signals and its priority as they were.
-    signals::catch();
-    match prepare(&arguments, &events, program.process(), clock) {
-        Ok((probed, recorder)) => record(&arguments, program, probed, recorder),
-        Err(error) => {
-            program.abandon();
-            Err(error)
-        }
-    }
+    let prepare =
+        |program: &Program| prepare(&arguments, &events, program.process(), clock.clone());
+    let (program, (probed, recorder)) =
+        Program::prepared(arguments.pid, &arguments.program, prepare)?;
+    record(&arguments, program, probed, recorder)
 }
 
 /// A time in ticks, rounded up; as exact as the clock is after its first moments. Where that

@@ -21,7 +21,7 @@ use crate::probing::{self, Ended, Means, Planned, Probed, Program, Watch, wait_f
 use crate::returning::{Returns, Unseen};
 use crate::selection::{self, InFile, Selected};
 use crate::units::{self, parse_duration};
-use crate::{exit, machine, signals};
+use crate::{exit, machine};
 use anyhow::{Context, anyhow};
 use capriole_event::EventSpec;
 use capriole_plan::detour::Work;
@@ -113,16 +113,10 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let events = definitions(&arguments)?;
-    let program = Program::find(arguments.pid, &arguments.program)?;
-    // Only now: the program has its signals and its priority as they were.
-    signals::catch();
-    match attach(&arguments, &events, &program) {
-        Ok((mut probed, kept)) => count(&arguments, kept, program, &mut probed),
-        Err(error) => {
-            program.abandon();
-            Err(error)
-        }
-    }
+    let attach = |program: &Program| attach(&arguments, &events, program);
+    let (program, (mut probed, kept)) =
+        Program::prepared(arguments.pid, &arguments.program, attach)?;
+    count(&arguments, kept, program, &mut probed)
 }
 
 /// An event, and what its hits are for.
