@@ -1,4 +1,5 @@
 /* Small functions, of whose instructions many are probed at once. */
+#include <signal.h>
 #include <stdio.h>
 
 #define PROBED __attribute__((noipa))
@@ -48,6 +49,7 @@ PROBED long call(void)
 int main(void)
 {
 	long sum = add(3, 4) + parse("4711") + hash("hello", 5) + middle(9, 3, 5);
-	printf("ok %ld\n", sum + (call() > 0));
+	printf("ok %ld, SIGHUP is %s\n", sum + (call() > 0),
+		signal(SIGHUP, SIG_IGN) == SIG_IGN ? "ignored" : "not ignored");
 	return 0;
 }

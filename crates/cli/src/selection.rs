@@ -967,7 +967,8 @@ fn at_one_place(
 ) -> anyhow::Error {
     let by_name =
         |argument: &FetchArg| matches!(argument.fetch.base, Base::Variable(_) | Base::AllArguments);
-    if places < 2 || !spec.arguments.iter().any(by_name) {
+    // The refusal of a marker names the marker, and has its arguments.
+    if places < 2 || site.marker.is_some() || !spec.arguments.iter().any(by_name) {
         return error;
     }
     anyhow!(

@@ -29,13 +29,13 @@ use signals::{handle, step_from};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use support::random::Random;
 use support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
 use undisturbed::undisturbed;
 
-const GEOMETRY: Geometry = Geometry {
-    cpus: 64,
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
+    cpus: mapped::cpus(),
     packet_size: 4096,
     packets: 64,
     journal: 1,
@@ -44,7 +44,7 @@ const GEOMETRY: Geometry = Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
-};
+});
 /// Where the detour under test stands; the resident stands at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
 /// Where a breakpoint stands from which it is stepped through.
@@ -380,7 +380,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     check("abort", restarted || !case.is_told_apart(), || {
         "a CPU's counter was changed".into()
     })?;
-    let mut reader = Reader::new(session.memory.clone(), GEOMETRY);
+    let mut reader = Reader::new(session.memory.clone(), *GEOMETRY);
     let mut seen: Vec<(u64, u32, Vec<u64>)> = Vec::new();
     let size = |event: u32| {
         let record = case.records().find(|record| record.event == event);

@@ -27,13 +27,13 @@ use capriole_ring::{Memory, Reader};
 use description::*;
 use iced_x86::Register;
 use mapped::map_session;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use support::random::Random;
 use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
 use undisturbed::undisturbed;
 
-const GEOMETRY: Geometry = Geometry {
-    cpus: 64,
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
+    cpus: mapped::cpus(),
     packet_size: 1 << 16,
     packets: 8,
     journal: 1,
@@ -42,7 +42,7 @@ const GEOMETRY: Geometry = Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
-};
+});
 const DETOUR: u64 = COPY + 0x4000;
 const EVENT: u32 = 4711;
 
@@ -153,7 +153,7 @@ impl Session {
 
     /// The records: event, content.
     fn records(&self) -> Result<Vec<(u32, u32, Vec<u8>)>, String> {
-        let mut reader = Reader::new(self.memory.clone(), GEOMETRY);
+        let mut reader = Reader::new(self.memory.clone(), *GEOMETRY);
         let mut records = Vec::new();
         reader
             .collect::<String>(true, |packet| {

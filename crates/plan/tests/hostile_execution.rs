@@ -28,14 +28,14 @@ use capriole_ring::layout::{self, Geometry, stream};
 use capriole_ring::{Memory, Reader};
 use description::*;
 use iced_x86::Register;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use support::random::Random;
 use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
 use undisturbed::undisturbed;
 
-const GEOMETRY: Geometry = Geometry {
-    cpus: 64,
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
+    cpus: mapped::cpus(),
     packet_size: 1 << 16,
     packets: 8,
     journal: 1,
@@ -44,7 +44,7 @@ const GEOMETRY: Geometry = Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
-};
+});
 const DETOUR: u64 = COPY + 0x4000;
 /// What records hold: too many would leave none to work with.
 const REGISTERS: [Register; 4] = [Register::RDI, Register::RSI, Register::RSP, Register::R11];
@@ -255,7 +255,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         undisturbed(&plain, &out, case.live, case.red_zone)?;
     }
     // The reader comes to its end as well, and takes no more than there is.
-    let mut reader = Reader::new(session.memory.clone(), GEOMETRY);
+    let mut reader = Reader::new(session.memory.clone(), *GEOMETRY);
     for all in [false, true] {
         let mut bytes = 0;
         let collected = reader.collect::<()>(all, |packet| {

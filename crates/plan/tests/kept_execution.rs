@@ -28,15 +28,15 @@ use capriole_ring::{Memory, Reader};
 use description::*;
 use iced_x86::Register;
 use mapped::map_session;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use support::random::Random;
 use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
 use undisturbed::undisturbed;
 
 const WORDS: u32 = 5;
 const AREAS: u32 = 2;
-const GEOMETRY: Geometry = Geometry {
-    cpus: 64,
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
+    cpus: mapped::cpus(),
     packet_size: 1 << 16,
     packets: 8,
     journal: 1,
@@ -45,7 +45,7 @@ const GEOMETRY: Geometry = Geometry {
     frames: frame::SLOTS,
     areas: AREAS,
     kept: WORDS,
-};
+});
 const DETOUR: u64 = COPY + 0x4000;
 const EVENT: u32 = 4711;
 const NUMBER: u32 = 0xbeef;
@@ -274,7 +274,7 @@ impl Session {
 
     /// The records: time, event, content.
     fn records(&self) -> Result<Vec<(u64, u32, Vec<u8>)>, String> {
-        let mut reader = Reader::new(self.memory.clone(), GEOMETRY);
+        let mut reader = Reader::new(self.memory.clone(), *GEOMETRY);
         let mut records = Vec::new();
         reader
             .collect::<String>(true, |packet| {

@@ -170,12 +170,6 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     }
 }
 
-fn cpus() -> u32 {
-    // SAFETY: asks for a number.
-    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    u32::try_from(cpus).expect("a number of CPUs")
-}
-
 /// Session memory for one case.
 struct Session {
     memory: Arc<Memory>,
@@ -194,7 +188,7 @@ impl Drop for Session {
 impl Session {
     fn new(case: &Case) -> Session {
         let geometry = Geometry {
-            cpus: cpus(),
+            cpus: mapped::cpus(),
             packet_size: 1 << 16,
             packets: 8,
             journal: 1,

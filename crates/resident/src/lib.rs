@@ -409,8 +409,9 @@ mod tests {
         // with an index that it knows or not.
         assert!((2..=6).contains(&handlers), "{handlers}");
         // The restorer, the two of the code that only the tracer leads to; and to read a field
-        // getpid and process_vm_readv, prctl and gettid; and gettid in a forked child.
-        assert_eq!(syscalls, 8);
+        // getpid and process_vm_readv, prctl and gettid; and in a forked child gettid
+        // and getpid.
+        assert_eq!(syscalls, 9);
     }
 
     /// Its sleep must not be one that the kernel goes on with by `restart_syscall`: the program

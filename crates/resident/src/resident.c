@@ -172,7 +172,7 @@ static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u3
  * First this thread is counted, then the word is read; who installs a filter sets the word,
  * then waits until nobody is counted (capriole_filtering). Both are full barriers. So no
  * thread is in between when a filter comes that holds for all threads. */
-static u32 may_call(void)
+static __attribute__((noinline)) u32 may_call(void)
 {
 	__sync_fetch_and_add(&OWN->calling, 1);
 	if (!READ(OWN->no_calls))
@@ -220,7 +220,7 @@ static void end_call(void)
  *
  * `known` says where its number and its first two arguments are (FILTER_...), as the program
  * will find them there a moment later. */
-void capriole_filtering(const u64 *registers, u64 known)
+__attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 {
 	u64 base = registers[known >> FILTER_NUMBER_SHIFT & 15];
 	u32 number = (u32)known;
@@ -306,17 +306,11 @@ struct place {
 	u32 cpu;
 } __attribute__((aligned(1 << LOCK_FRAME_SHIFT)));
 
-/* The thread's id as the kernel knows it; 0: not known. That of the C library is no answer in a
- * forked child: it is the parent's for some instructions behind the system call (musl), or for
- * good (a bare system call). Parent and child have stacks at the same addresses, so that each
- * would take the other for itself, who has left a lane for good, and both would write there;
- * and the child would have the kernel read its parent's memory. So a child asks, until its main
- * thread, the only one that a fork leaves, has seen that its library says the same. */
-static u32 real_id(void)
+/* Asks the kernel for the thread's id, of which the C library says that it is `id`; 0: must not.
+ * A process's main thread is the only one that a fork leaves: once its library says the same,
+ * nobody has to ask any more. */
+static __attribute__((noinline, cold)) u32 asked_id(u32 id)
 {
-	u32 id = thread_id();
-	if (READ(OWN->known) || !id)
-		return id;
 	if (!may_call())
 		return 0;
 	u32 real = (u32)syscall4(186 /* gettid */, 0, 0, 0, 0);
@@ -328,8 +322,19 @@ static u32 real_id(void)
 	return real;
 }
 
+/* The thread's id as the kernel knows it; 0: not known. That of the C library is no answer in a
+ * forked child: it is the parent's for some instructions behind the system call (musl), or for
+ * good (a bare system call). Parent and child have stacks at the same addresses, so that each
+ * would take the other for itself, who has left a lane for good, and both would write there;
+ * and the child would have the kernel read its parent's memory. */
+static inline u32 real_id(void)
+{
+	u32 id = thread_id();
+	return READ(OWN->known) || !id ? id : asked_id(id);
+}
+
 /* The thread's id as well as it is known. */
-static u32 told_id(void)
+static __attribute__((noinline)) u32 told_id(void)
 {
 	u32 id = real_id();
 	return id ? id : thread_id();
@@ -456,7 +461,7 @@ void capriole_locked_record(const u64 *event)
 
 /* Reads memory of the program by the kernel: whatever the address, nothing happens but
  * that less is read. Returns how many bytes. */
-static u64 read_memory(u64 to, u64 from, u64 size)
+static __attribute__((noinline)) u64 read_memory(u64 to, u64 from, u64 size)
 {
 	if (!begin_call())
 		return 0;
@@ -1178,7 +1183,7 @@ static u64 copy_of(const struct traps *table, u64 original)
  * displaced instruction where that instruction was. If it returns to there, which means
  * "try again", the copy is tried again: the original may be covered by a jump; and so it is with
  * what it steps to, also if the jump has come only now. */
-void capriole_fault(int signal, void *info, void *context)
+__attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 {
 	const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.copies);
 	u64 at = UCONTEXT_RIP(context);

@@ -42,6 +42,8 @@ struct Found {
 pub struct Reader<M = Arc<Memory>> {
     memory: M,
     geometry: Geometry,
+    /// Byte offset of the first stream.
+    first: usize,
     /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
     /// For each stream, how many packets, or parts of such, were delivered.
@@ -86,6 +88,7 @@ impl<M: Source> Reader<M> {
         Reader {
             memory,
             geometry,
+            first: geometry.streams(),
             next: vec![0; streams],
             delivered: vec![0; streams],
             partly: vec![(0, 0); streams],
@@ -105,7 +108,7 @@ impl<M: Source> Reader<M> {
         let mut reader = Reader::of(memory, geometry);
         reader.thorough = true;
         for (lane, cpu) in reader.streams() {
-            let (slot, at) = (geometry.stream_index(lane, cpu), geometry.stream(lane, cpu));
+            let (slot, at) = (geometry.stream_index(lane, cpu), reader.stream(lane, cpu));
             let memory = &reader.memory;
             let filled = geometry.filled(slot, memory.load(at + stream::HEAD));
             let latest = filled.map_or(0, |(index, _)| {
@@ -125,6 +128,11 @@ impl<M: Source> Reader<M> {
         reader
     }
 
+    /// Byte offset of a stream. There are thousands on a large machine, and all are looked at.
+    fn stream(&self, lane: u32, cpu: u32) -> usize {
+        self.first + self.geometry.stream_index(lane, cpu) * stream::SIZE
+    }
+
     /// Events that the stream at byte `offset` has lost so far. As many as nobody can lose are
     /// none: that word was written over.
     fn losses(&self, offset: usize) -> u64 {
@@ -137,7 +145,7 @@ impl<M: Source> Reader<M> {
     /// Events lost so far because no packet was free.
     pub fn lost(&self) -> u64 {
         self.streams()
-            .map(|(lane, cpu)| self.losses(self.geometry.stream(lane, cpu)))
+            .map(|(lane, cpu)| self.losses(self.stream(lane, cpu)))
             .sum()
     }
 
@@ -145,14 +153,14 @@ impl<M: Source> Reader<M> {
     pub fn lost_in_lanes(&self) -> u64 {
         let lanes = self.streams().filter(|(lane, _)| *lane > 0);
         lanes
-            .map(|(lane, cpu)| self.losses(self.geometry.stream(lane, cpu)))
+            .map(|(lane, cpu)| self.losses(self.stream(lane, cpu)))
             .sum()
     }
 
     /// Those of the lost events for which all lanes of a CPU were taken.
     pub fn busy(&self) -> u64 {
         let busy = |(lane, cpu)| {
-            let at = self.geometry.stream(lane, cpu);
+            let at = self.stream(lane, cpu);
             self.memory.load(at + stream::BUSY).min(self.losses(at))
         };
         self.streams().map(busy).sum()
@@ -161,9 +169,7 @@ impl<M: Source> Reader<M> {
     /// Places where a stream made no sense, or what it has lost: somebody wrote over session
     /// memory.
     pub fn damaged(&self) -> u64 {
-        let streams = self
-            .streams()
-            .map(|(lane, cpu)| self.geometry.stream(lane, cpu));
+        let streams = self.streams().map(|(lane, cpu)| self.stream(lane, cpu));
         let words = streams.flat_map(|at| [at + stream::LOST, at + stream::BUSY]);
         let wild = words.filter(|word| self.memory.load(*word) >= MOST);
         self.damaged.saturating_add(wild.count() as u64)
@@ -182,7 +188,7 @@ impl<M: Source> Reader<M> {
             return self.streams().collect();
         }
         let has_packet = |lane, cpu| {
-            let at = self.geometry.stream(lane, cpu);
+            let at = self.stream(lane, cpu);
             self.memory.load(at + stream::HEAD) != 0
         };
         let mut used = Vec::new();
@@ -217,7 +223,7 @@ impl<M: Source> Reader<M> {
     fn walk(&mut self, lane: u32, cpu: u32, open_too: bool) {
         self.found.clear();
         let g = self.geometry;
-        let (slot, at) = (g.stream_index(lane, cpu), g.stream(lane, cpu));
+        let (slot, at) = (g.stream_index(lane, cpu), self.stream(lane, cpu));
         let head = self.memory.load(at + stream::HEAD);
         if head == 0 {
             return; // no packet yet
@@ -321,6 +327,7 @@ impl<M: Source> Reader<M> {
         for (lane, cpu) in streams {
             self.walk(lane, cpu, open_too);
             let slot = self.geometry.stream_index(lane, cpu);
+            let stream = self.stream(lane, cpu);
             for found in self.found.iter().rev() {
                 let before = match self.partly[slot] {
                     (seq, before) if seq == found.seq => before.min(found.len),
@@ -333,7 +340,6 @@ impl<M: Source> Reader<M> {
                     let content = &mut self.buffer[before..found.len];
                     let at = self.geometry.packet(found.index) + layout::PACKET_HEADER;
                     let seq = self.delivered[slot];
-                    let stream = self.geometry.stream(lane, cpu);
                     let is_there = self.memory.read(at + before, content)
                         && note(&self.memory, stream, seq, found, before);
                     if !is_there {
@@ -364,12 +370,12 @@ impl<M: Source> Reader<M> {
                         before: 0,
                         after: 0,
                     };
-                    let at = self.geometry.stream(lane, cpu) + stream::TAKEN;
+                    let at = stream + stream::TAKEN;
                     self.memory.store(at, taken.word());
                     self.memory.free_packet(found.index);
                 }
             }
-            let discarded = self.losses(self.geometry.stream(lane, cpu));
+            let discarded = self.losses(stream);
             if last && discarded > self.told[slot] {
                 // No record came behind these.
                 sink(Packet {

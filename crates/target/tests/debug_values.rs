@@ -366,7 +366,7 @@ fn types_that_are_asked_for_are_given() {
         let error = ask(&debug, &site, text, wanted).unwrap_err();
         let expected = matches!(
             error.refusal,
-            Refusal::Mismatch { .. } | Refusal::Size { .. }
+            Refusal::Mismatch { .. } | Refusal::Size { .. } | Refusal::Wider { .. }
         );
         assert!(expected, "{text}: {error}");
     }

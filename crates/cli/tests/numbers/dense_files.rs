@@ -2,10 +2,10 @@
 //! that one if this was asked for.
 
 use crate::programs::{Compiler, build};
-use crate::target::{capriole, rounds, told};
+use crate::target::{rounds, told};
 use crate::traces::{calls, record, scratch, text};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// A definition for each instruction of these functions.
 fn dense(program: &Path, functions: &[&str]) -> Vec<String> {
@@ -51,13 +51,24 @@ fn a_start_does_not_depend_on_luck() {
     let events = dense(&program, &["parse", "hash", "middle"]);
     let events: String = events.into_iter().skip(1).step_by(2).collect();
     std::fs::write(&file, events).expect("written");
-    let run = || capriole(&["stat", "-f", text(&file), "--", text(&program)]);
+    let run = |shell: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{shell} \"$@\""), "sh"]);
+        command.args([env!("CARGO_BIN_EXE_capriole"), "stat", "-f", text(&file)]);
+        command.args(["--", text(&program)]).stdin(Stdio::null());
+        command.output().expect("sh")
+    };
     // With another compiler's code it may be impossible everywhere.
-    let first = run();
-    for _ in 0..rounds(12, 100) {
-        let output = run();
+    let first = run("");
+    // As under nohup: the program that runs in the end has its signals as the first one had.
+    for shell in ["", "trap '' HUP;"].iter().cycle().take(rounds(12, 100)) {
+        let output = run(shell);
         let (one, other) = (told(&first), told(&output));
         assert_eq!(first.status, output.status, "{one}\n{other}");
+        if output.status.success() {
+            let ignored = other.contains("SIGHUP is ignored");
+            assert_eq!(ignored, !shell.is_empty(), "{other}");
+        }
     }
 }
 

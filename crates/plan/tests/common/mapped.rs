@@ -26,10 +26,19 @@ pub fn map_session(geometry: &Geometry) -> (Arc<Memory>, u64) {
     (memory, base.unwrap() as u64)
 }
 
+/// How many CPUs this machine can have.
+#[allow(dead_code)] // where there is one stream
+pub fn cpus() -> u32 {
+    // SAFETY: asks for a number.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    u32::try_from(cpus).expect("a number of CPUs")
+}
+
 /// Empties session memory that the target has at `base`: no packet is in use, no lane is
-/// taken, nothing is counted or lost.
+/// taken, nothing is counted or lost. Threads know their ids.
 pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
     memory.format(base, geometry);
+    memory.store_u32(geometry.own_offset() + layout::own::KNOWN, 1);
     for at in streams(geometry) {
         memory.store(at + layout::stream::LOST, 0);
         memory.store(at + layout::stream::LOCK, 0);
@@ -54,8 +63,9 @@ pub fn counts(memory: &Memory, geometry: &Geometry) -> Vec<u64> {
 
 /// Byte offsets of the streams' rows: of each lane on each CPU.
 pub fn streams(geometry: &Geometry) -> impl Iterator<Item = usize> {
-    let lanes = 0..layout::LANES as u32;
-    lanes.flat_map(move |lane| (0..geometry.cpus).map(move |cpu| geometry.stream(lane, cpu)))
+    let count = layout::LANES * geometry.cpus as usize;
+    let size = layout::stream::SIZE;
+    (geometry.streams()..).step_by(size).take(count)
 }
 
 /// What a resident has to know of the session; it is told no offset and wakes nobody.

@@ -25,7 +25,7 @@ pub const ARRIVALS: usize = 3;
 /// How many instructions of the function a stepped run may take.
 pub const STEPS: usize = 100;
 /// How many instructions of all kinds, also of the detour, it may take.
-const RAW_STEPS: u32 = 2_000;
+const RAW_STEPS: u32 = 4_000;
 const FRAME: usize = 16384;
 /// OF DF SF ZF AF PF CF.
 pub const FLAGS: u64 = 0xcd5;

@@ -1,7 +1,7 @@
 //! Session memory of the child, as target and tracer at once, and what detours
 //! have written to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use capriole_plan::detour::{Runtime, Work};
 use capriole_resident as resident;
@@ -11,19 +11,19 @@ use capriole_ring::{Memory, Reader};
 use crate::mapped;
 use crate::memory::{ARENA, NO_RSEQ, RSEQ, TID};
 
-const GEOMETRY: Geometry = Geometry {
-    cpus: 256,
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
+    cpus: mapped::cpus(),
     packet_size: 4096,
     packets: 64,
     journal: 1,
-    counters: 6,
+    counters: COUNTERS,
     directories: 0,
     frames: 0,
     areas: 0,
     kept: 0,
-};
+});
 /// How many counters there are.
-pub const COUNTERS: u32 = GEOMETRY.counters;
+pub const COUNTERS: u32 = 6;
 const RESIDENT_SIZE: u64 = 0x4000;
 /// The detours stand behind the residents.
 pub const DETOURS: u64 = ARENA + 3 * RESIDENT_SIZE;
@@ -117,7 +117,7 @@ impl Session {
         let shared = |counter| self.memory.load(GEOMETRY.counter(GEOMETRY.cpus, counter));
         let shared: u64 = (0..COUNTERS).map(shared).sum();
         let mut restartable = counts.iter().sum::<u64>() - shared;
-        let mut reader = Reader::new(self.memory.clone(), GEOMETRY);
+        let mut reader = Reader::new(self.memory.clone(), *GEOMETRY);
         let mut written: Vec<(u64, Written)> = Vec::new();
         reader.collect::<String>(true, |packet| {
             let mut rest = packet.content;
