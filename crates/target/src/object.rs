@@ -393,6 +393,20 @@ impl ObjectFile {
             .find_map(|segment| segment.address_of(offset))
     }
 
+    /// Link address of the first byte of a mapping of the file's code that begins at a file
+    /// offset. That is the beginning of a page, and code may begin behind it: lld lays out
+    /// segments of which one ends and the next one begins in one page of the file.
+    #[must_use]
+    pub fn mapping_address(&self, offset: u64) -> Option<u64> {
+        let segments = self.headers.segments.iter();
+        segments.filter(|s| s.perms.execute).find_map(|segment| {
+            let end = segment.offset.checked_add(segment.file_size)?;
+            let holds = (segment.page_offset()..end).contains(&offset);
+            let distance = segment.offset.wrapping_sub(offset);
+            holds.then(|| segment.address.wrapping_sub(distance))
+        })
+    }
+
     /// File offset of the byte at a link address, if it comes from the file.
     #[must_use]
     pub fn file_offset(&self, link_address: u64) -> Option<u64> {

@@ -9,7 +9,7 @@ use capriole_insn::Extent;
 
 use super::code::ObjectCode;
 use super::{ObjectError, ObjectFile, ObjectKind, Segment};
-use crate::maps::Mapping;
+use crate::maps::{Mapping, PAGE_SIZE};
 use crate::symbols::SymbolTable;
 
 /// A program or library as a process has it loaded, or by itself at bias 0.
@@ -111,11 +111,15 @@ impl Object {
         self.run_time(link.start)..self.run_time(link.end)
     }
 
-    /// A run-time address lies within the object.
+    /// A run-time address lies within the pages of the object.
     #[must_use]
     pub fn contains(&self, address: u64) -> bool {
         let link = self.link(address);
-        let holds = |s: &Segment| link >= s.address && link - s.address < s.memory_size;
+        let holds = |s: &Segment| {
+            let first = s.address - s.address % PAGE_SIZE;
+            let end = s.address.saturating_add(s.memory_size);
+            link >= first && link < end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX)
+        };
         self.file.segments().iter().any(holds)
     }
 

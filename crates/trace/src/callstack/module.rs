@@ -91,7 +91,7 @@ impl Module {
             let path = path.display();
             return Err(format!("{path} is not the file that was recorded"));
         }
-        let link = file.link_address(self.mapping.offset).ok_or_else(|| {
+        let link = file.mapping_address(self.mapping.offset).ok_or_else(|| {
             let (path, offset) = (path.display(), self.mapping.offset);
             format!("{path} has nothing to be mapped at offset {offset:#x}")
         })?;
