@@ -2,7 +2,7 @@
 
 use crate::detach::{Detached, Installed, detach, detach_and_save};
 use crate::error::TargetError;
-use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt};
+use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
 use crate::maps::Mapping;
 use crate::memfd;
 use crate::memory::RemoteMemory;
@@ -378,12 +378,13 @@ fn detach_living(
         // Reborrowed for each call.
         let mut save =
             reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
+        let shared = session.shared();
         // Children first: when the process itself is left, what is saved is all that there is.
         // Those that it forks meanwhile come after it.
         if save.is_some() && session.inode != 0 {
             let save = reborrow(&mut save);
             // Who cannot be left is tried again behind it, and told of then.
-            if let Ok(children) = detach_children(session.inode, process.pid(), save) {
+            if let Ok(children) = detach_children(shared, process.pid(), save) {
                 total.add_children(&Detached {
                     lingering: false,
                     damaged: 0,
@@ -399,7 +400,7 @@ fn detach_living(
         total.standstill += one.standstill;
         if session.inode != 0 {
             total.add_children(&detach_children(
-                session.inode,
+                shared,
                 process.pid(),
                 reborrow(&mut save),
             )?);
@@ -407,6 +408,23 @@ fn detach_living(
     }
     close_leaked(process)?;
     Ok(total)
+}
+
+/// Session memory that a program and its children share.
+#[derive(Clone, Copy)]
+struct Shared {
+    inode: u64,
+    /// Where they have it, if that is known.
+    base: Option<u64>,
+}
+
+impl FoundSession {
+    fn shared(&self) -> Shared {
+        Shared {
+            inode: self.inode,
+            base: self.installed.memory.map(|memory| memory.base),
+        }
+    }
 }
 
 /// The processes, other than `except`, that have the session memory with this
@@ -430,10 +448,11 @@ pub(crate) fn shares(process: &Process, inode: u64) -> bool {
 /// # Errors
 /// The first of them that cannot be left, after all the others were.
 fn detach_children(
-    inode: u64,
+    shared: Shared,
     except: u32,
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
+    let inode = shared.inode;
     let mut report = Detached::default();
     let mut seen = std::collections::BTreeSet::new();
     let mut result = Ok(());
@@ -447,6 +466,7 @@ fn detach_children(
             match detach_child(&child, inode, reborrow(&mut save)) {
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
+                Err(TargetError::Damaged { .. }) if is_from_outside(&child, shared) => {}
                 // It has done that to itself, and nothing can be done for it.
                 Err(TargetError::Damaged { .. }) => report.damaged += 1,
                 Err(error) => result = result.and(Err(error)),
@@ -454,6 +474,13 @@ fn detach_children(
         }
     }
     result.map(|()| report)
+}
+
+/// Whether a process that has the session's memory is none of the program's, but a recorder, or
+/// somebody who writes a text: no ledger is there, and the memory not where the program has it.
+fn is_from_outside(process: &Process, shared: Shared) -> bool {
+    let is_there = |m: &Mapping| is_ledger(m) || is_session(m) && Some(m.start) == shared.base;
+    process.maps().is_ok_and(|maps| !maps.iter().any(is_there))
 }
 
 /// Takes the probes of the session with this inode out of one of the processes that share it.
@@ -511,7 +538,11 @@ impl crate::attach::Attached {
             Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
-        report.add_children(&detach_children(self.inode(), self.process.pid(), None)?);
+        let shared = Shared {
+            inode: self.inode(),
+            base: Some(self.memory.base),
+        };
+        report.add_children(&detach_children(shared, self.process.pid(), None)?);
         Ok(report)
     }
 

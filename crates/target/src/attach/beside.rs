@@ -58,7 +58,7 @@ impl fmt::Display for How {
                 "another tool has put a breakpoint (a uprobe, or a debugger's) where the probe was"
             }
             How::Restored => {
-                "another tool (a uprobe, or a debugger) has put the program's own byte back where the probe was"
+                "the program's own byte is back where the probe was: another tool (a uprobe, or a debugger) has come and gone, or the library was unloaded and loaded again"
             }
             How::Replaced => {
                 "somebody else (another tool, a uprobe that the kernel has optimised) has written over the probe, or the library was unloaded"
