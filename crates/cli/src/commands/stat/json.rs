@@ -59,6 +59,7 @@ fn key(value: &Key) -> Value {
     match value {
         Key::Number(value) => number(*value),
         Key::Hexadecimal(value) => json!(value),
+        Key::Character(byte) => json!(characters(&[*byte])),
         Key::Text(text) => json!(characters(text)),
         Key::Unreadable => Value::Null,
     }

@@ -552,6 +552,7 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                 match shown {
                     Shown::Signed => Value::Number(i128::from(word as i64)),
                     Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
+                    Shown::Character => Value::Character(word as u8),
                     _ => Value::Number(i128::from(word)),
                 }
             }

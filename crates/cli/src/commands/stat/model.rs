@@ -11,6 +11,8 @@ pub enum Value {
     Number(i128),
     /// A number that was asked for as a hexadecimal one, such as a pointer.
     Hexadecimal(u64),
+    /// A character, by its byte.
+    Character(u8),
     /// A text; what was not UTF-8 is U+FFFD. It can hold anything, and is escaped when shown.
     Text(Vec<u8>),
     /// It could not be read.

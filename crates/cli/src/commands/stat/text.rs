@@ -100,7 +100,10 @@ impl<'a> Page<'a> {
             rows: model::sorted(group.rows.iter()),
         });
         Page {
-            names: names.iter().map(|name| escaped(name.as_bytes())).collect(),
+            names: names
+                .iter()
+                .map(|name| escaped(name.as_bytes(), b'"'))
+                .collect(),
             tables: counted.into_iter().chain(others).collect(),
             silent: 0,
             never_hit: "never hit",
@@ -248,7 +251,7 @@ fn measure_cell(measure: &Option<Measure>) -> String {
 fn key_cell(value: &Value) -> String {
     match value {
         Value::Text(text) => {
-            let plain = escaped(text);
+            let plain = escaped(text, b'"');
             let hidden = plain.is_empty() || plain.starts_with([' ', '(']) || plain.ends_with(' ');
             if hidden {
                 format!("\"{plain}\"")
@@ -265,15 +268,16 @@ fn key_value(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
         Value::Hexadecimal(number) => format!("{number:#x}"),
-        Value::Text(text) => format!("\"{}\"", escaped(text)),
+        Value::Character(byte) => format!("'{}'", escaped(&[*byte], b'\'')),
+        Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),
         Value::Unreadable => "(fault)".to_owned(),
     }
 }
 
 /// Text without what acts on a terminal, as reports have it.
-fn escaped(text: &[u8]) -> String {
+fn escaped(text: &[u8], quote: u8) -> String {
     let mut out = Vec::new();
-    put_escaped(&mut out, text, b'"');
+    put_escaped(&mut out, text, quote);
     String::from_utf8_lossy(&out).into_owned()
 }
 
