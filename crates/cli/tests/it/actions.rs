@@ -1,0 +1,166 @@
+//! A program that handles its own faults never sees a handler of Capriole's, while probes come
+//! and go.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use capriole_target::guards::Guards;
+use programs::{Compiler, build, build_go};
+use std::process::Stdio;
+use std::time::Duration;
+use target::*;
+use traces::{Background, recorder, scratch};
+
+fn runs_among_probes(flags: &[&str], how: &[&str], events: &[&str]) {
+    let Some(program) = build(Compiler::Gcc, "actions.c", flags) else {
+        return;
+    };
+    let mut running = Running::start(&program, how);
+    // A program that faults at a site all the time can keep it from being written for so long.
+    let mut hit = 0;
+    for round in 0..rounds(40, 400) {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let recording = Background::attach(&trace, running.pid, events);
+        std::thread::sleep(Duration::from_millis(100));
+        running.assert_alive();
+        let told = recording.end();
+        let waits = told["sites"][0]["state"] == "waiting";
+        assert!(
+            waits || told["events"].as_u64() > Some(0),
+            "{round}: {told}"
+        );
+        running.assert_alive();
+        hit += usize::from(!waits);
+        if hit == rounds(4, 40) {
+            break;
+        }
+    }
+    assert_eq!(hit, rounds(4, 40));
+    running.finish();
+}
+
+#[test]
+fn it_sees_its_own_handlers() {
+    runs_among_probes(
+        &[],
+        &[],
+        &[":work text=+0($arg1):string", ":load from=$arg1"],
+    );
+}
+
+#[test]
+fn so_it_does_without_fields_in_memory() {
+    runs_among_probes(
+        &[],
+        &[],
+        &[":load from=$arg1", "libc:sigaction signal=$arg1:s32"],
+    );
+}
+
+#[test]
+fn they_are_told_where_the_program_stood() {
+    for flags in [&[][..], &["-static"]] {
+        runs_among_probes(flags, &["steady"], &[":load from=$arg1"]);
+    }
+}
+
+/// A handler that steps over the instruction that faults goes on in the middle of the jump: at
+/// an instruction that it covers.
+#[test]
+fn its_handlers_may_step_over_a_displaced_instruction() {
+    for events in [
+        &[":loads from=$arg1"][..],
+        &[":loads", ":loads+2 from=%si"],
+        &[":loads+2 from=%si"],
+        &[":loads+4", ":work"],
+    ] {
+        runs_among_probes(&[], &["steady"], events);
+        runs_among_probes(&[], &[], events);
+    }
+}
+
+#[test]
+fn so_it_does_in_a_static_program() {
+    runs_among_probes(
+        &["-static"],
+        &[],
+        &[":work text=+0($arg1):string", ":load from=$arg1"],
+    );
+}
+
+/// Somebody seems to be where a guard has to stand. He goes on, and the guards are all there.
+#[test]
+fn who_is_at_a_guard_is_waited_for() {
+    let Some(program) = build(Compiler::Gcc, "occupied.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["once"]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let recording = Background::attach(&trace, running.pid, &[":occupied_fault"]);
+    for _ in 0..100 {
+        running.say("fault");
+        assert_eq!(running.line(), "faulted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let told = recording.end();
+    assert!(told["events"].as_u64() > Some(0), "{told}");
+    assert_eq!(told["restartable_sequences"], true, "{told}");
+    running.finish();
+}
+
+/// He stays there: a program whose handlers of faults would see wrong addresses is not recorded.
+#[test]
+fn without_a_guard_of_handlers_there_is_no_recording() {
+    let Some(program) = build(Compiler::Gcc, "occupied.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let before = looks(&running.process());
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let pid = running.pid.to_string();
+    let mut recorder = recorder(
+        &trace,
+        &["-e", ":occupied_fault", "-p", &pid, "--duration", "10s"],
+    );
+    let mut recorder = recorder.stderr(Stdio::piped()).spawn().expect("it starts");
+    while recorder.try_wait().expect("a child").is_none() {
+        running.say("fault");
+        assert_eq!(running.line(), "faulted");
+    }
+    let output = recorder.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(
+        told(&output).contains("a thread stays where a guard has to stand"),
+        "{}",
+        told(&output)
+    );
+    assert_looks(&running.process(), &before, "afterwards");
+    running.finish();
+}
+
+/// All guards find a place, whichever addresses are free. In a Go program without the guard behind
+/// `rt_sigaction` a fault in a copied instruction would end the program, not become a panic.
+#[test]
+fn guards_leave_room_to_each_other() {
+    let Some(program) = build_go("go_faults.go", "go_faults") else {
+        return;
+    };
+    for mapped in ["", "0x5000000"] {
+        let mut running = Running::start(&program, &[mapped]);
+        let guards = Guards::of_process(&running.process()).expect("guards");
+        assert!(guards.have_filters() && guards.have_actions(), "{mapped}");
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let recording = Background::attach(&trace, running.pid, &[":main.faulted"]);
+        std::thread::sleep(Duration::from_millis(100));
+        running.assert_alive();
+        let told = recording.end();
+        assert!(told["events"].as_u64() > Some(0), "{told}");
+        running.assert_alive();
+        running.finish();
+    }
+}

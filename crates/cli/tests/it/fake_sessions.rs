@@ -1,0 +1,350 @@
+//! Memory that bears the name of a session's and was made by somebody else, with any numbers in
+//! it: nobody who meets it asks for more memory than there is, hangs, panics, or writes where he
+//! should not. Nor does anything meant for one's own recordings go there.
+
+use crate::limited;
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use capriole_ring::Memory;
+use capriole_ring::layout::{Geometry, State, header};
+use capriole_target::ledger::{self, header as noted, journal};
+use capriole_target::outside::{sessions, writer};
+use capriole_target::process::Process;
+use capriole_target::recover::find;
+use limited::ended;
+use programs::{Compiler, build};
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use target::{Running, is_root, told};
+use traces::{Background, scratch};
+
+/// Where the program maps what it has.
+const SESSION: u64 = 0x1000_0000_0000;
+const CODE: u64 = 0x3000_0000_0000;
+/// More than any machine has.
+const HUGE: u64 = 16 << 40;
+
+struct Fake {
+    running: Running,
+    memory: Memory,
+    ledger: Memory,
+    geometry: Geometry,
+}
+
+impl Fake {
+    fn program() -> Option<PathBuf> {
+        build(Compiler::Gcc, "fake_session.c", &[])
+    }
+
+    fn start(size: u64) -> Option<Fake> {
+        let mut command = Command::new(Fake::program()?);
+        Some(Fake::of(command.arg(size.to_string())))
+    }
+
+    fn of(command: &mut Command) -> Fake {
+        let running = Running::of(command);
+        let map = |number| {
+            let path = format!("/proc/{}/fd/{number}", running.pid);
+            let file = OpenOptions::new().read(true).write(true).open(path);
+            Memory::map(&file.expect("its memory").into(), 1 << 20).expect("map")
+        };
+        let (memory, ledger) = (map(3), map(4));
+        let geometry = Geometry::for_buffer(1 << 17, 2, 16);
+        Fake {
+            running,
+            memory,
+            ledger,
+            geometry,
+        }
+    }
+
+    /// Memory as a recorder would have it who is the program itself.
+    fn format(&mut self) {
+        self.running.say("");
+        assert_eq!(self.running.line(), "mapped");
+        self.memory.write(0, &vec![0; self.memory.len()]);
+        self.memory.format(SESSION, &self.geometry);
+        self.memory.store_u32(header::STATE, State::Armed as u32);
+        self.memory.store_u32(header::MESSAGES, 1);
+        let own = self.running.process();
+        let maps = own.maps().expect("maps");
+        let at = maps.iter().find(|m| m.start == SESSION).expect("mapped");
+        let ledger = &self.ledger;
+        ledger.write(0, &vec![0; ledger.len()]);
+        for (at, value) in [
+            (noted::MAGIC, ledger::MAGIC),
+            (noted::START_TIME, own.start_time()),
+            (noted::OWNER_START_TIME, own.start_time()),
+            (noted::MEMORY, SESSION),
+            (noted::MEMORY + 8, at.end - at.start),
+            (noted::MEMORY + 16, at.inode),
+        ] {
+            ledger.store(at, value);
+        }
+        for (at, value) in [
+            (noted::VERSION, ledger::VERSION),
+            (noted::STATE, State::Armed as u32),
+            (noted::PID, own.pid()),
+            (noted::OWNER, own.pid()),
+        ] {
+            ledger.store_u32(at, value);
+        }
+    }
+
+    /// What a command says, that has a limited amount of memory and of time.
+    fn meets(&self, words: &[&str]) -> Output {
+        let pid = self.running.pid.to_string();
+        let words: Vec<&str> = words
+            .iter()
+            .map(|word| if *word == "PID" { &pid } else { *word })
+            .collect();
+        ended(&words)
+    }
+}
+
+/// The fields of the header, and the bytes that they have.
+const FIELDS: [(usize, usize); 10] = [
+    (header::VERSION, 4),
+    (header::STATE, 4),
+    (header::BASE, 8),
+    (header::SIZE, 8),
+    (header::CPUS, 4),
+    (header::LANES, 4),
+    (header::PACKET_SIZE, 4),
+    (header::PACKETS, 4),
+    (header::MESSAGES, 4),
+    (header::PACKETS_OFFSET, 8),
+];
+/// Those of the ledger.
+const NOTED: [(usize, usize); 20] = [
+    (noted::MAGIC, 8),
+    (noted::VERSION, 4),
+    (noted::STATE, 4),
+    (noted::PID, 4),
+    (noted::OWNER, 4),
+    (noted::START_TIME, 8),
+    (noted::OWNER_START_TIME, 8),
+    (noted::MEMORY, 8),
+    (noted::MEMORY + 8, 8),
+    (noted::MEMORY + 16, 8),
+    (noted::JOURNAL_LEN, 4),
+    (noted::ARENAS_LEN, 4),
+    (noted::ARENAS, 8),
+    (noted::ARENAS + 8, 8),
+    (noted::ACTIONS_INSTALLED, 4),
+    (noted::ACTIONS, 8),
+    (noted::ACTIONS + 8, 8),
+    (noted::STUBS, 8),
+    (noted::RETURNS, 8),
+    (noted::BATCH, 8),
+];
+
+fn put(memory: &Memory, (at, bytes): (usize, usize), value: u64) {
+    match bytes {
+        4 => memory.store_u32(at, value as u32),
+        _ => memory.store(at, value),
+    }
+}
+
+fn noise() -> impl FnMut() -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
+
+/// Values of which each has been somebody's undoing.
+fn interesting(random: &mut impl FnMut() -> u64) -> u64 {
+    let of = [
+        0,
+        1,
+        3,
+        4096,
+        u64::from(u32::MAX),
+        1 << 31,
+        u64::MAX,
+        u64::MAX - 63,
+        1 << 47,
+        SESSION,
+        SESSION + (1 << 20) - 8,
+        CODE,
+        HUGE,
+        random(),
+        random() % 4096,
+        SESSION + random() % (1 << 20),
+    ];
+    of[random() as usize % of.len()]
+}
+
+/// Any numbers in any fields, and in what they lead to, for who looks and for who writes.
+#[test]
+fn any_header_is_read_and_written_to_without_harm() {
+    for size in [1 << 20, HUGE] {
+        let Some(mut fake) = Fake::start(size) else {
+            return;
+        };
+        let process = fake.running.process();
+        let mut random = noise();
+        let (mut sound, mut written) = (0, 0);
+        for round in 0..1500 {
+            fake.format();
+            for _ in 0..1 + round % 4 {
+                let field = FIELDS[random() as usize % FIELDS.len()];
+                put(&fake.memory, field, interesting(&mut random));
+            }
+            for _ in 0..round % 3 {
+                let field = NOTED[random() as usize % NOTED.len()];
+                put(&fake.ledger, field, interesting(&mut random));
+            }
+            for _ in 0..round % 3 {
+                let at = random() as usize % (1 << 17) / 8 * 8;
+                fake.memory.store(at, interesting(&mut random));
+                fake.ledger.store(at, interesting(&mut random));
+            }
+            let Ok(found) = find(&process) else { continue };
+            for session in found {
+                sound += 1;
+                let Ok(writer) = writer(&process, &session) else {
+                    continue;
+                };
+                written += usize::from(writer.write_text(0, 1, b"text", || 1).is_ok());
+            }
+        }
+        // Not everything is refused at the door.
+        assert!(sound > 100 && written > 10, "{sound} {written}");
+        fake.running.finish();
+    }
+}
+
+/// Who asks for the most: by a journal, by code that nobody has written, by packets.
+fn greedy(fake: &Fake, which: usize) {
+    let (memory, ledger) = (&fake.memory, &fake.ledger);
+    match which {
+        0 => ledger.store_u32(noted::JOURNAL_LEN, u32::MAX),
+        1 => {
+            // As long as one may be, all entries alike.
+            ledger.store_u32(noted::JOURNAL_LEN, ledger::MAX_ENTRIES);
+            let entry = 5 * 4096 + journal::LEN;
+            ledger.write(entry, &[journal::MAX_BYTES as u8 + 1]);
+        }
+        2 | 3 => {
+            ledger.store(noted::ARENAS, CODE);
+            ledger.store(noted::ARENAS + 8, HUGE);
+            ledger.store_u32(noted::ARENAS_LEN, which as u32 - 2);
+        }
+        4 => {
+            memory.store_u32(header::CPUS, u32::MAX);
+            memory.store_u32(header::PACKETS, u32::MAX);
+            memory.store_u32(header::PACKET_SIZE, u32::MAX);
+        }
+        5 => {
+            memory.store(header::SIZE, u64::MAX);
+            ledger.store(noted::MEMORY + 8, u64::MAX);
+        }
+        6 => ledger.store_u32(noted::ARENAS_LEN, u32::MAX),
+        // All that there may be, each as large as one may be.
+        7 => {
+            for arena in 0..ledger::MAX_ARENAS {
+                let at = noted::ARENAS + arena * 16;
+                ledger.store(at, CODE + ((arena as u64) << 31));
+                ledger.store(at + 8, 2 << 30);
+            }
+            ledger.store_u32(noted::ARENAS_LEN, ledger::MAX_ARENAS as u32);
+        }
+        _ => ledger.store(noted::RETURNS, CODE - 4096),
+    }
+}
+
+#[test]
+fn who_asks_for_more_than_there_is_does_not_get_it() {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let trace = trace.to_str().expect("UTF-8");
+    for which in 0..9 {
+        for words in [
+            &["mark", "-p", "PID", "text"][..],
+            &[
+                "record",
+                "-p",
+                "PID",
+                "-o",
+                trace,
+                "--duration",
+                "10ms",
+                "-e",
+                ":main",
+            ],
+            &["detach", "PID"],
+        ] {
+            // Each a new one: who detaches closes what he takes for left over.
+            let Some(mut fake) = Fake::start(HUGE) else {
+                return;
+            };
+            fake.format();
+            greedy(&fake, which);
+            let output = fake.meets(words);
+            let pid = fake.running.pid.to_string();
+            if !output.status.success() {
+                assert!(told(&output).contains(&pid), "{which} {}", told(&output));
+            }
+            fake.running.finish();
+        }
+    }
+}
+
+/// A session, as it seems, of another user, or of a program that is no recorder: texts without
+/// an address do not go there, also if it claims to be a recorder's that there is.
+#[test]
+fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
+    let (Some(program), Some(other)) = (Fake::program(), build(Compiler::Gcc, "counted.c", &[]))
+    else {
+        return;
+    };
+    let open = scratch();
+    let mut commands = vec![Command::new(&program)];
+    if is_root("have processes of other users") {
+        // With our name, but another user's.
+        let copy = programs::copied_for_others(&program, open.path(), 0o755);
+        let mut command = Command::new(&copy);
+        command.uid(65534).gid(65534);
+        commands.push(command);
+    }
+    let mut running = Running::start(&other, &["--wait", "--threads", "1", "--calls", "5"]);
+    let directory = scratch();
+    let recorder = Background::attach(&directory.path().join("t"), running.pid, &[":counted_work"]);
+    let recording = find(&running.process()).expect("a session");
+    let owner = Process::open(recording[0].owner.expect("a recorder")).expect("it runs");
+    for command in &mut commands {
+        let mut fake = Fake::of(command);
+        for claim in [false, true] {
+            fake.format();
+            if claim {
+                fake.ledger.store_u32(noted::OWNER, owner.pid());
+                let started = owner.start_time();
+                fake.ledger.store(noted::OWNER_START_TIME, started);
+            }
+            let pids: Vec<u32> = sessions()
+                .iter()
+                .map(|(process, _)| process.pid())
+                .collect();
+            assert!(!pids.contains(&fake.running.pid));
+            assert!(pids.contains(&running.pid));
+        }
+        // By name anything goes.
+        fake.format();
+        let output = fake.meets(&["mark", "-p", "PID", "text"]);
+        assert!(output.status.success(), "{}", told(&output));
+        fake.running.finish();
+    }
+    recorder.end();
+    running.say("go");
+    running.say("end");
+    running.finish();
+}

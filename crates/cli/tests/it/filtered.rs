@@ -1,0 +1,254 @@
+//! Programs that filter their own system calls while they are recorded, or give up the time
+//! stamp counter: nothing of ours may run into that.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use programs::{Compiler, build};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use target::*;
+use traces::{counted, recorder, scratch, summary, text};
+
+const EVENT: &str = ":work text=+0($arg1):string comm=$comm n=$arg2";
+/// Calls that `filtered` makes with its filter.
+const FILTERED: u64 = 100_000;
+
+fn program(compiler: Compiler, flags: &[&str]) -> Option<PathBuf> {
+    build(compiler, "filtered.c", flags)
+}
+
+fn record(trace: &Path, arguments: &[&str], program: &Path, how: &str) -> Output {
+    let mut command = recorder(trace, arguments);
+    let command = command.arg("--json").arg("--").arg(program).arg(how);
+    command.output().expect("capriole starts")
+}
+
+/// What the program said, and what the recorder said of it.
+fn said(output: &Output) -> (u64, Value) {
+    assert!(output.status.success(), "{}", told(output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let (program, json) = said.split_once('{').expect("JSON");
+    // A program may have its last words behind the recorder's.
+    let json = format!("{{{json}");
+    let mut values = serde_json::Deserializer::from_str(&json).into_iter();
+    let value = values.next().expect("JSON").expect("JSON");
+    let rest = &json[values.byte_offset()..];
+    (counted(&format!("{program}{rest}")), value)
+}
+
+/// The filter kills a program that makes any other system call than its own few.
+fn assert_lives(program: &Path, how: &str) {
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let output = record(&trace, &["-e", EVENT], program, how);
+    let (calls, told) = said(&output);
+    assert_eq!(told["lost"], 0, "{how}: {told}");
+    assert!(told["events"].as_u64() >= Some(calls), "{how}: {told}");
+    // A text and a name each time; in threads the filter comes at some moment.
+    let not_read = told["not_read"].as_u64().expect("a number");
+    match how {
+        "thread" => assert!(not_read > 0, "{how}: {told}"),
+        _ => assert_eq!(not_read, 2 * FILTERED, "{how}: {told}"),
+    }
+    let summary = summary(&trace);
+    assert_eq!(summary["complete"], true, "{how}: {summary}");
+}
+
+#[test]
+fn a_program_that_filters_its_system_calls_lives() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for how in [
+        "prctl", "syscall", "inline", "register", "thread", "child", "dispatch",
+    ] {
+        assert_lives(&program, how);
+    }
+}
+
+#[test]
+fn so_does_a_static_one() {
+    let Some(program) = program(Compiler::Gcc, &["-static"]) else {
+        return;
+    };
+    for how in ["prctl", "syscall", "register", "thread"] {
+        assert_lives(&program, how);
+    }
+}
+
+#[test]
+fn so_does_one_with_musl() {
+    let flags = [
+        "-idirafter",
+        "/usr/include/x86_64-linux-gnu",
+        "-idirafter",
+        "/usr/include",
+    ];
+    let Some(program) = program(Compiler::MuslGcc, &flags) else {
+        return;
+    };
+    for how in ["prctl", "syscall", "child"] {
+        assert_lives(&program, how);
+    }
+}
+
+/// When no packet is free nobody is woken, which would take a system call.
+#[test]
+fn nobody_is_woken_when_the_buffer_is_full() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for how in ["prctl", "thread", "child"] {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let arguments = ["--buffer-size", "64K", "-e", ":work n=$arg2"];
+        let (calls, told) = said(&record(&trace, &arguments, &program, how));
+        let number = |name: &str| told[name].as_u64().expect("a number");
+        assert!(number("lost") > 0, "{how}: {told}");
+        assert!(number("events") + number("lost") >= calls, "{how}: {told}");
+        assert_eq!(number("not_read"), 0, "{how}: {told}");
+    }
+}
+
+/// Reading the time stamp counter is a fault in seccomp's strict mode.
+#[test]
+fn probes_are_taken_out_before_the_clock_is_given_up() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for event in [EVENT, ":work n=$arg2"] {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let (calls, told) = said(&record(&trace, &["-e", event], &program, "strict"));
+        assert_eq!(calls, FILTERED + 2000);
+        assert_eq!(told["ended"], "no clock", "{told}");
+        assert_eq!(told["events"], 2000, "{told}");
+    }
+}
+
+/// A child does so: its probes are taken out, and the recording of its parent goes on.
+#[test]
+fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let output = record(&trace, &["-e", EVENT], &program, "strict-child");
+    let (calls, told) = said(&output);
+    assert_eq!(told["ended"], "program ended", "{told}");
+    // The parent's before the child, meanwhile and after it; none of the child's.
+    assert_eq!(told["events"], calls - FILTERED, "{told}");
+}
+
+#[test]
+fn what_is_added_up_is_so_without_system_calls() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let event = ":work count() by text=+0($arg1):string";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let command = command.args(["stat", "--json", "-e", event, "--"]);
+    let output = command.arg(&program).arg("prctl").output();
+    let (calls, told) = said(&output.expect("capriole starts"));
+    assert_eq!(calls, FILTERED + 2000);
+    assert_eq!(told["not_read"], FILTERED, "{told}");
+}
+
+#[test]
+fn return_addresses_are_replaced_as_before() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for how in ["syscall", "child", "strict"] {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let arguments = [
+            "--return=stack",
+            "-e",
+            ":work%return value=$retval comm=$comm",
+        ];
+        let (calls, told) = said(&record(&trace, &arguments, &program, how));
+        assert!(calls > FILTERED, "{how}: {told}");
+    }
+}
+
+/// The very call by which the clock is given up is followed: its return is not recorded, as that
+/// would read the clock.
+#[test]
+fn the_call_that_gives_the_clock_up_returns() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let event = "r libc:prctl result=$retval";
+    for how in ["strict", "strict-child", "clock"] {
+        for returns in ["--return=stack", "--return=exits"] {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let output = record(&trace, &[returns, "-e", event], &program, how);
+            let (calls, told) = said(&output);
+            assert!(calls > FILTERED, "{how} {returns}: {told}");
+            // PR_SET_NO_NEW_PRIVS, before.
+            assert!(
+                told["events"].as_u64() >= Some(1),
+                "{how} {returns}: {told}"
+            );
+        }
+    }
+}
+
+/// It gives the clock up just while it is attached to. (Each time at another moment.)
+#[test]
+fn one_that_is_attached_to_at_that_moment_lives() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for how in ["strict", "clock"] {
+        for round in 0..rounds(12, 500) {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let mut running = Running::start(&program, &[how, "wait"]);
+            let pid = running.pid.to_string();
+            let mut recorder = recorder(&trace, &["-e", ":*", "-e", "r libc:prctl", "-p", &pid]);
+            recorder.stderr(std::process::Stdio::null());
+            let mut recorder = recorder.spawn().expect("capriole starts");
+            // Attaching takes some tens of milliseconds.
+            std::thread::sleep(std::time::Duration::from_millis(3 * (round as u64 % 30)));
+            running.say("go");
+            assert!(counted(&running.finished()) > FILTERED, "{how}");
+            recorder.wait().expect("it ends");
+        }
+    }
+}
+
+/// Attached to before it filters; taken out after.
+#[test]
+fn one_that_was_running_lives_too() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    for how in ["prctl", "thread", "strict"] {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let mut running = Running::start(&program, &[how, "wait"]);
+        let pid = running.pid.to_string();
+        let mut recorder = recorder(&trace, &["--json", "-e", EVENT, "-p", &pid]);
+        let recorder = recorder.stdout(std::process::Stdio::piped());
+        let recorder = recorder.spawn().expect("capriole starts");
+        traces::until_recording(running.pid);
+        running.say("go");
+        let calls = counted(&running.finished());
+        let output = recorder.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", told(&output));
+        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(calls > FILTERED, "{how}");
+        match how {
+            "strict" => assert_eq!(told["ended"], "no clock", "{told}"),
+            _ => assert!(told["not_read"].as_u64() > Some(0), "{how}: {told}"),
+        }
+        assert!(text(&trace).ends_with("trace"));
+    }
+}

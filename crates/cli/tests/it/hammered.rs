@@ -1,0 +1,213 @@
+//! Attach and detach, again and again, while threads run through the probed functions as
+//! fast as they can.
+//!
+//! Every round must have recorded each thread's calls from the first to the last without a
+//! gap, the program must find all its results right, and after every round it must look
+//! exactly as before: text, handlers, mappings and descriptors.
+//!
+//! The short form runs with the other tests. The long form, a thousand rounds of each:
+//!
+//! ```text
+//! CAPRIOLE_LONG=1 cargo test --release -p capriole --test it hammered:: -- --nocapture
+//! ```
+
+use crate::programs;
+use crate::target;
+
+use programs::{Compiler, build};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use target::*;
+
+struct Hammering<'a> {
+    program: &'a Path,
+    arguments: &'a [&'a str],
+    events: &'a [&'a str],
+    reach: Reach,
+    rounds: usize,
+    /// The functions whose name this accepts are probed.
+    wanted: fn(&str) -> bool,
+}
+
+fn all(_: &str) -> bool {
+    true
+}
+
+/// One program at a time hammers; two would only take the processors from each other.
+static TURN: Mutex<()> = Mutex::new(());
+
+impl<'a> Hammering<'a> {
+    /// With the best probes there are at the functions but `step`, whose many calls would
+    /// only fill the buffer.
+    fn of(program: &'a Path, arguments: &'a [&'a str], rounds: usize) -> Hammering<'a> {
+        Hammering {
+            program,
+            arguments,
+            events: HAMMER,
+            reach: Reach::Best,
+            rounds,
+            wanted: |name| name != "step" && name != "work_library",
+        }
+    }
+
+    /// Nobody empties it while the process is stopped and started for the last time,
+    /// which takes the longer the more threads there are.
+    fn buffer(&self) -> u64 {
+        if self.arguments.contains(&"200") {
+            512 << 20
+        } else {
+            64 << 20
+        }
+    }
+
+    fn run(&self) -> String {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        // Behind this test, which has to sort what it makes.
+        let running = Running::of(
+            Command::new("nice")
+                .args(["-n", "19"])
+                .arg(self.program)
+                .args(self.arguments),
+        );
+        let process = running.process();
+        let mut probes = Probes::of(&process, self.events, self.reach);
+        probes.keep(self.wanted);
+        assert!(!probes.probes.is_empty());
+        // Children of --fork and libraries of --dlopen come and go by themselves.
+        let steady = !self.arguments.contains(&"--dlopen");
+        let before = looks(&process);
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        let (mut complete, mut calls_seen) = (0, 0);
+        let mut running = running;
+        for round in 0..self.rounds {
+            running.assert_alive();
+            let mut recording = attach_to(&process, &probes, self.buffer());
+            recording.record(Duration::from_millis(1 + round as u64 % 4));
+            if let Some(calls) = recording.detach() {
+                complete += 1;
+                calls_seen += calls.len();
+                for (name, n) in assert_gap_free(&probes.names, &calls) {
+                    *counts.entry(name).or_default() += n;
+                }
+            }
+            running.assert_alive();
+            assert_no_session(&process);
+            assert_text_is_the_files(&process, round % 10 != 0);
+            if steady {
+                assert_looks(&process, &before, &format!("round {round}"));
+            }
+        }
+        let text = running.finish();
+        println!(
+            "{:?} {:?}: {} rounds, {complete} complete, {calls_seen} calls: {counts:?}",
+            self.arguments, self.reach, self.rounds
+        );
+        assert!(
+            complete * 2 >= self.rounds,
+            "the buffer was too small in {} of {} rounds",
+            self.rounds - complete,
+            self.rounds
+        );
+        for name in &probes.names {
+            assert!(counts.contains_key(name), "{name} was never recorded");
+        }
+        text
+    }
+}
+
+#[test]
+fn a_program_with_four_threads() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    Hammering::of(&program, &["--threads", "4"], rounds(30, 1000)).run();
+}
+
+#[test]
+fn with_breakpoints_everywhere() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    Hammering {
+        reach: Reach::Breakpoint,
+        wanted: all,
+        ..Hammering::of(&program, &["--threads", "4"], rounds(30, 1000))
+    }
+    .run();
+}
+
+#[test]
+fn a_static_program_without_pie() {
+    let flags = ["-static", "-no-pie"];
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &flags) else {
+        return;
+    };
+    Hammering::of(&program, &["--threads", "3"], rounds(20, 1000)).run();
+}
+
+/// musl registers no restartable sequences: the locked way.
+#[test]
+fn a_program_without_restartable_sequences() {
+    for flags in [&[][..], &["-static"]] {
+        let Some(program) = build(Compiler::MuslGcc, "hammer.c", flags) else {
+            return;
+        };
+        Hammering::of(&program, &["--threads", "3", "--signals"], rounds(15, 1000)).run();
+    }
+}
+
+#[test]
+fn a_program_with_two_hundred_threads() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &["-no-pie"]) else {
+        return;
+    };
+    for reach in [Reach::Best, Reach::Breakpoint] {
+        Hammering {
+            events: &[":work_switch"],
+            reach,
+            wanted: all,
+            ..Hammering::of(&program, &["--threads", "200", "--signals"], rounds(2, 100))
+        }
+        .run();
+    }
+}
+
+#[test]
+fn with_signals_forks_and_faults() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    for reach in [Reach::Best, Reach::Breakpoint] {
+        for arguments in [
+            &["--threads", "3", "--signals"][..],
+            &["--threads", "2", "--segv"],
+            &["--threads", "2", "--fork"],
+            &["--threads", "2", "--signals", "--segv", "--fork"],
+        ] {
+            Hammering {
+                reach,
+                ..Hammering::of(&program, arguments, rounds(8, 1000))
+            }
+            .run();
+        }
+    }
+}
+
+#[test]
+fn with_libraries_that_come_and_go() {
+    let (Some(program), Some(library)) = (
+        build(Compiler::Gcc, "hammer.c", &[]),
+        build(Compiler::Gcc, "hammer_library.c", &["-shared", "-fPIC"]),
+    ) else {
+        return;
+    };
+    Hammering::of(
+        &program,
+        &["--threads", "2", "--dlopen", &library.display().to_string()],
+        rounds(30, 1000),
+    )
+    .run();
+}

@@ -1,0 +1,95 @@
+//! Children that share session memory, and have no privileges any more, write random words there
+//! while their parent is probed: the parent must go on and find its results and its memory
+//! right, and the command must come to its end and say what it could not read.
+
+use crate::programs;
+use crate::target;
+
+use programs::{Compiler, build};
+use target::*;
+
+/// Runs `capriole` with these arguments on the program, whose children write over what detours
+/// use, or over everything; what it says.
+fn among_hostile_children(everything: bool, arguments: &[&str]) -> Option<String> {
+    let program = build(Compiler::Gcc, "scribbler.c", &["-O1"])?;
+    let running = Running::start(&program, if everything { &["all"] } else { &[] });
+    let pid = running.pid.to_string();
+    let output = capriole(&[&arguments[..1], &["-p", &pid], &arguments[1..]].concat());
+    let text = told(&output);
+    assert!(!text.contains("panicked"), "{text}");
+    assert!(output.status.success(), "{text}");
+    // Nothing that they write ends it, or has it say that the program did.
+    assert!(text.contains(r#""ended":"duration""#), "{text}");
+    let last = running.finish();
+    let children = last.rsplit('=').next();
+    let children = children.and_then(|n| n.trim().parse::<u64>().ok());
+    let children = children.expect("a number of children");
+    assert!(children > 0, "{last}{text}");
+    Some(text)
+}
+
+#[test]
+fn a_recorded_program_survives_what_its_children_write() {
+    recorded(false);
+}
+
+#[test]
+fn a_recorded_program_survives_when_they_write_everywhere() {
+    recorded(true);
+}
+
+fn recorded(everything: bool) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("trace").display().to_string();
+    let arguments = [
+        "record",
+        "--json",
+        "--duration",
+        "1500ms",
+        "--buffer-size",
+        "4M",
+        "-o",
+        &trace,
+        "-e",
+        ":hostile_record n=$arg1 m=$arg2",
+        "-e",
+        ":hostile_text text=+0($arg1):string if text ~ \"*o*\"",
+        "-e",
+        "r :hostile_inner n=$entry:arg1 result=$retval",
+    ];
+    let Some(text) = among_hostile_children(everything, &arguments) else {
+        return;
+    };
+    assert!(!text.contains(r#""damaged":0"#), "{text}");
+    // What has been written can be read, if it makes sense; nobody panics in any case.
+    let report = told(&capriole(&["report", "--summary", &trace]));
+    assert!(!report.contains("panicked"), "{report}");
+}
+
+#[test]
+fn a_measured_program_survives_what_its_children_write() {
+    measured(false);
+}
+
+#[test]
+fn a_measured_program_survives_when_they_write_everywhere() {
+    measured(true);
+}
+
+fn measured(everything: bool) {
+    let arguments = [
+        "stat",
+        "--json",
+        "--duration",
+        "1500ms",
+        "-e",
+        "latency(:hostile_record)",
+        "-e",
+        ":hostile_inner hist(n=$arg1) sum($arg1) max($arg1)",
+        "-e",
+        ":hostile_text count() by text=+0($arg1):string",
+        "-e",
+        ":hostile_text max(n=$arg2) by low=$arg2:u8",
+    ];
+    among_hostile_children(everything, &arguments);
+}

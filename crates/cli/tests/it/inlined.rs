@@ -1,0 +1,169 @@
+//! Events at functions that the compiler inlined: what is recorded, listed and refused.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use programs::{Compiler, build};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use target::{capriole, told};
+use traces::{record, scratch, text};
+
+fn program() -> Option<PathBuf> {
+    build(Compiler::Gcc, "inlined.c", &[])
+}
+
+/// How often each line of a report occurs, from the event's name on and without addresses.
+fn lines(trace: &std::path::Path) -> BTreeMap<String, usize> {
+    let output = capriole(&["report", text(trace)]);
+    assert!(output.status.success(), "{}", told(&output));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = BTreeMap::new();
+    for line in shown.lines().filter(|line| !line.starts_with('#')) {
+        let (_, event) = line.split_once(": ").expect("a time");
+        let (name, rest) = event.split_once(": (").expect("a place");
+        // Where in its caller a copy begins is the compiler's choice.
+        let name = name.split(['+', ')']).next().expect("a name");
+        let (_, fields) = rest.split_once(')').expect("a place");
+        *lines.entry(format!("{name}:{fields}")).or_default() += 1;
+    }
+    lines
+}
+
+fn counts(expected: &[(&str, usize)]) -> BTreeMap<String, usize> {
+    let owned = expected
+        .iter()
+        .map(|(line, count)| (line.to_string(), *count));
+    owned.collect()
+}
+
+#[test]
+fn fields_of_every_copy_are_its_own() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let arguments = ["-e", ":handle_request size req->len", "--", text(&program)];
+    let output = record(&trace, &arguments);
+    assert!(output.status.success(), "{}", told(&output));
+    let expected = [
+        ("handle_request (inlined in first: size=2 req_len=10", 3),
+        ("handle_request (inlined in second: size=3 req_len=10", 3),
+        ("handle_request (inlined in third: size=3 req_len=20", 3),
+        ("handle_request (inlined in third: size=4 req_len=10", 3),
+    ];
+    assert_eq!(lines(&trace), counts(&expected));
+}
+
+#[test]
+fn a_copy_without_what_was_asked_for_is_left_out_if_others_have_it() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let output = record(&trace, &["-e", ":both $arg1:s32", "--", text(&program)]);
+    let said = told(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains(
+            "left out: 1 of 2 functions; `capriole list` tells why. For example:\n  both (inlined in calls_both"
+        ) && said.contains("field `$arg1:s32`: an inlined copy has no arguments in registers"),
+        "{said}"
+    );
+    assert_eq!(lines(&trace), counts(&[("both: arg1=1", 3)]));
+    // By name both have it.
+    let output = record(&trace, &["-e", ":both size", "--", text(&program)]);
+    assert!(output.status.success(), "{}", told(&output));
+    let expected = [
+        ("both (inlined in calls_both: size=6", 3),
+        ("both: size=1", 3),
+    ];
+    assert_eq!(lines(&trace), counts(&expected));
+    // Where nothing is left, nothing is recorded.
+    for field in ["$arg1", "$stack0", "+0($arg2):string"] {
+        let event = format!(":handle_request {field}");
+        let output = record(&trace, &["-e", &event, "--", text(&program)]);
+        let said = told(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(
+            said.contains(&format!(
+                "event `{event}`: field `{field}`: an inlined copy has no arguments"
+            )),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn several_events_at_a_copy_are_all_recorded() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    // GCC begins `first` with the copy: two events at one address, without any field.
+    let list = |event: &str| {
+        let output = capriole(&["list", event, text(&program), "--json"]);
+        let sites: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        sites.as_array().expect("sites").clone()
+    };
+    let first = list(":first")[0]["address"].clone();
+    let copies = list(":handle_request");
+    assert_eq!(copies.len(), 4);
+    let copy = copies.iter().find(|copy| copy["symbol"] == "first");
+    let copy = copy.expect("it is inlined there");
+    assert_eq!(copy["inlined"], "handle_request");
+    let event = copy["event"].as_str().expect("a name");
+    assert!(
+        event.starts_with("handle_request (inlined in first"),
+        "{event}"
+    );
+    if copy["address"] != first {
+        println!("skipped: this gcc puts something before the copy");
+        return;
+    }
+    let events = [
+        "-e",
+        ":first",
+        "-e",
+        ":handle_request",
+        "-e",
+        ":first",
+        "--",
+        text(&program),
+    ];
+    let output = record(&trace, &events);
+    assert!(output.status.success(), "{}", told(&output));
+    let expected = [
+        ("first:", 3),
+        ("handle_request (inlined in first:", 3),
+        ("handle_request (inlined in second:", 3),
+        ("handle_request (inlined in third:", 6),
+    ];
+    assert_eq!(lines(&trace), counts(&expected));
+}
+
+#[test]
+fn arguments_of_copies_are_listed() {
+    let Some(program) = program() else { return };
+    let output = capriole(&["list", "--args", ":handle_request", text(&program)]);
+    let shown = told(&output);
+    assert!(output.status.success(), "{shown}");
+    assert_eq!(
+        shown.matches("handle_request (inlined in ").count(),
+        4,
+        "{shown}"
+    );
+    // Those of the functions around the copies are not meant.
+    assert_eq!(
+        shown.matches("  req   struct request *").count(),
+        4,
+        "{shown}"
+    );
+    let output = capriole(&["check", ":handle_request $stack1", text(&program)]);
+    assert!(!output.status.success(), "{}", told(&output));
+    let output = capriole(&["check", ":both $arg1", text(&program)]);
+    let shown = told(&output);
+    assert_eq!(
+        shown.matches("  it is left out: field `$arg1`").count(),
+        1,
+        "{shown}"
+    );
+}

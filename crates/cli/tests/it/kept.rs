@@ -1,0 +1,497 @@
+//! What is known at a function's entry and wanted at its exit: calls that are recorded only if
+//! they took long, and `$entry:NAME`, through recursion, tail calls, longjmp, coroutines,
+//! signals, forks, cancelled threads, and functions that are active when the probes come.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use programs::{Compiler, build};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use target::{Running, capriole, told};
+use traces::{Background, events, record, record_program, scratch, text};
+
+fn program() -> Option<PathBuf> {
+    build(Compiler::Gcc, "returns.c", &["-g"])
+}
+
+/// How many calls of each function the program says have returned or made a tail call.
+fn said(output: &str) -> BTreeMap<&str, u64> {
+    let mut calls = BTreeMap::new();
+    for line in output.lines() {
+        if let Some((function, _)) = line.split_once(' ') {
+            *calls.entry(function).or_default() += 1;
+        }
+    }
+    calls
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value}"))
+}
+
+fn report(trace: &Path, words: &[&str]) -> String {
+    let output = capriole(&[&["report"], words, &[text(trace)]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Calls as `report --graph --json` tells of them.
+fn graph(trace: &Path) -> Vec<Value> {
+    let lines = report(trace, &["--graph", "--json"]);
+    let parse = |line| serde_json::from_str(line).expect("JSON");
+    lines.lines().map(parse).collect()
+}
+
+/// Every call is as long as its own time and those that were made in it, and around them.
+fn check_nesting(calls: &[Value]) {
+    let by_id: BTreeMap<u64, &Value> = calls.iter().map(|c| (number(&c["id"]), c)).collect();
+    let mut inside: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let span = |call: &Value| {
+        let begin = number(&call["time_ns"]);
+        (begin, begin + number(&call["duration_ns"]))
+    };
+    for call in calls {
+        if let Some(parent) = call["parent"].as_u64() {
+            let around = by_id[&parent];
+            let (outer, inner) = (span(around), span(call));
+            // Each number is rounded down.
+            assert!(
+                outer.0 <= inner.0 && inner.1 <= outer.1 + 2,
+                "{around} {call}"
+            );
+            assert_eq!(number(&around["depth"]) + 1, number(&call["depth"]));
+            let sum = inside.entry(parent).or_default();
+            *sum = (sum.0 + number(&call["duration_ns"]), sum.1 + 1);
+        }
+    }
+    for call in calls {
+        let (children, count) = inside.remove(&number(&call["id"])).unwrap_or_default();
+        let whole = number(&call["duration_ns"]);
+        let parts = number(&call["self_ns"]) + children;
+        assert!((parts..=parts + count + 1).contains(&whole), "{call}");
+    }
+}
+
+/// With the shortest of times every call that returns is there, and nothing else.
+#[test]
+fn all_calls_are_longer_than_nothing() {
+    let Some(program) = program() else { return };
+    for (scenario, functions) in [
+        ("deep", &["deep"][..]),
+        ("tail", &["even", "odd"]),
+        ("jumps", &["jumper"]),
+        ("coroutines", &["yielding", "worker"]),
+        ("signals", &["raising", "whole"]),
+        ("fork", &["forking"]),
+        ("cancel", &["cleaning"]),
+    ] {
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let asked: Vec<String> = functions.iter().map(|f| format!(":{f}")).collect();
+        let mut words = vec!["--min-duration", "1ns"];
+        words.extend(asked.iter().flat_map(|event| ["--graph", event]));
+        let output = record_program(&trace, &words, &program, &[scenario]);
+        let said = said(&output);
+        let entries = events(&trace);
+        let is_exit = |e: &Value| e["event"].as_str().is_some_and(|name| name.contains("__"));
+        assert!(entries.iter().all(is_exit), "{scenario}");
+        let calls = graph(&trace);
+        for function in functions {
+            let own = calls.iter().filter(|call| call["function"] == *function);
+            assert_eq!(own.count() as u64, said[function], "{scenario} {function}");
+        }
+        let ended = ["returned", "tail_call"];
+        let has_ended = |call: &Value| ended.contains(&call["exit"].as_str().expect("a word"));
+        assert!(calls.iter().all(has_ended), "{scenario}");
+        if scenario != "fork" {
+            check_nesting(&calls);
+        }
+        if scenario == "deep" {
+            // Each is in the one before.
+            let depths = calls.iter().map(|call| number(&call["depth"]));
+            assert_eq!(depths.max(), Some(said["deep"] - 1));
+        }
+    }
+}
+
+#[test]
+fn short_calls_are_not_recorded() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    // The program sleeps a millisecond each time.
+    let words = [
+        "--graph",
+        ":main",
+        "--graph",
+        ":note_as",
+        "--min-duration",
+        "5ms",
+    ];
+    let output = record_program(&trace, &words, &program, &["cancel"]);
+    assert!(said(&output)["cleaning"] == 10, "{output}");
+    let calls = graph(&trace);
+    let main: Vec<&Value> = calls.iter().filter(|c| c["function"] == "main").collect();
+    assert_eq!(main.len(), 1, "{calls:?}");
+    assert!(
+        calls.iter().all(|c| number(&c["duration_ns"]) >= 4_999_000),
+        "{calls:?}"
+    );
+    let trace = directory.path().join("none");
+    let words = ["--graph", ":main", "--min-duration", "1h"];
+    record_program(&trace, &words, &program, &["cancel"]);
+    assert_eq!(events(&trace), [] as [Value; 0]);
+}
+
+/// Another event at the exits of such calls is an event, and no end of one.
+#[test]
+fn calls_and_events_at_their_exits() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    for events in [["-e", "r :even"], ["-e", "r :even result=$retval"]] {
+        let calls = ["--graph", ":even", "--min-duration", "1ns"];
+        let words = [&calls[..], &events].concat();
+        let output = record_program(&trace, &words, &program, &["tail"]);
+        let expected = said(&output)["even"];
+        let calls = graph(&trace);
+        assert_eq!(calls.len() as u64, expected, "{events:?}");
+        assert!(calls.iter().all(|call| {
+            ["returned", "tail_call"].contains(&call["exit"].as_str().expect("a word"))
+        }));
+        let all = traces::events(&trace).len() as u64;
+        assert_eq!(all, 2 * expected, "{events:?}");
+        std::fs::remove_dir_all(&trace).expect("it is ours");
+    }
+}
+
+/// Arguments are kept, and shown where the call begins; the filter is asked at the entry.
+#[test]
+fn arguments_of_long_calls() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let all = ["--graph", ":even $arg*", "--min-duration", "1ns"];
+    record_program(&trace, &all, &program, &["tail"]);
+    let calls = graph(&trace);
+    for call in &calls {
+        let n = number(&call["arguments"]["n"]);
+        assert_eq!(
+            call["arguments"].as_object().map(|o| o.len()),
+            Some(1),
+            "{call}"
+        );
+        if call["exit"] == "returned" {
+            assert_eq!(
+                number(&call["return"]["ret"]),
+                u64::from(n.is_multiple_of(2)),
+                "{call}"
+            );
+            assert_eq!(
+                call["return"].as_object().map(|o| o.len()),
+                Some(1),
+                "{call}"
+            );
+        }
+    }
+    let threes = calls
+        .iter()
+        .filter(|call| call["arguments"]["n"] == 3)
+        .count();
+    let text = report(&trace, &["--graph", "--depth", "1"]);
+    assert!(
+        text.contains("even(n=7)") && !text.contains("_duration"),
+        "{text}"
+    );
+
+    let trace = directory.path().join("filtered");
+    let filtered = ["--graph", ":even n if n == 3", "--min-duration", "1ns"];
+    record_program(&trace, &filtered, &program, &["tail"]);
+    let calls = graph(&trace);
+    assert_eq!(calls.len(), threes);
+    assert!(
+        calls.iter().all(|call| call["arguments"]["n"] == 3),
+        "{calls:?}"
+    );
+}
+
+/// The values that the program says it has returned, of one function.
+fn results(output: &str, function: &str) -> Vec<i64> {
+    let of = |line: &str| line.strip_prefix(function)?.strip_prefix(' ')?.parse().ok();
+    output.lines().filter_map(of).collect()
+}
+
+#[test]
+fn a_return_knows_the_arguments() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = [
+        "-e",
+        "r :whole $entry:x other=$entry:arg1:s32 same=$arg1:s32 $retval",
+        "-e",
+        "r :wide x=$entry:x if x == 5",
+        "-e",
+        "r :small filtered=$entry:x if filtered > 20",
+    ];
+    let output = record_program(&trace, &words[..2], &program, &["sizes"]);
+    let found: Vec<i64> = events(&trace)
+        .iter()
+        .map(|event| {
+            let value = |name: &str| event["arguments"][name].as_i64().expect("a number");
+            assert_eq!(value("x"), value("same"), "{event}");
+            assert_eq!(value("x"), value("other"), "{event}");
+            value("arg4")
+        })
+        .collect();
+    assert_eq!(found, results(&output, "whole"));
+    let xs: Vec<i64> = events(&trace)
+        .iter()
+        .map(|event| event["arguments"]["x"].as_i64().expect("a number"))
+        .collect();
+    assert_eq!(xs, (0..24).collect::<Vec<i64>>());
+
+    let trace = directory.path().join("filtered");
+    record_program(&trace, &words[2..], &program, &["sizes"]);
+    let calls = traces::calls(&trace);
+    let counts: Vec<u64> = ["wide__return", "small__return"].map(|n| calls[n]).to_vec();
+    assert_eq!(counts, [1, 3], "{calls:?}");
+}
+
+/// Deep in a recursion, and through tail calls: each exit has the value of its own entry.
+#[test]
+fn recursion_keeps_a_value_for_each_level() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = ["-e", "r :deep levels=$entry:levels"];
+    record_program(&trace, &words, &program, &["deep"]);
+    let found: Vec<u64> = events(&trace)
+        .iter()
+        .map(|event| number(&event["arguments"]["levels"]))
+        .collect();
+    let count = found.len() as u64;
+    assert!(count > 90_000, "{count}");
+    assert_eq!(found, (0..count).collect::<Vec<_>>());
+}
+
+/// Events for the same function do not get into each other's way.
+#[test]
+fn several_events_keep_values_of_one_function() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = [
+        "-e",
+        "r:all :even n=$entry:n",
+        "-e",
+        "r:some :even $entry:n if n == 4",
+        "--graph",
+        ":even n if n == 5",
+        "--min-duration",
+        "1ns",
+    ];
+    let output = record_program(&trace, &words, &program, &["tail"]);
+    let events = events(&trace);
+    let of = |name: &str| -> Vec<u64> {
+        let own = events
+            .iter()
+            .filter(|e| e["event"].as_str().expect("a name").starts_with(name));
+        own.map(|event| number(&event["arguments"]["n"])).collect()
+    };
+    assert_eq!(of("all").len() as u64, said(&output)["even"]);
+    for (name, n) in [("some", 4), ("even", 5)] {
+        let expected = of("all").into_iter().filter(|other| *other == n).count();
+        assert_eq!(of(name), vec![n; expected], "{name}");
+    }
+}
+
+#[test]
+fn totals_by_what_was_at_the_entry() {
+    let Some(program) = program() else { return };
+    let stat = |event: &str| -> Value {
+        let words = ["stat", "--json", "-e", event, "--", text(&program), "tail"];
+        let output = capriole(&words);
+        assert!(output.status.success(), "{}", told(&output));
+        let both = String::from_utf8_lossy(&output.stdout);
+        let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
+        serde_json::from_str(&both[json..]).expect("JSON is the last line")
+    };
+    let told = stat("r :even count() sum(m=$entry:n:u64) by n=$entry:arg1:u64");
+    let rows = told["groups"][0]["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 50, "{told}");
+    let mut all = 0;
+    for row in rows {
+        let (n, calls) = (number(&row["keys"]["n"]), number(&row["calls"]));
+        let sum = row["measures"]
+            .as_array()
+            .expect("a list")
+            .last()
+            .expect("a sum");
+        assert_eq!(number(&sum["value"]), n * calls, "{row}");
+        assert_eq!(row["unreadable"], 0, "{row}");
+        all += calls;
+    }
+    // The filter is asked at the entry, where calls begin that are timed.
+    let told = stat("latency(:even n if n > 10) by n=$entry:n:u64");
+    let rows = told["groups"][0]["rows"].as_array().expect("rows");
+    let known = rows.iter().filter(|row| !row["keys"]["n"].is_null());
+    let mut timed = 0;
+    for row in known {
+        assert!(number(&row["keys"]["n"]) > 10, "{row}");
+        timed += number(&row["measures"][0]["count"]);
+    }
+    let unknown = rows.iter().filter(|row| row["keys"]["n"].is_null());
+    let unknown: u64 = unknown.map(|row| number(&row["unreadable"])).sum();
+    assert!(unknown > 0, "{told}");
+    assert_eq!(timed + unknown, all, "{told}");
+}
+
+/// Memory is read at the entry, or at the exit by a pointer from the entry.
+#[test]
+fn memory_at_the_entry() {
+    let Some(program) = build(Compiler::Gcc, "fetch_values.c", &["-g"]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["20"]);
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let event = "r :fetch_target fd=$entry:request->fd $entry:request->port \
+                 path=+0($entry:request->path):string n=$entry:number seventh=$arg7:s64 \
+                 wild=$entry:absent->port $retval if n != -7";
+    let recording = Background::attach(&trace, running.pid, &[event]);
+    running.say("go");
+    running.finished();
+    recording.ended_by_itself();
+    let events = events(&trace);
+    let expected = (0..20).filter(|i| *i != 7);
+    assert_eq!(events.len(), 19, "{events:?}");
+    for (event, i) in events.iter().zip(expected) {
+        let value = |name: &str| event["arguments"][name].as_i64();
+        assert_eq!(value("fd"), Some(i - 3), "{event}");
+        assert_eq!(value("request_port"), Some(8080 + i), "{event}");
+        assert_eq!(value("n"), Some(-i), "{event}");
+        assert_eq!(value("seventh"), Some(7000 + i), "{event}");
+        let path = if i % 3 == 0 {
+            "/tmp/x y"
+        } else {
+            "/etc/hostname"
+        };
+        assert_eq!(event["arguments"]["path"], path, "{event}");
+        assert_eq!(event["faults"], serde_json::json!(["wild"]), "{event}");
+    }
+}
+
+/// A call that was active when the probes came has no entry.
+#[test]
+fn an_exit_without_an_entry() {
+    let Some(program) = program() else { return };
+    for graph in [false, true] {
+        let mut running = Running::start(&program, &["active"]);
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let recording = match graph {
+            false => Background::attach(&trace, running.pid, &["r :active d=$entry:depth $retval"]),
+            true => Background::attach_with(
+                &trace,
+                running.pid,
+                &["--graph", ":active $arg1", "--min-duration", "1ns"],
+            ),
+        };
+        running.say("go");
+        running.finished();
+        recording.ended_by_itself();
+        let events = events(&trace);
+        if graph {
+            assert_eq!(events, [] as [Value; 0]);
+            continue;
+        }
+        let results: Vec<i64> = (0..6).map(|n| 1 + 10 * n).collect();
+        let found = |event: &Value| event["arguments"]["arg2"].as_i64().expect("a number");
+        assert_eq!(events.iter().map(found).collect::<Vec<_>>(), results);
+        for event in &events {
+            assert_eq!(event["arguments"]["d"], Value::Null, "{event}");
+            assert_eq!(event["faults"], serde_json::json!(["d"]), "{event}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    for (words, reason) in [
+        (
+            &["-e", "r :text $entry:y"][..],
+            "no variable `y` here: there are x",
+        ),
+        (
+            &["--graph", ":whole $comm", "--min-duration", "1us"],
+            "is not kept from entry to exit: only numbers are",
+        ),
+        (
+            &[
+                "--graph",
+                ":whole s=+0($arg1):string",
+                "--min-duration",
+                "1us",
+            ],
+            "is not kept from entry to exit: only numbers are",
+        ),
+        (
+            &[
+                "-e",
+                "r :whole $arg1 $arg2 $arg3 $arg4 $arg5 $arg6 $arg7 $arg8",
+            ],
+            "a call keeps at most 7 values from its entry to its exit, not 8",
+        ),
+        (&["-e", ":whole", "--min-duration", "1us"], "--graph"),
+        (
+            &["--return=stack", "-e", "r :whole first=$entry:arg1"],
+            "need probes at a function's exits; leave --return=stack out",
+        ),
+        (
+            &[
+                "--return=stack",
+                "--graph",
+                ":whole",
+                "--min-duration",
+                "1us",
+            ],
+            "need probes at a function's exits; leave --return=stack out",
+        ),
+    ] {
+        let all = [words, &["--", text(&program), "sizes"]].concat();
+        let output = record(&trace, &all);
+        let said = told(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains(reason), "{words:?}: {said}");
+        assert!(!trace.exists());
+    }
+}
+
+/// Workers that were forked run the same code at the same places of their stacks: each finds
+/// what its own calls have kept.
+#[test]
+fn forked_workers_have_calls_of_their_own() {
+    let Some(program) = build(Compiler::Gcc, "prefork.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = [
+        "-e",
+        "r:work :prefork_work given=$entry:arg1:u64 got=$retval:u64",
+    ];
+    record_program(&trace, &words, &program, &["4", "300"]);
+    let events = events(&trace);
+    assert_eq!(events.len(), 1200);
+    for event in &events {
+        let fields = &event["arguments"];
+        assert_eq!(number(&fields["given"]), number(&fields["got"]), "{event}");
+    }
+}

@@ -1,0 +1,316 @@
+//! The tracer killed at each step of attaching and of detaching, and at any time between.
+//!
+//! Builds with debug assertions die of SIGKILL at the n-th step if `CAPRIOLE_DIE_AT=n` says
+//! so. After each death the program must go on and find its results right, `capriole detach`
+//! must put back all that is there, and another recording must work.
+//!
+//! One step of five is tried, which ones changes from run to run. All of them, and many more
+//! kills at random times:
+//!
+//! ```text
+//! CAPRIOLE_LONG=1 cargo test -p capriole --test it killed:: -- --nocapture
+//! ```
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use programs::{Compiler, build};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+use target::*;
+use traces::{recorder, scratch, summary, until_recording};
+
+struct Victim {
+    running: Running,
+    before: Looks,
+    directory: tempfile::TempDir,
+    events: Vec<&'static str>,
+    options: &'static [&'static str],
+}
+
+fn died(output: &Output) -> bool {
+    output.status.signal() == Some(libc::SIGKILL)
+}
+
+impl Victim {
+    fn new(program: &Path, arguments: &[&str], events: &[&'static str]) -> Victim {
+        let running = Running::start(program, arguments);
+        let before = looks(&running.process());
+        Victim {
+            running,
+            before,
+            directory: tempfile::tempdir().expect("a directory"),
+            events: events.to_vec(),
+            options: &[],
+        }
+    }
+
+    fn record_command(&self, duration: &str) -> std::process::Command {
+        let trace = self.directory.path().join("trace");
+        let pid = self.running.pid.to_string();
+        let mut command = command(&["record", "-p", &pid, "--duration", duration]);
+        command.args(["--buffer-size", "8M", "-o"]).arg(trace);
+        command.args(self.options);
+        for event in &self.events {
+            command.args(["-e", event]);
+        }
+        command
+    }
+
+    fn record(&self, die_at: Option<usize>) -> Output {
+        let mut command = self.record_command("5ms");
+        if let Some(step) = die_at {
+            command.env("CAPRIOLE_DIE_AT", step.to_string());
+        }
+        command.output().expect("capriole starts")
+    }
+
+    fn detach(&self, die_at: Option<usize>) -> Output {
+        let mut command = command(&["detach", &self.running.pid.to_string()]);
+        if let Some(step) = die_at {
+            command.env("CAPRIOLE_DIE_AT", step.to_string());
+        }
+        command.output().expect("capriole starts")
+    }
+
+    /// Everything is as it was before anybody came.
+    fn assert_untouched(&mut self, when: &str) {
+        self.running.assert_alive();
+        let process = self.running.process();
+        assert_no_session(&process);
+        assert_text_is_the_files(&process, true);
+        assert_looks(&process, &self.before, when);
+    }
+
+    /// `capriole detach` takes out what is there, if anything is.
+    fn clean_up(&mut self, when: &str) {
+        self.running.assert_alive();
+        let output = self.detach(None);
+        let text = told(&output);
+        assert!(
+            output.status.success() || text.contains("has no probes of capriole"),
+            "{when}: {text}\n{}",
+            last_words(self.running.pid)
+        );
+        assert!(!text.contains("were left alone"), "{when}: {text}");
+        self.assert_untouched(when);
+    }
+
+    /// Kills the recorder at one step after the other; how many there were. Every other
+    /// time the next recording, not `detach`, has to clean up.
+    fn killed_recorders(&mut self) -> usize {
+        for step in steps_to_die_at() {
+            let output = self.record(Some(step));
+            let when = format!("killed at step {step}: {}", told(&output));
+            self.running.assert_alive();
+            if !died(&output) {
+                assert!(output.status.success(), "{when}");
+                self.assert_untouched(&when);
+                return step - 1;
+            }
+            if step / 5 % 3 == 0 {
+                let again = self.record(None);
+                assert!(again.status.success(), "{when}, then {}", told(&again));
+                self.assert_untouched(&when);
+            } else {
+                self.clean_up(&when);
+            }
+        }
+        unreachable!("a recording has fewer steps");
+    }
+
+    /// Leaves probes in, kills those who take them out at one step after the other.
+    fn killed_detachers(&mut self, last_step: usize) -> usize {
+        for step in steps_to_die_at() {
+            // Not every one of the steps is behind the last byte written; one in the middle
+            // of recording would do, but nobody can say its number.
+            let mut recorder = self.record_command("1h");
+            let mut recorder = recorder.stderr(Stdio::null()).spawn().expect("it starts");
+            self.wait_until_probed();
+            recorder.kill().expect("a child");
+            recorder.wait().expect("a child");
+            let output = self.detach(Some(step));
+            let when = format!("detach killed at step {step}: {}", told(&output));
+            self.running.assert_alive();
+            if !died(&output) {
+                assert!(output.status.success(), "{when}");
+                self.assert_untouched(&when);
+                return step - 1;
+            }
+            self.clean_up(&when);
+        }
+        unreachable!("more than {last_step} steps");
+    }
+
+    /// Waits until a session is mapped and armed: the text has changed.
+    fn wait_until_probed(&mut self) {
+        let process = self.running.process();
+        loop {
+            self.running.assert_alive();
+            let sessions = capriole_target::recover::find(&process).unwrap_or_default();
+            if sessions.iter().any(|s| !s.installed.changes.is_empty()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn finish(mut self) {
+        self.assert_untouched("at the end");
+        self.running.finish();
+    }
+}
+
+const EVENTS: &[&str] = &[
+    ":work $arg1 $arg2",
+    ":work_short",
+    ":work_nops",
+    ":work_switch",
+];
+
+#[test]
+fn a_recorder_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
+    let steps = victim.killed_recorders();
+    println!("{steps} steps of record");
+    assert!(steps > 30, "only {steps}: are debug assertions on?");
+    victim.finish();
+}
+
+#[test]
+fn a_recorder_with_breakpoints_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    // work_loop allows nothing else.
+    let events = &[":work_loop", ":work_ret"];
+    let mut victim = Victim::new(&program, &["--threads", "2"], events);
+    victim.options = &["--breakpoints"];
+    let steps = victim.killed_recorders();
+    println!("{steps} steps of record with breakpoints");
+    victim.finish();
+}
+
+#[test]
+fn a_detach_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &["-no-pie"]) else {
+        return;
+    };
+    let events = &[":work $arg1", ":work_loop"];
+    let mut victim = Victim::new(&program, &["--threads", "2"], events);
+    victim.options = &["--breakpoints"];
+    let steps = victim.killed_detachers(0);
+    println!("{steps} steps of detach");
+    victim.finish();
+}
+
+/// Sites that share jumps, and jumps that are a part of others, in threads that would not
+/// survive a breakpoint.
+#[test]
+fn shared_jumps_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &[], &[":tight_*", ":tight_*%return"]);
+    let steps = victim.killed_recorders();
+    let detach_steps = victim.killed_detachers(0);
+    println!("{steps} steps of record, {detach_steps} of detach, with shared jumps");
+    victim.finish();
+}
+
+/// Probes whose jump lies in two pages, at each place of the boundary.
+#[test]
+fn jumps_across_pages_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "page_crossing.c", &[]) else {
+        return;
+    };
+    let events = &[":cross_1", ":cross_2", ":cross_3", ":cross_4"];
+    let mut victim = Victim::new(&program, &[], events);
+    let steps = victim.killed_recorders();
+    let detach_steps = victim.killed_detachers(0);
+    println!("{steps} steps of record, {detach_steps} of detach, with jumps across pages");
+    victim.finish();
+}
+
+/// The agent is a thread that waits in the kernel: its call must go on.
+#[test]
+fn a_recorder_of_sleepers_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "sleeper.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &[], &[":sleep_in"]);
+    let steps = victim.killed_recorders();
+    println!("{steps} steps of record, of sleepers");
+    victim.running.say("wake");
+    assert_eq!(victim.running.line(), "woken");
+    victim.running.say("report");
+    assert_eq!(victim.running.line(), "report done");
+    victim.running.say("quit");
+    victim.running.finished();
+}
+
+#[test]
+fn killed_at_any_time() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let arguments = &["--threads", "3", "--signals"];
+    let events = &[":work* $arg1 $arg2"];
+    let mut victim = Victim::new(&program, arguments, events);
+    let mut random = 0x2545_f491_4f6c_dd1du64;
+    for round in 0..rounds(30, 1000) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut recorder = victim.record_command("20ms");
+        let mut recorder = recorder
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_micros(random % 60_000));
+        let _ = recorder.kill();
+        recorder.wait().expect("a child");
+        victim.clean_up(&format!("round {round}, after {} us", random % 60_000));
+    }
+    victim.finish();
+}
+
+/// Events of a slow program do not wait until a packet is full: what is older than a second or so
+/// is in the trace, whoever kills the recorder.
+#[test]
+fn what_was_recorded_is_in_the_trace_soon() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--wait", "--threads", "2", "--calls", "50"]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut recorder = recorder(&trace, &["-e", ":counted_work", "-p"])
+        .arg(running.pid.to_string())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    until_recording(running.pid);
+    running.say("go");
+    let started = Instant::now();
+    let found = || summary(&trace)["events"].as_u64();
+    while found() != Some(100) {
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", found());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    recorder.kill().expect("a child");
+    recorder.wait().expect("a child");
+    assert_eq!(found(), Some(100));
+    assert_eq!(summary(&trace)["lost_events"], 0);
+    let output = capriole(&["detach", &running.pid.to_string()]);
+    assert!(output.status.success(), "{}", told(&output));
+    running.say("end");
+    running.finish();
+}

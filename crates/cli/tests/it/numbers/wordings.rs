@@ -1,0 +1,117 @@
+//! Messages say what is wrong, and what to do about it.
+
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{calls, record_program, scratch, text};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+fn program() -> Option<PathBuf> {
+    build(Compiler::Gxx, "wordings.cpp", &["-O0"])
+}
+
+/// The line of the source that ends with this.
+fn line(end: &str) -> usize {
+    let source = include_str!("../../../../../tests/programs/wordings.cpp");
+    let at = source.lines().position(|line| line.ends_with(end));
+    at.expect("it is there") + 1
+}
+
+#[test]
+fn code_that_the_compiler_added_is_not_taken_for_one_without_debug_information() {
+    let Some(program) = program() else { return };
+    let thunk = line("// only the thunk has this line");
+    let said = told(&capriole(&[
+        "check",
+        &format!(":wordings.cpp:{thunk} n"),
+        text(&program),
+    ]));
+    assert!(said.contains("is in no function of the source"), "{said}");
+    assert!(!said.contains("compile that"), "{said}");
+    // Where the function is as well, the thunk that goes on in it is not a second place.
+    let both = line("// the thunk and the function");
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let event = format!(":wordings.cpp:{both} n");
+    record_program(&trace, &["-e", &event], &program, &[]);
+    assert_eq!(calls(&trace).values().sum::<u64>(), 1);
+}
+
+#[test]
+fn a_name_is_found_without_the_tag_of_the_abi() {
+    let Some(program) = program() else { return };
+    for name in [
+        "tagged",
+        "tagged(int)",
+        "tagged[abi:cxx11]",
+        "tagged[abi:cxx11](int)",
+    ] {
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let event = format!(":{name} n");
+        record_program(&trace, &["-e", &event], &program, &[]);
+        assert_eq!(calls(&trace).values().sum::<u64>(), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_type_that_is_too_large_is_said_to_be_so() {
+    let Some(program) = program() else { return };
+    let said = told(&capriole(&[
+        "check",
+        ":main argv[0][0]:u64",
+        text(&program),
+    ]));
+    let words = "`argv[0][0]` is char, which has 1 byte: u64 would read what is behind it; \
+                 leave the type out";
+    assert!(said.contains(words), "{said}");
+}
+
+#[test]
+fn who_asks_for_an_indirect_function_is_told_which_one_is_used() {
+    let Some(program) = program() else { return };
+    let said = told(&capriole(&[
+        "stat",
+        "-e",
+        "libc:strlen",
+        "--",
+        text(&program),
+    ]));
+    if !said.contains("`strlen` is an indirect function") {
+        println!("skipped: strlen has one implementation here: {said}");
+        return;
+    }
+    // Where all slots are bound at the start that is known already.
+    let known = said.contains("this process uses ");
+    assert!(
+        known || said.contains("`capriole check EVENT -p PID`"),
+        "{said}"
+    );
+    let mut child = Command::new(&program)
+        .arg("wait")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut first = String::new();
+    let output = child.stdout.take().expect("a pipe");
+    BufReader::new(output)
+        .read_line(&mut first)
+        .expect("a line");
+    let pid = child.id().to_string();
+    let said = told(&capriole(&["check", "libc:strlen", "-p", &pid]));
+    let library = said.split(":0x").next().unwrap_or_default();
+    let library = library.rsplit(' ').next().unwrap_or_default();
+    let offline = told(&capriole(&["check", ":strlen", library]));
+    let how = "`capriole check EVENT -p PID` of a running process";
+    assert!(offline.contains(how), "{offline}");
+    // What it says can be given.
+    let place = said.split("this process uses ").nth(1).unwrap_or_default();
+    let place = place.split_whitespace().next().unwrap_or_default();
+    let probed = told(&capriole(&["check", place, "-p", &pid]));
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+    assert!(place.contains(":0x"), "{said}");
+    assert!(probed.starts_with("exit status: 0"), "{probed}");
+}

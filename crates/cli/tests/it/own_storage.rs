@@ -1,0 +1,34 @@
+//! Programs whose threads have thread-local storage of their own making: nothing is written
+//! there, nor taken for anything.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use programs::{Compiler, build};
+use target::*;
+use traces::{counted, recorder, scratch};
+
+#[test]
+fn storage_of_its_own_stays_as_it_is() {
+    let Some(program) = build(Compiler::Gcc, "own_storage.c", &[]) else {
+        return;
+    };
+    for how in ["clone", "raw", "arch_prctl", "wrfsbase"] {
+        for event in [":work n=$arg2", ":work n=$arg2 text=+0($arg1):string", ":*"] {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let mut command = recorder(&trace, &["-e", event, "--"]);
+            let output = command.arg(&program).arg(how).output();
+            let output = output.expect("capriole starts");
+            assert!(output.status.success(), "{how} {event}: {}", told(&output));
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(counted(&said), 40_000, "{how} {event}");
+            let summary = traces::summary(&trace);
+            assert!(
+                summary["events"].as_u64() >= Some(40_000),
+                "{how} {event}: {summary}"
+            );
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! A thread that stands at each instruction in turn, of the bytes that change and of the
+//! detours, when the program is attached to and detached from; and saved addresses that
+//! lead there: of a signal handler that will return, of a call, of any word on a stack.
+//!
+//! The thread is brought there by a hardware breakpoint and kept there by SIGSTOP, or by a
+//! signal handler of the program that does not return before it may.
+
+use crate::programs;
+use crate::target;
+
+use capriole_plan::detour::ClockReading;
+use capriole_ring::layout::Geometry;
+use capriole_target::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
+use capriole_target::guards::Guards;
+use capriole_target::process::Process;
+use capriole_target::ptrace::{self, Event};
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use programs::{Compiler, build};
+use std::time::{Duration, Instant};
+use target::*;
+
+/// How long a thread may take to come to a place.
+const WAY: Duration = Duration::from_millis(500);
+
+/// Stops the program with one thread standing at `address`. `false`: no thread came there.
+fn park(running: &Running, address: u64) -> bool {
+    let parked = bring_to(running, address, 0);
+    if parked {
+        wait_until_stopped(&running.process());
+    }
+    parked
+}
+
+/// Brings a thread to `address`, and there has it handle `signal`; 0: stops the program.
+/// `false`: no thread came there.
+fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
+    let process = running.process();
+    for tid in process.threads().expect("threads") {
+        let tid = tid as i32;
+        if tid as u32 == running.pid {
+            continue; // it only waits for the others
+        }
+        ptrace::seize(tid, 0).expect("seize");
+        ptrace::interrupt(tid).expect("interrupt");
+        let pending = match ptrace::wait(tid, true).expect("wait") {
+            Some(Event::Signal(pending)) => pending, // it has run into one of our breakpoints
+            _ => 0,
+        };
+        ptrace::set_hardware_breakpoint(tid, Some(address)).expect("a breakpoint");
+        ptrace::cont(tid, pending).expect("go on");
+        let started = Instant::now();
+        loop {
+            match ptrace::wait(tid, false).expect("wait") {
+                Some(Event::Signal(other)) => {
+                    if ptrace::registers(tid).expect("registers").rip == address {
+                        break;
+                    }
+                    // One of our breakpoints, and the program's own signals.
+                    ptrace::cont(tid, other).expect("go on");
+                }
+                Some(_) if started.elapsed() <= WAY => ptrace::cont(tid, 0).expect("go on"),
+                Some(_) => break,
+                None if started.elapsed() > WAY => {
+                    let _ = ptrace::interrupt(tid);
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        let arrived = ptrace::registers(tid).expect("registers").rip == address;
+        if arrived && signal == 0 {
+            running.signal(libc::SIGSTOP);
+        }
+        ptrace::set_hardware_breakpoint(tid, None).expect("no breakpoint");
+        ptrace::detach(tid, if arrived { signal } else { 0 }).expect("detach");
+        if arrived {
+            return true;
+        }
+    }
+    false
+}
+
+fn wait_until_stopped(process: &Process) {
+    let stopped = |tid: u32| {
+        let stat = std::fs::read_to_string(process.proc_path(&format!("task/{tid}/stat")));
+        stat.is_ok_and(|s| s[s.rfind(')').expect("a name") + 2..].starts_with('T'))
+    };
+    while !process.threads().expect("threads").into_iter().all(stopped) {
+        std::thread::yield_now();
+    }
+}
+
+/// The functions of `tight`, from entry to exit.
+const TIGHT: &[&str] = &[":tight_*", ":tight_*%return"];
+
+/// Attaches with the program as it stands, lets it go on, records, detaches.
+fn attach_and_go_on(running: &mut Running, process: &Process, probes: &Probes) {
+    let mut recording = attach_to(process, probes, 4 << 20);
+    running.signal(libc::SIGCONT);
+    recording.record(Duration::from_millis(2));
+    running.assert_alive();
+    if let Some(calls) = recording.detach() {
+        assert_gap_free(&probes.names, &calls);
+    }
+    running.assert_alive();
+    assert_text_is_the_files(process, true);
+    assert_no_session(process);
+}
+
+#[test]
+fn at_each_instruction_of_the_changed_bytes() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    for reach in [Reach::Best, Reach::Breakpoint] {
+        let mut running = Running::start(&program, &["--threads", "2"]);
+        let process = running.process();
+        let probes = Probes::of(&process, HAMMER, reach);
+        let mut places = 0;
+        for probe in &probes.probes {
+            let ips = probe.shape.displaced.iter().map(|i| i.ip());
+            let ips: Vec<u64> = match ips.len() {
+                0 => vec![probe.shape.covered.start],
+                _ => ips.collect(),
+            };
+            for address in ips {
+                assert!(park(&running, address), "nobody comes to {address:#x}");
+                attach_and_go_on(&mut running, &process, &probes);
+                places += 1;
+            }
+        }
+        println!("{reach:?}: {places} places");
+        assert!(places > probes.probes.len() / 2);
+        running.finish();
+    }
+}
+
+/// Entries and exits that share jumps, and jumps that have the next one as a part.
+#[test]
+fn at_each_instruction_of_shared_jumps() {
+    let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--threads", "2"]);
+    let process = running.process();
+    let probes = Probes::joined(&process, TIGHT);
+    let points: usize = probes.probes.iter().map(|p| p.points.len()).sum();
+    assert!(points > probes.probes.len() + 3, "few of them are shared");
+    let mut places = 0;
+    for probe in &probes.probes {
+        for instruction in &probe.shape.displaced {
+            let address = instruction.ip();
+            assert!(park(&running, address), "nobody comes to {address:#x}");
+            attach_and_go_on(&mut running, &process, &probes);
+            places += 1;
+        }
+    }
+    println!("{places} places, {points} sites");
+    assert!(places >= 20);
+    running.finish();
+}
+
+#[test]
+fn at_each_instruction_of_a_detour() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    for (reach, names) in [
+        (Reach::Best, &["work", "work_short", "work_switch"][..]),
+        (Reach::Breakpoint, &["work_loop"]),
+    ] {
+        let mut running = Running::start(&program, &["--threads", "2"]);
+        let process = running.process();
+        let mut probes = Probes::of(&process, HAMMER, reach);
+        probes.keep(|name| names.contains(&name));
+        let mut places = 0;
+        for which in 0..probes.probes.len() {
+            // How many instructions there are is known once it is attached.
+            let mut number = 0;
+            loop {
+                let recording = attach_to(&process, &probes, 4 << 20);
+                let site = *recording.attached.outcomes[which].as_ref().expect("a site");
+                let mut bytes = vec![0; site.detour_size];
+                let len = process.read_memory(site.detour, &mut bytes).expect("read");
+                let mut decoder =
+                    Decoder::with_ip(64, &bytes[..len], site.detour, DecoderOptions::NONE);
+                let mut ips = Vec::new();
+                while decoder.can_decode() {
+                    let instruction = decoder.decode();
+                    ips.push(instruction.ip());
+                    let to = instruction.near_branch_target();
+                    if instruction.flow_control() == FlowControl::UnconditionalBranch
+                        && to == probes.probes[which].shape.resume
+                    {
+                        break;
+                    }
+                }
+                if number >= ips.len() {
+                    recording.detach();
+                    break;
+                }
+                let parked = park(&running, ips[number]);
+                places += usize::from(parked);
+                recording.detach();
+                if parked {
+                    wait_until_stopped(&process);
+                    running.signal(libc::SIGCONT);
+                }
+                running.assert_alive();
+                assert_no_session(&process);
+                assert_text_is_the_files(&process, true);
+                number += 1;
+            }
+        }
+        println!("{reach:?}: {places} places");
+        assert!(places > 10);
+        running.finish();
+    }
+}
+
+/// The functions of `regions`, and the program.
+const REGIONS: &[&str] = &[":region_*"];
+
+fn regions() -> Option<Running> {
+    let program = build(Compiler::Gcc, "regions.c", &[])?;
+    Some(Running::start(&program, &["--threads", "2"]))
+}
+
+/// Every instruction of the bytes that change, and the first behind them, with the place
+/// of the probe among the probes.
+fn places(probes: &Probes) -> Vec<(usize, u64)> {
+    let mut places = Vec::new();
+    for (which, probe) in probes.probes.iter().enumerate() {
+        places.extend(probe.shape.displaced.iter().map(|i| (which, i.ip())));
+        // Behind a jump or a return nobody comes.
+        let last = probe
+            .shape
+            .displaced
+            .last()
+            .expect("a region has instructions");
+        if !matches!(
+            last.flow_control(),
+            FlowControl::Return | FlowControl::UnconditionalBranch
+        ) {
+            places.push((which, probe.shape.resume));
+        }
+    }
+    places
+}
+
+/// What has to be said of a site while a saved address leads into its bytes: either it is
+/// left out, or a breakpoint stands in for the jump until the address is gone. Tighten
+/// this to what is implemented.
+fn assert_waits(outcome: &Result<Site, SiteError>, what: &str) {
+    match outcome {
+        Err(SiteError::Occupied) => {}
+        Ok(site) if site.state == SiteState::StandIn => {}
+        other => panic!("{what}: {other:?}, though a saved address leads there"),
+    }
+}
+
+/// The planned way was taken.
+fn assert_reached(outcome: &Result<Site, SiteError>, probe: &Probe, what: &str) {
+    match outcome {
+        Ok(site) if site.tactic == probe.shape.tactic && site.state == SiteState::Final => {}
+        other => panic!("{what}: {other:?} instead of {}", probe.shape.tactic),
+    }
+}
+
+fn attached_to(process: &Process, probes: &Probes) -> Attached {
+    let geometry = |journal| Geometry::for_buffer(4 << 20, 64, journal);
+    let guards = Guards::of_process(process).expect("guards");
+    attach(
+        process,
+        probes.probes.clone(),
+        &guards,
+        ClockReading::default(),
+        geometry,
+    )
+    .expect("attach")
+}
+
+/// Threads in a handler.
+fn in_handler(process: &Process) -> bool {
+    let maps_to = |tid: u32| {
+        let path = process.proc_path(&format!("task/{tid}/status"));
+        std::fs::read_to_string(path).is_ok_and(|status| {
+            let blocked = status.lines().find_map(|l| l.strip_prefix("SigBlk:"));
+            let blocked = blocked.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+            blocked.is_some_and(|set| set >> (libc::SIGUSR1 - 1) & 1 == 1)
+        })
+    };
+    process.threads().expect("threads").into_iter().any(maps_to)
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn at_each_instruction_of_regions_of_every_shape() {
+    let Some(mut running) = regions() else { return };
+    let process = running.process();
+    let mut probes = Probes::of(&process, REGIONS, Reach::Best);
+    // It comes back to its start, so that its calls have several records.
+    probes.keep(|name| name != "region_3_loop");
+    let counts: Vec<usize> = probes
+        .probes
+        .iter()
+        .map(|p| p.shape.displaced.len())
+        .collect();
+    assert!((2..=5).all(|n| counts.contains(&n)), "{counts:?}");
+    let places = places(&probes);
+    for (which, address) in &places {
+        let name = &probes.names[*which];
+        assert!(
+            park(&running, *address),
+            "{name}: nobody comes to {address:#x}"
+        );
+        attach_and_go_on(&mut running, &process, &probes);
+    }
+    println!("{} places", places.len());
+    running.finish();
+}
+
+#[test]
+fn a_signal_handler_returns_to_each_instruction() {
+    let Some(mut running) = regions() else { return };
+    let process = running.process();
+    let probes = Probes::of(&process, REGIONS, Reach::Best);
+    let mut inside = 0;
+    for (which, address) in places(&probes) {
+        let probe = &probes.probes[which];
+        let what = format!("{} at {address:#x}", probes.names[which]);
+        assert!(
+            bring_to(&running, address, libc::SIGUSR1),
+            "{what}: nobody comes"
+        );
+        wait_until("no handler", || in_handler(&process));
+        let mut attached = attached_to(&process, &probes);
+        for (number, outcome) in attached.outcomes.iter().enumerate() {
+            let covered = probes.probes[number].shape.covered;
+            if covered.start < address && address < covered.end {
+                assert_waits(outcome, &what);
+                inside += 1;
+            } else {
+                assert_reached(outcome, &probes.probes[number], &what);
+            }
+        }
+        running.assert_alive();
+        running.signal(libc::SIGUSR2);
+        wait_until("the handler stays", || !in_handler(&process));
+        std::thread::sleep(Duration::from_millis(2));
+        running.assert_alive();
+        // A word that was left on a stack may still look like an address.
+        wait_until("the site stays", || {
+            attached.optimise().expect("optimise") == 0
+        });
+        assert_reached(&attached.outcomes[which], probe, &what);
+        std::thread::sleep(Duration::from_millis(2));
+        running.assert_alive();
+        let report = attached.detach().expect("detach");
+        assert_eq!(report.foreign, 0, "{what}: {report:?}");
+        running.assert_alive();
+        assert_text_is_the_files(&process, true);
+
+        // The way is free now.
+        let attached = attached_to(&process, &probes);
+        assert_reached(&attached.outcomes[which], probe, &what);
+        attached.detach().expect("detach");
+    }
+    println!("{inside} times a handler was to return into the bytes");
+    assert!(inside > 15);
+    running.finish();
+}
+
+#[test]
+fn a_call_returns_behind_the_bytes() {
+    let Some(mut running) = regions() else { return };
+    let process = running.process();
+    let probes = Probes::of(&process, REGIONS, Reach::Best);
+    let at = |name: &str| {
+        probes
+            .names
+            .iter()
+            .position(|n| n == name)
+            .expect("it is there")
+    };
+    let (caller, callee) = (
+        &probes.probes[at("region_3_call")],
+        &probes.probes[at("region_callee")],
+    );
+    // The call is the last of the bytes: what it pushed leads to where they end.
+    assert_eq!(caller.shape.covered.end, caller.shape.resume);
+    for instruction in &callee.shape.displaced {
+        assert!(park(&running, instruction.ip()), "nobody is called");
+        let attached = attached_to(&process, &probes);
+        for (outcome, probe) in attached.outcomes.iter().zip(&probes.probes) {
+            assert_reached(outcome, probe, "while a call returns behind the bytes");
+        }
+        running.signal(libc::SIGCONT);
+        std::thread::sleep(Duration::from_millis(2));
+        running.assert_alive();
+        attached.detach().expect("detach");
+        assert_text_is_the_files(&process, true);
+    }
+    running.finish();
+}
+
+#[test]
+fn a_word_on_a_stack_leads_to_each_instruction() {
+    let Some(mut running) = regions() else { return };
+    let process = running.process();
+    let probes = Probes::of(&process, REGIONS, Reach::Best);
+    for (which, address) in places(&probes) {
+        let probe = &probes.probes[which];
+        let what = format!("{} at {address:#x}", probes.names[which]);
+        let hold = format!("hold {address:x}");
+        running.say(&hold);
+        assert_eq!(running.line(), hold);
+        let attached = attached_to(&process, &probes);
+        let outcome = &attached.outcomes[which];
+        match probe.shape.covered.start < address && address < probe.shape.covered.end {
+            true => assert_waits(outcome, &what),
+            false => assert_reached(outcome, probe, &what),
+        }
+        running.say("let go");
+        assert_eq!(running.line(), "let go");
+        attached.detach().expect("detach");
+        running.assert_alive();
+    }
+    running.finish();
+}

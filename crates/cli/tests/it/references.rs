@@ -1,0 +1,238 @@
+//! Reference counters: a program comes to a place only while a 16-bit number of its own is
+//! more than zero. It is while a probe is there, whoever else watches, and it is what it was
+//! afterwards, whenever the tracer is killed.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+use crate::uprobe;
+
+use capriole_target::object::ObjectFile;
+use capriole_target::symbols::OtherSymbol;
+use programs::{Compiler, build};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use target::*;
+use traces::{calls, record_program, scratch, until_recording};
+use uprobe::Uprobe;
+
+/// The program, and where in its file its function and its counter are.
+struct Watched {
+    program: PathBuf,
+    function: u64,
+    other: u64,
+    counter: u64,
+}
+
+impl Watched {
+    /// Each test has a file of its own: the kernel watches files, in all processes.
+    fn build(test: &str) -> Option<Watched> {
+        let program = build(Compiler::Gcc, "watched.c", &[&format!("-DTEST_{test}")])?;
+        let file = ObjectFile::open(&program).expect("an ELF file");
+        let symbols = file.symbols().expect("symbols");
+        let start = |name| symbols.exact(name)[0].function.extent.start;
+        let counter = file.other_symbol("watched_counter").expect("symbols");
+        let Some(OtherSymbol::Data(counter)) = counter else {
+            panic!("no counter, but {counter:?}")
+        };
+        let offset = |address| file.file_offset(address).expect("in the file");
+        Some(Watched {
+            function: offset(start("watched_step")),
+            other: offset(start("watched_other")),
+            counter: offset(counter),
+            program,
+        })
+    }
+
+    fn event(&self) -> String {
+        let program = self.program.display();
+        format!("p:step {program}:{:#x}({:#x})", self.function, self.counter)
+    }
+}
+
+fn asked(running: &mut Running, question: &str) -> String {
+    running.say(question);
+    running.line()
+}
+
+const UNWATCHED: &str = "counter 0 calls 0";
+const WATCHED: &str = "counter 1 calls 100";
+
+fn record(running: &Running, event: &str, trace: &Path, die_at: Option<usize>) -> Output {
+    let pid = running.pid.to_string();
+    let mut command = command(&["record", "-p", &pid, "--duration", "5ms", "-e", event]);
+    command.args(["--buffer-size", "8M", "-o"]).arg(trace);
+    if let Some(step) = die_at {
+        command.env("CAPRIOLE_DIE_AT", step.to_string());
+    }
+    command.output().expect("capriole starts")
+}
+
+/// A recording that goes on until it is killed.
+fn recording(running: &Running, events: &[&str], trace: &Path) -> std::process::Child {
+    let pid = running.pid.to_string();
+    let mut command = command(&["record", "-p", &pid, "--buffer-size", "8M", "-o"]);
+    command.arg(trace).stderr(Stdio::null());
+    for event in events {
+        command.args(["-e", event]);
+    }
+    let child = command.spawn().expect("capriole starts");
+    until_recording(running.pid);
+    child
+}
+
+#[test]
+fn a_program_comes_where_it_is_watched() {
+    let Some(watched) = Watched::build("COMES") else {
+        return;
+    };
+    let mut running = Running::start(&watched.program, &[]);
+    assert_eq!(asked(&mut running, ""), UNWATCHED);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    // Two events with the same counter watch once.
+    let again = format!("{} n=%di", watched.event()).replace("p:step", "p:again");
+    let mut recorder = recording(&running, &[&watched.event(), &again], &trace);
+    assert_eq!(asked(&mut running, ""), WATCHED);
+    // Another tool watches, too, and goes on when we leave.
+    let uprobe = Uprobe::counted(&watched.program, watched.other, watched.counter);
+    if uprobe.is_some() {
+        assert_eq!(asked(&mut running, ""), "counter 2 calls 100");
+    }
+    // SAFETY: a signal to a child of this test.
+    assert_eq!(unsafe { libc::kill(recorder.id() as i32, libc::SIGINT) }, 0);
+    assert!(recorder.wait().expect("a child").success());
+    let after = if uprobe.is_some() { WATCHED } else { UNWATCHED };
+    assert_eq!(asked(&mut running, ""), after);
+    drop(uprobe);
+    assert_eq!(asked(&mut running, ""), UNWATCHED);
+    assert!(running.finish().ends_with("ok counter=0\n"));
+    let calls = calls(&trace);
+    let expected = if after == WATCHED { 200 } else { 100 };
+    assert_eq!(calls["step"], expected, "{calls:?}");
+    assert_eq!(calls["again"], expected, "{calls:?}");
+}
+
+/// A program that is started is watched from its first instruction on.
+#[test]
+fn a_program_is_watched_from_its_start() {
+    let Some(watched) = Watched::build("STARTED") else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let said = record_program(&trace, &["-e", &watched.event()], &watched.program, &[]);
+    assert!(said.ends_with("ok counter=1\n"), "{said}");
+}
+
+#[test]
+fn children_have_counters_of_their_own() {
+    let Some(watched) = Watched::build("CHILDREN") else {
+        return;
+    };
+    let mut running = Running::start(&watched.program, &[]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut recorder = recording(&running, &[&watched.event()], &trace);
+    assert_eq!(asked(&mut running, "fork"), format!("child {WATCHED}"));
+    assert_eq!(running.line(), WATCHED);
+    recorder.kill().expect("a child");
+    recorder.wait().expect("a child");
+    // Nobody took anything back.
+    assert_eq!(asked(&mut running, ""), format!("child {WATCHED}"));
+    assert_eq!(running.line(), WATCHED);
+    let detached = capriole(&["detach", &running.pid.to_string()]);
+    assert!(detached.status.success(), "{}", told(&detached));
+    assert_eq!(asked(&mut running, ""), format!("child {UNWATCHED}"));
+    assert_eq!(running.line(), UNWATCHED);
+    running.finish();
+}
+
+/// Killed at each step, then cleaned up after: nobody counts twice.
+#[test]
+fn a_counter_is_taken_back_once_whoever_is_killed() {
+    let Some(watched) = Watched::build("KILLED") else {
+        return;
+    };
+    let mut running = Running::start(&watched.program, &[]);
+    let pid = running.pid.to_string();
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let died = |output: &Output| output.status.signal() == Some(libc::SIGKILL);
+    // Somebody else may be watching all the time.
+    let uprobe = Uprobe::counted(&watched.program, watched.other, watched.counter);
+    let before = asked(&mut running, "");
+    let detach = |die_at: Option<usize>| {
+        let mut command = command(&["detach", &pid]);
+        if let Some(step) = die_at {
+            command.env("CAPRIOLE_DIE_AT", step.to_string());
+        }
+        command.output().expect("capriole starts")
+    };
+    let (mut steps, mut counted) = (0, 0);
+    loop {
+        steps += 1;
+        let output = record(&running, &watched.event(), &trace, Some(steps));
+        let when = told(&output);
+        if !died(&output) {
+            assert!(output.status.success(), "{when}");
+            break;
+        }
+        counted += u32::from(when.contains("reference counter"));
+        // Whoever cleans up is killed himself, at another step each time.
+        let cleaner = detach(Some(1 + steps % 12));
+        let again = detach(None);
+        let when = format!("{when}, then {}, then {}", told(&cleaner), told(&again));
+        assert_eq!(asked(&mut running, ""), before, "{when}");
+        assert_no_session(&running.process());
+    }
+    println!("{steps} steps");
+    assert!(counted >= 6, "only {counted}: are debug assertions on?");
+    for step in 1.. {
+        let mut recorder = recording(&running, &[&watched.event()], &trace);
+        recorder.kill().expect("a child");
+        recorder.wait().expect("a child");
+        let cleaner = detach(Some(step));
+        if !died(&cleaner) {
+            assert!(cleaner.status.success(), "{}", told(&cleaner));
+            assert_eq!(asked(&mut running, ""), before);
+            break;
+        }
+        let again = detach(None);
+        let when = format!("{}, then {}", told(&cleaner), told(&again));
+        assert_eq!(asked(&mut running, ""), before, "{when}");
+    }
+    drop(uprobe);
+    assert_eq!(asked(&mut running, ""), UNWATCHED);
+    running.finish();
+}
+
+#[test]
+fn what_is_no_counter_is_refused() {
+    let Some(watched) = Watched::build("REFUSED") else {
+        return;
+    };
+    let mut running = Running::start(&watched.program, &[]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let program = watched.program.display();
+    for (counter, why) in [
+        (watched.counter + 1, "has an even offset"),
+        (watched.function & !1, "has no data there"),
+        (1 << 40, "has no data there"),
+    ] {
+        let event = format!("{program}:{:#x}({counter:#x})", watched.function);
+        let output = record(&running, &event, &trace, None);
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(why) && told.contains(&event), "{told}");
+        assert_eq!(asked(&mut running, ""), UNWATCHED);
+    }
+    let event = watched.event();
+    let output = capriole(&["check", &event, program.to_string().as_str()]);
+    let told = told(&output);
+    let line = format!("counter   at {:#x} in the file", watched.counter);
+    assert!(told.contains(&line), "{told}");
+    running.finish();
+}

@@ -1,0 +1,614 @@
+//! What was recorded is in the trace, also if the recorder is killed: what it had not written yet
+//! is saved by `capriole detach`, and by the next `capriole record`. Nothing twice, nothing
+//! missing: recorded and lost are as many as were called.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use capriole_ring::layout::{Geometry, header};
+use capriole_target::process::Process;
+use capriole_target::recover::{find, is_session};
+use programs::{Compiler, build};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+use target::{Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told};
+use traces::{events, recorder, scratch, summary, text, until_recording};
+
+const EVENT: &str = ":saved_work thread=$arg1:u64 seq=$arg2:u64 text=+0($arg3):string";
+
+/// The program, and a recorder of it.
+struct Case {
+    running: Running,
+    directory: tempfile::TempDir,
+    recorder: Option<Child>,
+    /// Calls since the recorder came.
+    calls: u64,
+}
+
+impl Case {
+    fn start() -> Option<Case> {
+        let program = build(Compiler::Gcc, "saved.c", &["-pthread"])?;
+        Some(Case {
+            running: Running::start(&program, &[]),
+            directory: scratch(),
+            recorder: None,
+            calls: 0,
+        })
+    }
+
+    fn pid(&self) -> String {
+        self.running.pid.to_string()
+    }
+
+    fn trace(&self) -> PathBuf {
+        self.directory.path().join("trace")
+    }
+
+    /// Starts a recorder; returns when its probes are there.
+    fn record(&mut self, options: &[&str]) {
+        let pid = self.pid();
+        let arguments = [&["-e", EVENT, "-p", &pid], options].concat();
+        let mut command = recorder(&self.trace(), &arguments);
+        let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn();
+        self.recorder = Some(child.expect("capriole starts"));
+        until_recording(self.running.pid);
+        self.calls = 0;
+    }
+
+    /// Has the program call so often in each thread, with a pause of so many microseconds behind
+    /// each call, and kills the recorder after some time. Returns when all is called.
+    fn call_and_kill(&mut self, (threads, calls, pause): (u64, u64, u64), after: Duration) {
+        self.running.say(&format!("{threads} {calls} {pause}"));
+        std::thread::sleep(after);
+        self.kill();
+        assert_eq!(self.running.line(), "done");
+        self.calls += threads * calls;
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.recorder.take().expect("a recorder");
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+    }
+
+    /// A recording with some calls, whose recorder is dead.
+    fn killed() -> Option<Case> {
+        let mut case = Case::start()?;
+        case.record(&[]);
+        case.call_and_kill((2, 500, 0), Duration::from_millis(50));
+        Some(case)
+    }
+
+    fn detach(&self, options: &[&str]) -> Output {
+        capriole(&[&["detach", &self.pid()], options].concat())
+    }
+
+    /// Into the trace; the program is as it was before.
+    fn detach_and_save(&self) -> String {
+        let output = self.detach(&["-o", text(&self.trace())]);
+        assert!(output.status.success(), "{}", told(&output));
+        assert_no_session(&self.running.process());
+        told(&output)
+    }
+
+    fn finish(self) {
+        self.running.finish();
+    }
+}
+
+/// What is in a trace that is whole: all that was called, once and in order, but for what is said
+/// to be lost. How many were lost.
+fn assert_whole(trace: &Path, calls: u64, when: &str) -> u64 {
+    let summary = summary(trace);
+    assert_eq!(summary["complete"], true, "{when}: {summary}");
+    for nothing in ["lost_packets", "damages"] {
+        assert_eq!(summary[nothing], 0, "{when}: {nothing}: {summary}");
+    }
+    let lost = summary["lost_events"].as_u64().expect("a number");
+    let mut next: BTreeMap<u64, u64> = BTreeMap::new();
+    let (mut recorded, mut time) = (0, 0);
+    for event in events(trace) {
+        let Some(arguments) = event.get("arguments") else {
+            continue;
+        };
+        let number = |name: &str| arguments[name].as_u64().expect("a number");
+        let (thread, seq) = (number("thread"), number("seq"));
+        assert_eq!(arguments["text"], format!("{thread}:{seq}"), "{when}");
+        let next = next.entry(thread).or_default();
+        assert!(seq >= *next, "{when}: {thread}:{seq} twice or late");
+        assert!(lost > 0 || seq == *next, "{when}: {thread}:{next} missing");
+        *next = seq + 1;
+        let now = event["time_ns"].as_u64().expect("a time");
+        assert!(now >= time, "{when}: {now} after {time}");
+        time = now;
+        recorded += 1;
+    }
+    assert_eq!(recorded + lost, calls, "{when}: {recorded} and {lost} lost");
+    lost
+}
+
+/// Moments, different ones from run to run.
+fn moments() -> impl FnMut(u64) -> Duration {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(std::process::id());
+    move |most| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        Duration::from_micros(state % (most * 1000))
+    }
+}
+
+const FAST: (u64, u64, u64) = (2, 10_000, 0);
+/// About a second and a half: packets are handed over in parts meanwhile.
+const SLOW: (u64, u64, u64) = (3, 150, 10_000);
+
+#[test]
+fn detach_saves_what_a_killed_recorder_has_not_written() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let mut moment = moments();
+    for (round, (work, most)) in [
+        (FAST, 30),
+        (SLOW, 1400),
+        (FAST, 3),
+        (SLOW, 1400),
+        (FAST, 10),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        case.record(&[]);
+        let after = moment(most);
+        case.call_and_kill(work, after);
+        assert_eq!(summary(&case.trace())["complete"], false);
+        let told = case.detach_and_save();
+        let when = format!("round {round}, killed after {after:?}: {told}");
+        assert!(
+            told.contains("that the killed recorder had not written ->"),
+            "{when}"
+        );
+        assert_eq!(assert_whole(&case.trace(), case.calls, &when), 0, "{when}");
+    }
+    case.finish();
+}
+
+/// Nobody empties the buffer any more: what finds no room is counted.
+#[test]
+fn what_was_lost_after_the_kill_is_counted() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let mut moment = moments();
+    for round in 0..3 {
+        case.record(&["--buffer-size", "128K"]);
+        let after = moment(20);
+        case.call_and_kill(FAST, after);
+        case.calls += 20;
+        // A packet is not as full as that another one does not fit.
+        case.running.say("2 10 0");
+        assert_eq!(case.running.line(), "done");
+        let when = format!(
+            "round {round}, killed after {after:?}: {}",
+            case.detach_and_save()
+        );
+        let lost = assert_whole(&case.trace(), case.calls, &when);
+        assert!(lost > 0 && when.contains("LOST"), "{when}");
+    }
+    case.finish();
+}
+
+#[test]
+fn the_next_recorder_saves_it_before_the_trace_is_put_aside() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let mut moment = moments();
+    let old = case.directory.path().join("trace.old");
+    for (round, (work, most)) in [(FAST, 30), (SLOW, 1400), (FAST, 5)]
+        .into_iter()
+        .enumerate()
+    {
+        case.record(&[]);
+        let after = moment(most);
+        case.call_and_kill(work, after);
+        let calls = case.calls;
+        let output = recorder(&case.trace(), &["-e", EVENT, "--duration", "20ms", "-p"])
+            .arg(case.pid())
+            .output()
+            .expect("capriole starts");
+        let when = format!("round {round}, killed after {after:?}: {}", told(&output));
+        assert!(output.status.success(), "{when}");
+        assert!(
+            when.contains("that the killed recorder had not written ->"),
+            "{when}"
+        );
+        assert_eq!(assert_whole(&old, calls, &when), 0, "{when}");
+        assert_eq!(assert_whole(&case.trace(), 0, &when), 0, "{when}");
+        assert_no_session(&case.running.process());
+    }
+    case.finish();
+}
+
+/// Whoever saves is killed as well, at one step after the other, also between a packet that is in
+/// the trace and the note of that; then comes the next.
+#[test]
+fn killed_while_it_is_saved() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let mut ended = false;
+    for step in steps_to_die_at() {
+        case.record(&["--buffer-size", "256K"]);
+        case.call_and_kill((2, 300, 0), Duration::ZERO);
+        let trace = case.trace();
+        let die = |words: &[&str]| {
+            let mut command = command(words);
+            command.env("CAPRIOLE_DIE_AT", step.to_string());
+            command.output().expect("capriole starts")
+        };
+        let output = die(&["detach", &case.pid(), "-o", text(&trace)]);
+        let mut when = format!("killed at step {step}: {}", told(&output));
+        if output.status.signal() == Some(libc::SIGKILL) {
+            let again = case.detach(&["-o", text(&trace)]);
+            when += &told(&again);
+            let gone = when.contains("has no probes of capriole");
+            assert!(again.status.success() || gone, "{when}");
+        } else {
+            ended = true;
+        }
+        assert_no_session(&case.running.process());
+        assert_eq!(assert_whole(&trace, case.calls, &when), 0, "{when}");
+        if ended {
+            assert!(step > 8, "only {step}: are debug assertions on?");
+            break;
+        }
+    }
+    case.finish();
+}
+
+/// Two recorders killed one after the other: the second before, while, and after it has saved
+/// what the first one has left.
+#[test]
+fn killed_twice() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let mut moment = moments();
+    for _ in 0..4 {
+        case.record(&[]);
+        case.call_and_kill((2, 2000, 0), moment(10));
+        let calls = case.calls;
+        let id = uuid(&case.trace()).expect("a trace");
+        let second = recorder(&case.trace(), &["-e", EVENT, "-p"])
+            .arg(case.pid())
+            .stderr(Stdio::null())
+            .spawn();
+        case.recorder = Some(second.expect("capriole starts"));
+        let after = moment(600);
+        std::thread::sleep(after);
+        case.kill();
+        let output = case.detach(&["-o", text(&case.trace())]);
+        assert_no_session(&case.running.process());
+        let old = case.directory.path().join("trace.old");
+        let mut places = [case.trace(), old].into_iter();
+        let first = places.find(|place| uuid(place) == Some(id.clone()));
+        let when = format!("killed after {after:?}: {}", told(&output));
+        assert_eq!(assert_whole(&first.expect("it is there"), calls, &when), 0);
+    }
+    case.finish();
+}
+
+fn document(trace: &Path) -> Option<Value> {
+    let json = fs::read(trace.join("info/capriole.json")).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+fn uuid(trace: &Path) -> Option<Value> {
+    Some(document(trace)?["uuid"].clone())
+}
+
+/// A forked child goes on recording until it is left as well, which is later.
+#[test]
+fn what_a_forked_child_records_is_saved_with_it() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    case.record(&[]);
+    case.running.say("fork");
+    assert_eq!(case.running.line(), "done");
+    case.call_and_kill((1, 100, 0), Duration::from_millis(30));
+    std::thread::sleep(Duration::from_millis(1000));
+    let when = case.detach_and_save();
+    assert_whole(&case.trace(), case.calls + 100, &when);
+    case.finish();
+}
+
+/// All files of a directory.
+fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for directory in [trace.to_path_buf(), trace.join("info")] {
+        for entry in fs::read_dir(directory).into_iter().flatten() {
+            let path = entry.expect("an entry").path();
+            if path.is_file() {
+                files.insert(path.clone(), fs::read(&path).expect("a file"));
+            }
+        }
+    }
+    files
+}
+
+/// `detach -o PLACE` works, says why it saved nothing, and changes neither the trace nor `place`.
+fn refused(case: &Case, place: &Path, why: &str) {
+    let before = content(&case.trace());
+    let there = place.is_dir().then(|| content(place));
+    let output = case.detach(&["-o", text(place)]);
+    let told = told(&output);
+    assert!(output.status.success(), "{told}");
+    assert!(
+        told.contains("not saved: ") && told.contains(why),
+        "{why}: {told}"
+    );
+    assert!(told.contains("`capriole detach -o DIR`"), "{told}");
+    assert_eq!(content(&case.trace()), before, "{told}");
+    assert_eq!(place.is_dir().then(|| content(place)), there, "{told}");
+    assert_no_session(&case.running.process());
+    assert_eq!(summary(&case.trace())["complete"], false);
+}
+
+#[test]
+fn nothing_is_saved_into_what_is_not_the_trace() {
+    for which in 0..5 {
+        let Some(mut case) = Case::killed() else {
+            return;
+        };
+        let other = case.directory.path().join("other");
+        match which {
+            0 => refused(&case, &other, "is not there"),
+            1 => {
+                fs::create_dir(&other).expect("a directory");
+                fs::write(other.join("cpu0"), b"mine").expect("a file");
+                refused(&case, &other, "is not a trace");
+            }
+            2 => {
+                fs::write(&other, b"mine").expect("a file");
+                refused(&case, &other, "is not a directory");
+                assert_eq!(fs::read(&other).expect("a file"), b"mine");
+            }
+            3 => {
+                // Of an earlier recording of the same process, whose recorder was killed too.
+                case.detach(&["-o", "nowhere"]);
+                fs::rename(case.trace(), &other).expect("renamed");
+                case.record(&[]);
+                case.call_and_kill((1, 10, 0), Duration::ZERO);
+                refused(&case, &other, "is the trace of another recording");
+            }
+            _ => {
+                // Somebody holds it, as a recorder in another PID namespace does.
+                let held = File::open(case.trace()).expect("a directory");
+                held.lock().expect("a lock");
+                refused(
+                    &case,
+                    &case.trace(),
+                    "is being written by another recording",
+                );
+            }
+        }
+        case.finish();
+    }
+}
+
+#[test]
+fn nothing_is_saved_where_others_may_write() {
+    let Some(case) = Case::killed() else {
+        return;
+    };
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(case.trace(), open).expect("it is ours");
+    refused(&case, &case.trace(), "others may write to it");
+    case.finish();
+    if !is_root("give a directory to somebody else") {
+        return;
+    }
+    let Some(case) = Case::killed() else {
+        return;
+    };
+    std::os::unix::fs::chown(case.trace(), Some(65534), None).expect("chown");
+    refused(&case, &case.trace(), "belongs to another user");
+    case.finish();
+    // Nor through a link of somebody else's.
+    let Some(case) = Case::killed() else {
+        return;
+    };
+    let link = case.directory.path().join("link");
+    std::os::unix::fs::symlink(case.trace(), &link).expect("a link");
+    std::os::unix::fs::lchown(&link, Some(65534), None).expect("lchown");
+    let before = content(&case.trace());
+    let output = case.detach(&["-o", text(&link)]);
+    assert!(
+        told(&output).contains("symbolic link of another user"),
+        "{}",
+        told(&output)
+    );
+    assert_eq!(content(&case.trace()), before);
+    case.finish();
+}
+
+/// A trace that was ended, with records of a session that nobody made.
+#[test]
+fn a_trace_that_is_complete_stays_as_it_is() {
+    let Some(case) = Case::killed() else {
+        return;
+    };
+    let json = case.trace().join("info/capriole.json");
+    let ended = fs::read_to_string(&json).expect("JSON");
+    let ended = ended.replace("\"complete\": false", "\"complete\": true");
+    fs::write(&json, ended).expect("JSON");
+    let before = content(&case.trace());
+    let output = case.detach(&["-o", text(&case.trace())]);
+    assert!(
+        told(&output).contains("was ended by its recorder"),
+        "{}",
+        told(&output)
+    );
+    assert_eq!(content(&case.trace()), before);
+    case.finish();
+}
+
+/// The stream with the most in it.
+fn largest(trace: &Path) -> (PathBuf, u64) {
+    let files = content(trace).into_iter();
+    let streams = files.filter(|(path, _)| {
+        let name = path.file_name().expect("a name");
+        name.to_string_lossy().starts_with("cpu")
+    });
+    let largest = streams.max_by_key(|(_, bytes)| bytes.len());
+    largest
+        .map(|(path, bytes)| (path, bytes.len() as u64))
+        .expect("a stream")
+}
+
+/// Killed in the middle of a write: the part that was written is cut off, and comes from memory.
+#[test]
+fn half_a_packet_is_cut_off_and_taken_again() {
+    for cut in [1, 100] {
+        let Some(mut case) = Case::start() else {
+            return;
+        };
+        case.record(&[]);
+        case.running.say("1 20 0");
+        assert_eq!(case.running.line(), "done");
+        let started = Instant::now();
+        while summary(&case.trace())["events"] != 20 {
+            assert!(started.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        case.calls = 20;
+        case.call_and_kill((2, 50, 0), Duration::ZERO);
+        let (path, len) = largest(&case.trace());
+        let file = OpenOptions::new().write(true).open(path).expect("a stream");
+        file.set_len(len - cut).expect("cut");
+        let when = format!("cut by {cut}: {}", case.detach_and_save());
+        assert_eq!(assert_whole(&case.trace(), case.calls, &when), 0, "{when}");
+        case.finish();
+    }
+}
+
+#[test]
+fn a_damaged_stream_is_left_alone() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    // So small that packets are full, and written, soon.
+    case.record(&["--buffer-size", "128K"]);
+    case.call_and_kill(FAST, Duration::from_millis(500));
+    let (path, _) = largest(&case.trace());
+    let file = OpenOptions::new().write(true).open(path).expect("a stream");
+    file.write_all_at(&[0; 4], 0).expect("written");
+    refused(
+        &case,
+        &case.trace(),
+        "is damaged at byte 0: no packet starts here",
+    );
+    case.finish();
+}
+
+#[test]
+fn nothing_is_left_of_a_process_that_has_ended() {
+    let Some(mut case) = Case::killed() else {
+        return;
+    };
+    let before = content(&case.trace());
+    case.running.child.kill().expect("a child");
+    case.running.child.wait().expect("a child");
+    let output = case.detach(&["-o", text(&case.trace())]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = told(&output);
+    assert!(
+        told.contains("no process has the number") && told.contains("is gone with it"),
+        "{told}"
+    );
+    assert_eq!(content(&case.trace()), before);
+}
+
+/// Session memory of a process, to scribble on.
+fn session(process: &Process) -> (File, u64) {
+    let maps = process.maps().expect("maps");
+    let session = maps.iter().find(|m| is_session(m)).expect("a session");
+    let path = process.proc_path("mem");
+    let memory = OpenOptions::new().read(true).write(true).open(path);
+    (memory.expect("its memory"), session.start)
+}
+
+#[test]
+fn a_header_that_was_written_over_is_an_error_and_the_probes_go() {
+    let values: [(usize, &[u8]); 6] = [
+        (header::MAGIC, &[0; 8]),
+        (header::VERSION, &[0xff; 4]),
+        (header::CPUS, &[0xff; 4]),
+        (header::CPUS, &[0xff, 0xff, 0, 0]),
+        (header::PACKET_SIZE, &[0xff; 4]),
+        (header::PACKETS_OFFSET, &[0xff; 8]),
+    ];
+    for (at, bytes) in values {
+        let Some(case) = Case::killed() else {
+            return;
+        };
+        let process = case.running.process();
+        let (memory, base) = session(&process);
+        memory
+            .write_all_at(bytes, base + at as u64)
+            .expect("written");
+        let output = case.detach(&["-o", text(&case.trace())]);
+        let told = told(&output);
+        assert!(output.status.success(), "{told}");
+        assert!(told.contains("the header of session memory"), "{told}");
+        assert!(told.contains("the trace stays incomplete"), "{told}");
+        assert_no_session(&process);
+        assert_eq!(summary(&case.trace())["complete"], false);
+        case.finish();
+    }
+}
+
+/// Any numbers in what says where records are: none of it costs more than the trace.
+#[test]
+fn noise_in_session_memory_spoils_its_own_trace_only() {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id());
+    for round in 0..5 {
+        let Some(case) = Case::killed() else {
+            return;
+        };
+        let process = case.running.process();
+        assert!(find(&process).expect("sessions")[0].trace.is_some());
+        let (memory, base) = session(&process);
+        let geometry = Geometry::for_buffer(64 << 20, 2, 1);
+        for _ in 0..2000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // Free packets, controls and streams, but not the header.
+            let at = 256 + state % (geometry.streams() as u64 - 256) / 8 * 8;
+            let value = [0, 1, u64::MAX, state % 64, state][state as usize % 5];
+            memory
+                .write_all_at(&value.to_le_bytes(), base + at)
+                .expect("written");
+        }
+        let output = case.detach(&["-o", text(&case.trace())]);
+        assert!(output.status.success(), "round {round}: {}", told(&output));
+        assert!(!told(&output).contains("panicked"), "{}", told(&output));
+        assert_no_session(&process);
+        let report = told(&capriole(&["report", "--summary", text(&case.trace())]));
+        assert!(
+            !report.contains("panicked") && report.contains("events in"),
+            "{report}"
+        );
+        case.finish();
+    }
+}

@@ -1,0 +1,286 @@
+//! What `capriole stat` adds up is what the program did: sums, extremes, averages and
+//! histograms of numbers in registers and in memory, by keys of all kinds, from several
+//! threads and a child, whether or not there are restartable sequences.
+
+use crate::programs;
+use crate::target;
+
+use programs::{Compiler, build};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use target::{capriole, told};
+
+const THREADS: u64 = 3;
+const CALLS: u64 = 20_000;
+
+/// A call as the program makes it.
+#[derive(Clone, Copy)]
+struct Call {
+    fd: u64,
+    size: i64,
+    name: u64,
+    wild: bool,
+}
+
+fn all() -> impl Iterator<Item = Call> {
+    let of = |t| {
+        (0..CALLS).map(move |n| Call {
+            fd: (t + n) % 5,
+            size: (n * 2_654_435_761 % 100_000) as i64 - 1000,
+            name: n % 7,
+            wild: n % 50 == 49,
+        })
+    };
+    (0..=THREADS).flat_map(of) // the last one is the child
+}
+
+fn program() -> std::path::PathBuf {
+    build(Compiler::Gcc, "added.c", &[]).expect("there is a compiler")
+}
+
+/// The groups of `capriole stat --json` of the program.
+fn stat(program: &Path, words: &[&str], environment: Option<&str>) -> Value {
+    let [threads, calls] = [THREADS, CALLS].map(|n| n.to_string());
+    let end = [
+        "--json",
+        "--",
+        program.to_str().expect("text"),
+        &threads,
+        &calls,
+    ];
+    let words = [&["stat"], words, &end].concat();
+    let output = match environment {
+        None => capriole(&words),
+        Some(tunables) => std::process::Command::new(env!("CARGO_BIN_EXE_capriole"))
+            .args(&words)
+            .env("GLIBC_TUNABLES", tunables)
+            .output()
+            .expect("capriole starts"),
+    };
+    assert!(output.status.success(), "{}", told(&output));
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        said["restartable_sequences"],
+        json!(environment.is_none()),
+        "{said}"
+    );
+    said["groups"].clone()
+}
+
+/// The rows of a group by their keys.
+fn rows(group: &Value) -> BTreeMap<String, &Value> {
+    let rows = group["rows"].as_array().expect("a list").iter();
+    rows.map(|row| (row["keys"].to_string(), row)).collect()
+}
+
+fn measure<'a>(row: &'a Value, function: &str) -> &'a Value {
+    let measures = row["measures"].as_array().expect("a list");
+    let found = measures.iter().find(|m| m["function"] == function);
+    found.unwrap_or_else(|| panic!("{function} in {row}"))
+}
+
+/// Whether a row has the aggregates of these values.
+fn check(row: &Value, sizes: &[i64]) {
+    let value = |function: &str| &measure(row, function)["value"];
+    assert_eq!(value("sum"), &json!(sizes.iter().sum::<i64>()), "{row}");
+    assert_eq!(value("min"), &json!(sizes.iter().min()), "{row}");
+    assert_eq!(value("max"), &json!(sizes.iter().max()), "{row}");
+    let average = sizes.iter().sum::<i64>() as f64 / sizes.len() as f64;
+    let told = value("avg").as_f64().expect("a number");
+    assert!((told - average).abs() < 1e-6 * average.abs(), "{row}");
+    let buckets = measure(row, "hist")["buckets"].as_array().expect("a list");
+    let mut counted = 0;
+    for bucket in buckets {
+        let bound = |name: &str| bucket[name].as_i64().expect("a number");
+        let inside = sizes
+            .iter()
+            .filter(|s| (bound("low")..=bound("high")).contains(s));
+        assert_eq!(bucket["count"], json!(inside.count()), "{bucket}");
+        counted += bucket["count"].as_u64().expect("a number");
+    }
+    assert_eq!(counted, sizes.len() as u64, "{row}");
+}
+
+const MEASURES: &str = "sum(size=$arg2:s64) min(size) max(size) avg(size) hist(size)";
+
+/// Without keys, by a register, and by what only the resident can fetch: all the same.
+#[test]
+fn numbers_are_those_of_the_program() {
+    let program = program();
+    let plain = format!(":added_call {MEASURES}");
+    let by_fd = format!(":added_call {MEASURES} by fd=$arg1:s32");
+    let by_name = format!(":added_call {MEASURES} by name=+0($arg3):string");
+    let events = ["-e", &plain, "-e", &by_fd, "-e", &by_name];
+    for environment in [None, Some("glibc.pthread.rseq=0")] {
+        let groups = stat(&program, &events, environment);
+        let every: Vec<i64> = all().map(|call| call.size).collect();
+        let row = &groups[0]["rows"][0];
+        assert_eq!(row["calls"], json!(every.len()));
+        check(row, &every);
+
+        let by_fd = rows(&groups[1]);
+        assert_eq!(by_fd.len(), 5, "{by_fd:?}");
+        for fd in 0..5 {
+            let sizes = all().filter(|call| call.fd == fd).map(|call| call.size);
+            check(
+                by_fd[&json!({ "fd": fd }).to_string()],
+                &sizes.collect::<Vec<_>>(),
+            );
+        }
+        let by_name = rows(&groups[2]);
+        assert_eq!(by_name.len(), 8, "{by_name:?}");
+        for name in 0..7 {
+            let named = all().filter(|call| call.name == name && !call.wild);
+            let sizes: Vec<i64> = named.map(|call| call.size).collect();
+            check(
+                by_name[&json!({ "name": format!("file-{name}") }).to_string()],
+                &sizes,
+            );
+        }
+        let wild: Vec<i64> = all().filter(|c| c.wild).map(|c| c.size).collect();
+        check(by_name[&json!({ "name": null }).to_string()], &wild);
+        for group in groups.as_array().expect("a list") {
+            assert_eq!(group["dropped"], json!(0));
+        }
+    }
+}
+
+/// Values in memory, some of which cannot be read, and filters over them.
+#[test]
+fn what_cannot_be_read_is_counted_and_the_program_does_not_notice() {
+    let program = program();
+    let numbers = MEASURES.replace("$arg2:s64", "+0($arg4):s32");
+    let plain = format!(":added_call {numbers} by fd=$arg1:s32");
+    let few = ":added_call sum(n=$arg2:s64) by fd=$arg1:u8 if n > 50000 && fd != 2";
+    let some = r#":added_call count() by comm, tid, name=+0($arg3):string if name ~ "*-[35]""#;
+    let groups = stat(&program, &["-e", &plain, "-e", few, "-e", some], None);
+    let by_fd = rows(&groups[0]);
+    for fd in 0..5 {
+        let row = by_fd[&json!({ "fd": fd }).to_string()];
+        let read = all().filter(|call| call.fd == fd && !call.wild);
+        check(row, &read.map(|call| call.size).collect::<Vec<_>>());
+        let wild = all().filter(|call| call.fd == fd && call.wild).count();
+        assert_eq!(row["unreadable"], json!(wild), "{row}");
+        let calls = all().filter(|call| call.fd == fd).count();
+        assert_eq!(row["calls"], json!(calls), "{row}");
+    }
+    let by_fd = rows(&groups[1]);
+    assert_eq!(by_fd.len(), 4);
+    for fd in [0, 1, 3, 4] {
+        let sizes = all().filter(|c| c.fd == fd && c.size > 50_000);
+        let sum: i64 = sizes.map(|call| call.size).sum();
+        let row = by_fd[&json!({ "fd": fd }).to_string()];
+        assert_eq!(measure(row, "sum")["value"], json!(sum), "{row}");
+    }
+    let file = program.file_name().and_then(|name| name.to_str());
+    let comm = &file.expect("text")[..15]; // TASK_COMM_LEN
+    let rows = groups[2]["rows"].as_array().expect("a list");
+    assert_eq!(rows.len() as u64, 2 * (THREADS + 1), "{rows:?}");
+    for row in rows {
+        let name = row["keys"]["name"].as_str().expect("text");
+        let number: u64 = name["file-".len()..].parse().expect("a number");
+        let calls = all().filter(|c| c.name == number && !c.wild).count() as u64;
+        assert_eq!(row["calls"], json!(calls / (THREADS + 1)), "{row}");
+        assert_eq!(row["keys"]["comm"], comm);
+    }
+}
+
+/// A table that is full keeps counting what it knows, and says how much it does not.
+#[test]
+fn a_full_table_loses_new_keys_only() {
+    let program = program();
+    let event = ":added_call by size=$arg2:s64, delta=$arg4";
+    let small = ":added_call sum(n=$arg2:u8) by size=$arg2:u16";
+    let groups = stat(&program, &["-e", event, "-e", small, "--keys", "100"], None);
+    for group in groups.as_array().expect("a list") {
+        let rows = group["rows"].as_array().expect("a list");
+        assert!((100..=256).contains(&rows.len()), "{}", rows.len());
+        let counted: u64 = rows.iter().filter_map(|row| row["calls"].as_u64()).sum();
+        let dropped = group["dropped"].as_u64().expect("a number");
+        assert!(dropped > 0);
+        assert_eq!(counted + dropped, (THREADS + 1) * CALLS);
+    }
+    // Who has a row has all of its hits.
+    for row in groups[1]["rows"].as_array().expect("a list") {
+        let size = row["keys"]["size"].as_u64().expect("a number");
+        let calls = all().filter(|call| call.size as u16 == size as u16).count() as u64;
+        let counted = row["calls"].as_u64().expect("a number");
+        assert_eq!(counted, calls, "{row}");
+        let sum = measure(row, "sum")["value"].as_u64().expect("a number");
+        assert_eq!(sum, counted * (size & 0xff), "{row}");
+    }
+}
+
+/// Texts as keys that are given, long, or not UTF-8, filters that look further than a key,
+/// definitions that mean the same, and sites that are asked for very much.
+#[test]
+fn odd_definitions_add_up_as_well() {
+    let program = program();
+    let long = "y".repeat(400);
+    let given = format!(r#":added_call by k=\"{long}", n=$arg1:u8"#);
+    let twice = ":added_call hist(n=$arg2:s64)";
+    let every = "%si %di %r8 %r9 %r10 %r11 %bx %r12 %r13 %r14 %r15 %bp %ax %cx";
+    let hungry = |registers: &[&str]| {
+        let sums = registers.iter().map(|r| format!("sum({r}:u64)"));
+        format!(":added_call {}", sums.collect::<Vec<_>>().join(" "))
+    };
+    let every: Vec<&str> = every.split(' ').collect();
+    let (some, others) = (hungry(&every[..7]), hungry(&every[7..]));
+    let tail = r#":added_call by name=+0($arg3):string if name ~ "*-6""#;
+    let events = [
+        &given,
+        ":added_call by n=$arg1:u8",
+        twice,
+        twice,
+        &some,
+        &others,
+        tail,
+    ];
+    let words: Vec<&str> = events.iter().flat_map(|event| ["-e", event]).collect();
+    let groups = stat(&program, &words, None);
+    let all = (THREADS + 1) * CALLS;
+    for (group, event) in groups.as_array().expect("a list").iter().zip(events) {
+        assert_eq!(group["dropped"], json!(0), "{event}");
+        let counted = rows(group)
+            .values()
+            .filter_map(|row| row["calls"].as_u64())
+            .sum::<u64>();
+        let wanted = match event == tail {
+            true => self::all().filter(|c| c.name == 6 && !c.wild).count() as u64,
+            false => all,
+        };
+        assert_eq!(counted, wanted, "{event}");
+    }
+    assert_eq!(rows(&groups[0]).len(), 5);
+    assert_eq!(rows(&groups[1]).len(), 5);
+    let sizes: Vec<i64> = self::all().map(|call| call.size).collect();
+    for group in [&groups[2], &groups[3]] {
+        let count = measure(&group["rows"][0], "hist")["count"].as_u64();
+        assert_eq!(count, Some(sizes.len() as u64));
+    }
+}
+
+/// More registers than there are to work with cannot be recorded at one place.
+#[test]
+fn too_many_registers_of_one_place_are_refused() {
+    let program = program();
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("t");
+    let output = capriole(&[
+        "record",
+        "-o",
+        trace.to_str().expect("text"),
+        "-e",
+        ":added_call %si %di %r8 %r9 %r10 %r11 %bx",
+        "-e",
+        ":added_call %r12 %r13 %r14 %r15 %bp %cx %ax",
+        "--",
+        program.to_str().expect("text"),
+        "1",
+        "10",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("too many registers together"), "{said}");
+}

@@ -1,0 +1,250 @@
+//! Programs in states in which being stopped, or lent for a system call, could hurt them: in
+//! calls with a time limit, behind a filter of system calls, in vfork, with memory that
+//! another process shares, with descriptors that change under our hands.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+
+use capriole_target::recover;
+use programs::{Compiler, build};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use target::*;
+use traces::{Background, scratch, text};
+
+fn built(source: &str) -> Option<PathBuf> {
+    build(Compiler::Gcc, source, &["-pthread"])
+}
+
+/// Records `events` of a process for a moment, a few times: for longer than it takes until the
+/// sites are looked at for other tools, of which there are none.
+fn record_often(pid: u32, events: &[&str], times: usize) {
+    let pid = pid.to_string();
+    for _ in 0..times {
+        let scratch = scratch();
+        let trace = scratch.path().join("trace");
+        let mut arguments = vec!["record", "--json", "-p", &pid, "--duration", "300ms"];
+        arguments.extend(["-o", text(&trace)]);
+        arguments.extend(events.iter().flat_map(|event| ["-e", event]));
+        let output = capriole(&arguments);
+        assert!(output.status.success(), "{}", told(&output));
+        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(told["taken_out"], 0, "{}", told["sites"]);
+    }
+}
+
+/// Calls that wait end neither early nor with an error, whatever is done to the process:
+/// thousands of calls are made by one of the threads meanwhile (`libc:*` needs stubs, which
+/// are mapped by a batch).
+#[test]
+fn calls_with_a_time_limit_last_as_long_as_asked() {
+    let Some(program) = built("timed.c") else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--milliseconds", "2500"]);
+    record_often(running.pid, &["libc:*"], rounds(3, 30));
+    running.assert_alive();
+    running.finish();
+}
+
+/// The filter kills the program for `restart_syscall`, with which the kernel goes on with a
+/// sleep that was interrupted.
+#[test]
+fn a_filter_that_knows_no_restarted_call_does_not_kill() {
+    if !is_root("suspend a filter") {
+        return;
+    }
+    let Some(program) = built("timed.c") else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--filter"]);
+    record_often(running.pid, &["libc:*"], rounds(3, 30));
+    running.assert_alive();
+    // Nor when the event is refused.
+    let pid = running.pid.to_string();
+    for event in [
+        "libc:no_such_function",
+        ":sleep_in/0x3",
+        "libc:getenv +0(%di):string",
+    ] {
+        let _ = capriole(&[
+            "record",
+            "-p",
+            &pid,
+            "--duration",
+            "50ms",
+            "-e",
+            event,
+            "-o",
+            "/dev/null/no",
+        ]);
+        running.assert_alive();
+    }
+    let output = capriole(&["detach", &pid]);
+    assert!(!output.status.success(), "{}", told(&output));
+    running.assert_alive();
+    running.finish();
+}
+
+/// A thread in vfork cannot be stopped until its child has gone; the others go on meanwhile.
+/// (Bounds are coarse, for busy machines: the child lives for three seconds.)
+#[test]
+fn nobody_waits_for_a_thread_in_vfork() {
+    let Some(program) = built("vforking.c") else {
+        return;
+    };
+    let running = Running::start(&program, &["3"]);
+    record_often(running.pid, &[":work"], 2);
+    let said = running.finish();
+    let last = said.lines().last().unwrap_or_default();
+    let longest: u64 = last[3..].parse().expect("milliseconds");
+    assert!(longest < 1000, "a thread stood still for {longest} ms");
+}
+
+/// Another process with the same memory is stopped with it, and in no detour when those go.
+#[test]
+fn a_process_with_the_same_memory_survives() {
+    let Some(program) = built("shared_memory.c") else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let before = looks(&process);
+    for round in 0..rounds(15, 1000) {
+        let probes = Probes::of(&process, &[":work_one", ":work_two"], Reach::Best);
+        let mut recording = attach_to(&process, &probes, 1 << 20);
+        recording.record(Duration::from_millis(2));
+        recording.detach();
+        assert_looks(&process, &before, &format!("round {round}"));
+    }
+    running.assert_alive();
+    running.finish();
+}
+
+/// Breakpoints are handled by a process, not by its memory.
+#[test]
+fn breakpoints_are_refused_where_another_process_has_the_memory() {
+    let Some(program) = built("shared_memory.c") else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let refusal = capriole_target::attach::breakpoints_allowed(&running.process());
+    assert!(refusal.is_err_and(|reason| reason.contains("same memory")));
+    running.finish();
+}
+
+/// A program that puts another file in the place of each descriptor it has: nothing is
+/// written to that file, which its owner may write to, and we. What could not be attached to
+/// keeps no mapping.
+#[test]
+fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
+    let Some(program) = built("swapper.c") else {
+        return;
+    };
+    let scratch = scratch();
+    let victim = scratch.path().join("victim");
+    let content = "what nobody may touch\n".repeat(100);
+    std::fs::write(&victim, &content).expect("room");
+    let mut running = Running::start(&program, &[text(&victim)]);
+    let pid = running.pid.to_string();
+    let before = looks(&running.process());
+    for round in 0..rounds(20, 1000) {
+        let trace = scratch.path().join(format!("trace{round}"));
+        // Whether that succeeds is luck.
+        let output = capriole(&[
+            "record",
+            "-p",
+            &pid,
+            "--duration",
+            "1ms",
+            "-e",
+            ":work",
+            "-o",
+            text(&trace),
+        ]);
+        assert_eq!(
+            std::fs::read_to_string(&victim).expect("it is there"),
+            content,
+            "round {round}"
+        );
+        running.assert_alive();
+        let now = looks(&running.process());
+        assert_eq!(now.mappings(), before.mappings(), "{}", told(&output));
+    }
+    running.finish();
+}
+
+/// A program that was not started yet when its recorder died is not started at all.
+#[test]
+fn nobody_is_left_waiting_to_be_started() {
+    if !cfg!(debug_assertions) {
+        println!("skipped: only debug builds die at a step");
+        return;
+    }
+    let scratch = scratch();
+    let trace = scratch.path().join("a trace of its own");
+    let mut recorder = command(&[
+        "record",
+        "-e",
+        "libc:malloc",
+        "-o",
+        text(&trace),
+        "--",
+        "true",
+    ]);
+    recorder
+        .env("CAPRIOLE_DIE_AT", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let output = recorder.output().expect("it starts");
+    assert_eq!(output.status.code(), None, "{}", told(&output));
+    assert!(told(&output).contains("child made"), "{}", told(&output));
+    // Its child still has its command line.
+    let left = || {
+        let others = capriole_target::process::Process::others();
+        let lines = others.filter_map(|p| std::fs::read(p.proc_path("cmdline")).ok());
+        lines
+            .filter(|line| line.windows(18).any(|w| w == b"a trace of its own"))
+            .count()
+    };
+    let started = Instant::now();
+    while left() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(10), "a child waits");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The recorder goes before others only while the program stands still for it.
+#[test]
+fn a_recorder_takes_its_turn() {
+    if !is_root("go before others") {
+        return;
+    }
+    let Some(program) = built("timed.c") else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let scratch = scratch();
+    let trace = scratch.path().join("trace");
+    let recording = Background::attach(&trace, running.pid, &["libc:poll"]);
+    let session = recover::find(&running.process()).expect("a session");
+    let recorder = session[0].owner.expect("a recorder");
+    let nice = |pid: u32| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+        let stat = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).expect("it runs");
+            let behind = stat.rsplit(')').next().expect("behind the name").to_owned();
+            let value = behind.split_whitespace().nth(16).expect("a field");
+            value.parse::<i32>().expect("a number")
+        };
+        let mut all: Vec<i32> = tasks.flatten().map(stat).collect();
+        all.dedup();
+        all
+    };
+    assert_eq!(nice(recorder), nice(std::process::id()));
+    recording.end();
+    running.finish();
+}

@@ -1,0 +1,498 @@
+//! Uprobes of the kernel that come to places where probes are already, and go again, in every
+//! order with the recording's end. The program verifies its own answers.
+
+use crate::programs;
+use crate::target;
+use crate::traces;
+use crate::uprobe;
+
+use capriole_event::EventSpec;
+use capriole_target::attach::{Beside, How, SiteState};
+use capriole_target::object::Objects;
+use capriole_target::process::Process;
+use capriole_target::resolve::resolve;
+use programs::{Compiler, build, copied};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use target::{
+    Probes, Recording, Running, assert_no_session, assert_text_is_the_files, attach_to, capriole,
+    told,
+};
+use traces::{Background, events, scratch, summary, text};
+use uprobe::Uprobe;
+
+const NAMES: [&str; 4] = ["single", "several", "nop", "nops"];
+/// The order in which uprobes come; who sees the last one sees all.
+const COMING: [&str; 4] = ["nops", "nop", "several", "single"];
+const EVENTS: [&str; 4] = [":single", ":several", ":nop", ":nops"];
+
+/// A copy of the program for one test: uprobes belong to the file, for all processes.
+fn program(directory: &tempfile::TempDir) -> Option<PathBuf> {
+    let program = build(Compiler::Gcc, "beside.c", &[])?;
+    let copy = directory.path().join("beside");
+    copied(&program, &copy);
+    Some(copy)
+}
+
+/// The program's own functions: offset in the file and address.
+fn places(process: &Process) -> Vec<(u64, u64)> {
+    let objects = Objects::of_process(process).expect("the objects");
+    let place = |event: &&str| {
+        let spec = EventSpec::parse(event).expect("an event");
+        let site = resolve(&objects, &spec).expect("a function").remove(0);
+        (site.file_offset, site.address)
+    };
+    EVENTS.iter().map(place).collect()
+}
+
+/// Uprobes at the functions with these names.
+fn uprobes(program: &Path, process: &Process, names: &[&str]) -> Option<Vec<Uprobe>> {
+    let places = places(process);
+    let at = |name: &&str| {
+        let index = NAMES.iter().position(|n| n == name).expect("a name");
+        Uprobe::at(program, places[index].0)
+    };
+    names.iter().map(at).collect()
+}
+
+fn recording(running: &Running) -> Recording {
+    let process = running.process();
+    let probes = Probes::joined(&process, &EVENTS);
+    attach_to(&process, &probes, 1 << 20)
+}
+
+fn bytes(process: &Process, address: u64) -> [u8; 5] {
+    let mut bytes = [0; 5];
+    assert_eq!(process.read_memory(address, &mut bytes).expect("bytes"), 5);
+    bytes
+}
+
+fn call(running: &mut Running) {
+    running.say("call");
+    let line = running.line();
+    running.assert_alive();
+    assert_eq!(line, "called");
+}
+
+/// Until nothing of a jump is left at a function: only the uprobe's breakpoint.
+fn until_taken_out(running: &mut Running, address: u64) {
+    let process = running.process();
+    let places = places(&process);
+    let which = places.iter().position(|place| place.1 == address);
+    let name = NAMES[which.expect("one of the functions")];
+    let mut file = [0; 5];
+    let program = std::fs::File::open(process.exe().expect("exe")).expect("a file");
+    let offset = places[which.unwrap_or_default()].0;
+    program.read_exact_at(&mut file, offset).expect("bytes");
+    let started = Instant::now();
+    loop {
+        running.assert_alive();
+        let mut now = [0; 5];
+        // It may have died of what this looks for.
+        let _ = process.read_memory(address, &mut now);
+        if now[1..] == file[1..] {
+            return;
+        }
+        let elapsed = started.elapsed();
+        assert!(elapsed < Duration::from_secs(20), "{name}: {now:02x?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A uprobe comes, the probe goes at once, the uprobe goes, then the recording ends.
+#[test]
+fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let several = places(&process)[1].1;
+    let before = bytes(&process, several);
+    let recorder = Background::attach(&trace, running.pid, &EVENTS);
+    assert_eq!(bytes(&process, several)[0], 0xe9);
+    call(&mut running);
+    let Some(uprobes) = uprobes(&program, &process, &["several"]) else {
+        return;
+    };
+    assert_eq!(bytes(&process, several)[0], 0xcc, "the kernel asks nobody");
+    until_taken_out(&mut running, several);
+    call(&mut running);
+    assert_eq!(uprobes[0].hits(), 100, "the tool sees every call");
+    drop(uprobes);
+    assert_eq!(bytes(&process, several), before);
+    call(&mut running);
+    let told = recorder.end();
+    assert_text_is_the_files(&process, true);
+    assert_no_session(&process);
+    call(&mut running);
+    running.finish();
+    let sites = told["sites"].as_array().expect("sites");
+    for site in sites {
+        let is_it = site["function"] == "several" || site["event"] == "several";
+        assert_eq!(site["state"] == "taken-out", is_it, "{site}");
+        let reason = site["reason"].as_str().unwrap_or_default();
+        assert_eq!(reason.contains("uprobe"), is_it, "{site}");
+    }
+    assert_eq!(told["taken_out"], 1, "{told}");
+    let events = events(&trace);
+    let count = |name: &str| events.iter().filter(|e| e["event"] == name).count();
+    assert_eq!((count("single"), count("several")), (300, 100));
+    let notes: Vec<&str> = events
+        .iter()
+        .filter(|e| e["event"] == "capriole:message")
+        .filter_map(|e| e["text"].as_str())
+        .collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("several") && notes[0].contains("uprobe"));
+    assert!(summary(&trace)["warnings"].to_string().contains("several"));
+}
+
+/// The recording ends while the uprobe is there; then that goes.
+#[test]
+fn a_uprobe_may_stay_longer_than_the_recording() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let recorder = Background::attach(&trace, running.pid, &EVENTS);
+    let Some(uprobes) = uprobes(&program, &process, &COMING) else {
+        return;
+    };
+    until_taken_out(&mut running, places(&process)[0].1);
+    call(&mut running);
+    let told = recorder.end();
+    assert_eq!(told["taken_out"], 4, "{told}");
+    assert_no_session(&process);
+    call(&mut running);
+    for uprobe in &uprobes {
+        assert_eq!(uprobe.hits(), 200);
+    }
+    drop(uprobes);
+    call(&mut running);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// A jump within one instruction stands a uprobe behind which the program runs all the time.
+#[test]
+fn the_program_may_run_what_lies_within_one_instruction() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let recorder = Background::attach(&trace, running.pid, &EVENTS);
+    running.say("hot");
+    assert_eq!(running.line(), "called");
+    for _ in 0..2 {
+        let Some(uprobes) = uprobes(&program, &process, &["single", "nop"]) else {
+            return;
+        };
+        until_taken_out(&mut running, places(&process)[0].1);
+        drop(uprobes);
+        running.assert_alive();
+    }
+    running.say("cool");
+    assert_eq!(running.line(), "called");
+    recorder.end();
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// With `--one-instruction` the same holds for functions that begin with short ones.
+#[test]
+fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let words = EVENTS.iter().flat_map(|event| ["-e", event]);
+    let words: Vec<&str> = std::iter::once("--one-instruction").chain(words).collect();
+    let recorder = Background::attach_with(&trace, running.pid, &words);
+    running.say("all hot");
+    assert_eq!(running.line(), "called");
+    for _ in 0..2 {
+        let Some(uprobes) = uprobes(&program, &process, &COMING) else {
+            return;
+        };
+        until_taken_out(&mut running, places(&process)[0].1);
+        drop(uprobes);
+        running.assert_alive();
+    }
+    running.say("cool");
+    assert_eq!(running.line(), "called");
+    let told = recorder.end();
+    for site in told["sites"].as_array().expect("sites") {
+        assert_ne!(site["tactic"], "region", "{site}");
+    }
+    assert_eq!(told["taken_out"], 4, "{told}");
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// What a detach finds that comes too late: half of each jump, at the end nothing of it.
+#[test]
+fn detach_leaves_no_half_of_a_jump() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    for (goes_first, by_command) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut running = Running::start(&program, &[]);
+        let process = running.process();
+        let recording = recording(&running);
+        let Some(uprobes) = uprobes(&program, &process, &COMING) else {
+            return;
+        };
+        let mut uprobes = Some(uprobes);
+        if goes_first {
+            uprobes.take();
+            // Half of a jump: the program would be wrong if it ran now.
+            let several = bytes(&process, places(&process)[1].1);
+            assert_ne!(&several[1..], [0x48, 0x89, 0xfb, 0x48]);
+            assert_eq!(several[0], 0x53);
+        }
+        let repaired = match by_command {
+            true => {
+                let output = capriole(&["detach", "--json", &running.pid.to_string()]);
+                assert!(output.status.success(), "{}", told(&output));
+                let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                told["repaired"].as_u64()
+            }
+            false => {
+                let report = recording.attached.detach().expect("detach");
+                assert!(!report.lingering && report.foreign == 0, "{report:?}");
+                Some(report.repaired as u64)
+            }
+        };
+        assert_eq!(repaired, Some(4));
+        assert_no_session(&process);
+        call(&mut running);
+        if let Some(uprobes) = uprobes.take() {
+            for uprobe in &uprobes {
+                assert_eq!(uprobe.hits(), 100, "it goes on after the detach");
+            }
+        }
+        call(&mut running);
+        assert_text_is_the_files(&process, true);
+        running.finish();
+    }
+}
+
+/// Probes that have come and gone between two looks are noticed by the second.
+#[test]
+fn a_look_takes_out_what_a_uprobe_left() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let mut recording = recording(&running);
+    assert_eq!(
+        recording.attached.look().expect("a look"),
+        Beside::TakenOut(Vec::new())
+    );
+    let Some(gone) = uprobes(&program, &process, &["several", "nop"]) else {
+        return;
+    };
+    drop(gone);
+    let Beside::TakenOut(found) = recording.attached.look().expect("a look") else {
+        panic!("no guard was touched");
+    };
+    let hows: Vec<(usize, How)> = found.iter().map(|d| (d.probe, d.how)).collect();
+    assert_eq!(hows.len(), 2, "{hows:?}");
+    assert!(hows.contains(&(1, How::Restored)) && hows.contains(&(2, How::Restored)));
+    let state = |at: usize| {
+        recording.attached.outcomes[at]
+            .as_ref()
+            .expect("a site")
+            .state
+    };
+    assert_eq!(
+        [0, 1, 2, 3].map(state),
+        [
+            SiteState::Final,
+            SiteState::TakenOut,
+            SiteState::TakenOut,
+            SiteState::Final
+        ]
+    );
+    call(&mut running);
+    assert_eq!(
+        recording.attached.look().expect("a look"),
+        Beside::TakenOut(Vec::new())
+    );
+    let calls = recording.detach().expect("nothing is lost");
+    assert_eq!(calls.len(), 200, "of the two that are left");
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// A place where a uprobe stands already is refused, and the others are probed.
+#[test]
+fn a_uprobe_that_was_there_first_is_left_alone() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let Some(uprobes) = uprobes(&program, &process, &["several"]) else {
+        return;
+    };
+    let pid = running.pid.to_string();
+    let words = [
+        "record",
+        "-p",
+        &pid,
+        "--duration",
+        "100ms",
+        "-o",
+        text(&trace),
+    ];
+    let output = capriole(&[&words[..], &["-e", ":several"]].concat());
+    assert!(!output.status.success(), "{}", told(&output));
+    let said = told(&output);
+    assert!(said.contains("a uprobe"), "{said}");
+    let output = capriole(&[&words[..], &["-e", ":s*"]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    call(&mut running);
+    assert_eq!(uprobes[0].hits(), 100);
+    drop(uprobes);
+    call(&mut running);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// bpftrace, which asks for its uprobes in another way.
+#[test]
+fn bpftrace_comes_and_goes() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    if Command::new("bpftrace").arg("--version").output().is_err() {
+        println!("skipped: there is no bpftrace");
+        return;
+    }
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let several = places(&process)[1].1;
+    let recorder = Background::attach(&trace, running.pid, &EVENTS);
+    let script = format!("uprobe:{}:several {{ @ = count(); }}", program.display());
+    let mut bpftrace = Command::new("bpftrace")
+        .args(["-e", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let started = Instant::now();
+    while bytes(&process, several)[0] != 0xcc {
+        if let Ok(Some(status)) = bpftrace.try_wait() {
+            println!("skipped: bpftrace ends with {status}");
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "no uprobe");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    until_taken_out(&mut running, several);
+    call(&mut running);
+    // Once is not always enough: it may still be busy with its start.
+    let started = Instant::now();
+    while bpftrace.try_wait().expect("a child").is_none() {
+        let signal = match started.elapsed() {
+            late if late > Duration::from_secs(30) => libc::SIGKILL,
+            _ => libc::SIGINT,
+        };
+        // SAFETY: a signal to a child of this test, which was not waited for.
+        assert_eq!(unsafe { libc::kill(bpftrace.id() as i32, signal) }, 0);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    call(&mut running);
+    assert_eq!(recorder.end()["taken_out"], 1);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// Where memory is not what the file has: (address, offset in the file) of each first byte.
+fn changed(process: &Process, program: &Path) -> Vec<(u64, u64)> {
+    let file = std::fs::read(program).expect("the file");
+    let maps = process.maps().expect("maps");
+    let text = maps.iter().filter(|m| m.perms.execute && m.is_file());
+    let text = text.filter(|m| Path::new(&m.path) == program);
+    let mut changed: Vec<(u64, u64)> = Vec::new();
+    for mapping in text {
+        let mut now = vec![0; (mapping.end - mapping.start) as usize];
+        process
+            .read_memory(mapping.start, &mut now)
+            .expect("memory");
+        for (at, byte) in now.iter().enumerate() {
+            let offset = mapping.offset + at as u64;
+            let address = mapping.start + at as u64;
+            let is_other = file.get(offset as usize).is_some_and(|b| b != byte);
+            let near = changed.last().is_some_and(|(last, _)| address - last < 16);
+            if is_other && !near {
+                changed.push((address, offset));
+            }
+        }
+    }
+    changed
+}
+
+/// A static program has the calls that make threads in its own file, and so the guards: a
+/// uprobe that comes to one ends the recording.
+#[test]
+fn a_uprobe_at_a_guard_ends_the_recording() {
+    let directory = scratch();
+    let Some(program) = build(Compiler::Gcc, "beside.c", &["-static"]) else {
+        return;
+    };
+    let copy = directory.path().join("beside");
+    copied(&program, &copy);
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&copy, &[]);
+    let process = running.process();
+    let recorder =
+        Background::attach_with(&trace, running.pid, &["--duration", "20s", "-e", ":single"]);
+    let changed = changed(&process, &copy);
+    let single = places(&process)[0].1;
+    let guards: Vec<_> = changed.iter().filter(|at| at.0 != single).collect();
+    assert!(!guards.is_empty());
+    let mut uprobes = Vec::new();
+    for (_, offset) in guards {
+        let Some(uprobe) = Uprobe::at(&copy, *offset) else {
+            return;
+        };
+        uprobes.push(uprobe);
+    }
+    let told = recorder.ended_by_itself();
+    assert_eq!(told["ended"], "disturbed", "{told}");
+    assert_no_session(&process);
+    // Threads are made and end behind the uprobe.
+    running.say("hot");
+    assert_eq!(running.line(), "called");
+    running.say("cool");
+    assert_eq!(running.line(), "called");
+    let hits: u64 = uprobes.iter().map(Uprobe::hits).sum();
+    assert!(hits > 0, "the thread came by there");
+    drop(uprobes);
+    call(&mut running);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}

@@ -1,0 +1,12 @@
+//! The grammar of events. One program, as each takes long to link.
+
+mod aggregation;
+mod call_stack;
+mod definitions;
+mod entry;
+mod fetch;
+mod filter;
+mod glob;
+mod grammar;
+mod kernel;
+mod random;

@@ -1,0 +1,12 @@
+//! Machine code as data. One program, as each takes long to link.
+
+mod support;
+
+mod examples;
+mod exits;
+mod indirect_jumps;
+mod liveness_execution;
+mod objdump;
+mod properties;
+mod relocate_execution;
+mod switches;

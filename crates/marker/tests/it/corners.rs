@@ -1,0 +1,59 @@
+//! `capriole/marker.h` in corners of C++: coroutines, lambdas over parameter packs, and without
+//! a cast of the old style.
+
+use crate::support;
+
+use std::process::Command;
+
+use support::{Elf, compile, have, program, quiet};
+
+const WARNINGS: &[&str] = &[
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+    "-Wshadow",
+    "-Wconversion",
+    "-Wold-style-cast",
+    "-Werror",
+];
+
+/// Those that know C++20, and are there.
+fn compilers() -> Vec<String> {
+    let newer = (15..=22).map(|version| format!("clang++-{version}"));
+    let all = ["g++", "clang++"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(newer);
+    all.filter(|compiler| have(compiler)).collect()
+}
+
+fn built(source: &str, standard: &str) {
+    for compiler in compilers() {
+        for level in ["-O0", "-O2"] {
+            for more in ["-UCAPRIOLE_MARK_NONE", "-DCAPRIOLE_MARK_NONE"] {
+                let directory = tempfile::tempdir().unwrap();
+                let out = directory.path().join("program");
+                println!("{compiler} {level} {more} {source}");
+                let options = [WARNINGS, &[standard, level, more]].concat();
+                compile(&compiler, &options, &program(source), &out);
+                quiet(&mut Command::new(&out));
+                let markers = Elf::read(&out).markers();
+                for name in ["begin", "step", "guarded", "message", "end"] {
+                    let there = markers.iter().any(|marker| marker.name == name);
+                    assert_eq!(there, more.starts_with("-U"), "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn coroutines() {
+    built("coroutine.cpp", "-std=c++20");
+}
+
+#[test]
+fn lambdas_over_parameter_packs() {
+    built("pack.cpp", "-std=c++17");
+    built("pack.cpp", "-std=c++20");
+}

@@ -1,0 +1,29 @@
+//! Plans for sites, and detours that run. One program, as each takes long to link.
+
+#[path = "common/constants.rs"]
+mod constants;
+#[path = "common/description.rs"]
+mod description;
+#[path = "common/flags.rs"]
+mod flags;
+#[path = "common/mapped.rs"]
+mod mapped;
+#[path = "common/object.rs"]
+mod object;
+#[path = "common/signals.rs"]
+mod signals;
+#[path = "../../../insn/tests/it/support/mod.rs"]
+mod support;
+#[path = "common/undisturbed.rs"]
+mod undisturbed;
+
+mod detour_cost;
+mod detour_execution;
+mod fetch_execution;
+mod hostile_execution;
+mod kept_execution;
+mod probe_execution;
+mod site_choose;
+mod site_libraries;
+mod site_properties;
+mod tally_execution;

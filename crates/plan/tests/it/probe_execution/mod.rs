@@ -1,0 +1,96 @@
+//! The proof by execution: random functions of real libraries are run from random
+//! registers and memory, as they are and with a probe, in a child process. General,
+//! vector and flag registers, memory and every step of control flow must be the
+//! same, and each arrival at the site must have been recorded and counted once.
+//!
+//! `CAPRIOLE_LONG` makes it long, `CAPRIOLE_SEED=n` varies it, and
+//! `CAPRIOLE_CASE=library:n` runs one case of it, as a failure says.
+
+use crate::support;
+
+mod case;
+mod child;
+mod compare;
+mod machine;
+mod memory;
+use crate::object;
+mod patch;
+mod session;
+mod tally;
+mod vectors;
+
+use std::time::Instant;
+
+use case::Prover;
+use object::Object;
+use support::sandbox::in_child;
+use tally::Tally;
+
+/// Libraries, and the share of all cases that each gets. A case makes some ten
+/// site-runs: a hundred thousand in the long form.
+const LIBRARIES: [(&str, usize); 9] = [
+    ("libc.so.6", 6),
+    ("libcrypto.so.3", 6),
+    ("libstdc++.so.6", 3),
+    ("libsqlite3.so.0", 3),
+    ("libm.so.6", 3),
+    ("libz.so.1", 1),
+    ("libzstd.so.1", 1),
+    ("liblzma.so.5", 1),
+    ("libpython3.11.so.1.0", 3),
+];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn probed_code_does_what_the_original_does() {
+    let seed = number("CAPRIOLE_SEED").unwrap_or(1);
+    let unit = if std::env::var_os("CAPRIOLE_LONG").is_some() {
+        480
+    } else {
+        16
+    };
+    let only = std::env::var("CAPRIOLE_CASE").ok();
+    let only = only.as_deref().and_then(|case| case.split_once(':'));
+    let tally = Tally::shared();
+    let mut all = 0;
+    for (number, (name, share)) in LIBRARIES.into_iter().enumerate() {
+        if only.is_some_and(|(library, _)| library != name) {
+            continue;
+        }
+        let Some(object) = Object::find(name, memory::BIAS) else {
+            continue;
+        };
+        let cases: Vec<u64> = match only {
+            Some((_, case)) => vec![case.parse().expect("the number of a case")],
+            None => (0..(unit * share) as u64).collect(),
+        };
+        all += cases.len() as u64;
+        let started = Instant::now();
+        let before = tally.runs();
+        let seed = seed.wrapping_mul(1_000_003).wrapping_add(number as u64) << 24;
+        let mut prover = None;
+        in_child(
+            &cases,
+            |_, &case| {
+                // SAFETY: ends this child if a run hangs.
+                unsafe { libc::alarm(60) };
+                let prover = prover.get_or_insert_with(|| Prover::new(&object, seed, tally));
+                prover.prove(seed + case, tally)
+            },
+            |case| format!("CAPRIOLE_CASE={name}:{case}"),
+        );
+        let runs = tally.runs() - before;
+        println!("{name}: {runs} site-runs in {:?}", started.elapsed());
+    }
+    println!("{tally}");
+    if !tally.has_rseq() {
+        println!("skipped: restartable sequences cannot be registered anew here");
+    }
+    println!("compared: general registers, flags, {}", vectors::names());
+    if only.is_none() {
+        tally.check(all);
+    }
+}

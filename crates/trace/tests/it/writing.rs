@@ -1,0 +1,311 @@
+//! Making trace directories, and what is left on disk when things go wrong.
+
+use crate::common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use capriole_trace::clock::{ClockModel, SyncPoint};
+use capriole_trace::{PacketMeta, Trace, TraceWriter, WriteError};
+
+/// The events that can be read, and whether the recording ended in the ordinary way.
+fn read(directory: &Path) -> (usize, bool) {
+    let trace = Trace::open(directory).unwrap();
+    let mut events = trace.events().unwrap();
+    let mut count = 0;
+    while events.next().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(events.health().damages, 0);
+    (count, trace.document().complete)
+}
+
+fn packet(count: u64) -> Vec<u8> {
+    (0..count)
+        .flat_map(|n| common::record(common::START + n, 0, 4242, &[n]))
+        .collect()
+}
+
+/// Why a trace cannot be made in `scratch/trace`, without the scratch directory's name.
+fn refusal(scratch: &Path) -> String {
+    let error = TraceWriter::create(&scratch.join("trace"), &common::info()).unwrap_err();
+    error.to_string().replace(scratch.to_str().unwrap(), "DIR")
+}
+
+#[test]
+fn a_second_trace_puts_the_first_aside_and_a_third_replaces_it() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (trace, old) = (
+        scratch.path().join("trace"),
+        scratch.path().join("trace.old"),
+    );
+    for count in [10, 20, 30] {
+        common::generate(&trace, count, 1);
+    }
+    assert_eq!((read(&trace), read(&old)), ((30, true), (20, true)));
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 2);
+    let mode = fs::metadata(&trace).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn an_empty_directory_is_used() {
+    let scratch = tempfile::tempdir().unwrap();
+    common::generate(scratch.path(), 10, 1);
+    assert_eq!(read(scratch.path()), (10, true));
+}
+
+#[test]
+fn nothing_is_moved_or_removed_that_is_not_a_trace() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (trace, old) = (
+        scratch.path().join("trace"),
+        scratch.path().join("trace.old"),
+    );
+    fs::write(&trace, "").unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace is there and is not a directory; choose another place for the trace");
+    fs::remove_file(&trace).unwrap();
+    fs::create_dir(&trace).unwrap();
+    fs::write(trace.join("thesis.tex"), "").unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace is there and is not a trace; move it away, or choose another place for the trace");
+    fs::remove_dir_all(&trace).unwrap();
+
+    common::generate(&trace, 10, 1);
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join("thesis.tex"), "").unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old is in the way of the older trace and is not a trace; move it away");
+    fs::remove_dir_all(&old).unwrap();
+    fs::create_dir_all(old.join("info/notes")).unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old is in the way of the older trace and is not a trace; move it away");
+    fs::remove_dir_all(&old).unwrap();
+    common::generate(&trace, 20, 1);
+    fs::write(old.join("notes.txt"), "").unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old/notes.txt is not part of a trace and would be removed with it; move it away");
+    assert_eq!((read(&trace), read(&old)), ((20, true), (10, true)));
+
+    let nowhere = scratch.path().join("no/such");
+    let error = TraceWriter::create(&nowhere, &common::info())
+        .unwrap_err()
+        .to_string();
+    insta::assert_snapshot!(error.replace(scratch.path().to_str().unwrap(), "DIR"), @"cannot create DIR/no/such: No such file or directory (os error 2)");
+}
+
+/// A recorder makes the directories first, then the files, under other names until they are
+/// whole; and removes the oldest trace in the other order.
+#[test]
+fn what_a_killed_recorder_has_just_begun_is_in_nobodys_way() {
+    for left in [
+        &[][..],
+        &["info"],
+        &["info", "info/.capriole.json.tmp"],
+        &["info", ".metadata.tmp"],
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let (trace, old) = (
+            scratch.path().join("trace"),
+            scratch.path().join("trace.old"),
+        );
+        let leave = |at: &Path| {
+            fs::create_dir(at).unwrap();
+            for name in left {
+                match name.contains("tmp") {
+                    true => fs::write(at.join(name), "{").unwrap(),
+                    false => fs::create_dir(at.join(name)).unwrap(),
+                }
+            }
+        };
+        leave(&trace);
+        leave(&old);
+        common::generate(&trace, 10, 1);
+        assert_eq!(read(&trace), (10, true), "{left:?}");
+        common::generate(&trace, 20, 1);
+        assert_eq!((read(&trace), read(&old)), ((20, true), (10, true)));
+    }
+}
+
+#[test]
+fn a_trace_that_is_being_written_is_not_put_aside() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    let writer = TraceWriter::create(&trace, &common::info()).unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace is being written by another recording; choose another place for the trace");
+    writer.finish(common::finish()).unwrap();
+    TraceWriter::create(&trace, &common::info()).unwrap();
+}
+
+#[test]
+fn a_trace_can_be_read_while_it_is_written_and_after_the_recorder_was_killed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    let mut writer = TraceWriter::create(&trace, &common::info()).unwrap();
+    assert_eq!(read(&trace), (0, false));
+    writer
+        .write_packet(&PacketMeta::default(), &packet(100))
+        .unwrap();
+    assert_eq!(read(&trace), (100, false));
+    let threads = BTreeMap::from([(1, "one".to_string())]);
+    writer.checkpoint(&common::clock(), &threads).unwrap();
+    drop(writer);
+    assert_eq!(read(&trace), (100, false));
+    assert_eq!(Trace::open(&trace).unwrap().document().threads, threads);
+}
+
+#[test]
+fn events_can_be_added_but_no_id_twice() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(scratch.path(), &common::info()).unwrap();
+    let again = [
+        common::event(500, "new", &[]),
+        common::event(7, "taken", &[]),
+    ];
+    let error = writer.add_events(&again).unwrap_err();
+    assert!(matches!(error, WriteError::DuplicateEvent(7)));
+    let late = common::record(5, 500, 1, &[1, 2]);
+    let written = writer.write_packet(&PacketMeta::default(), &late).unwrap();
+    assert_eq!(
+        (written.events, written.damaged_bytes),
+        (0, 32),
+        "500 was not added"
+    );
+    writer
+        .add_events(&[common::event(500, "new", &["a", "b"])])
+        .unwrap();
+    let meta = PacketMeta {
+        seq: 1,
+        ..PacketMeta::default()
+    };
+    assert_eq!(writer.write_packet(&meta, &late).unwrap().events, 1);
+    writer.finish(common::finish()).unwrap();
+    assert_eq!(read(scratch.path()), (1, true));
+    let many: Vec<String> = (0..129).map(|n| n.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let mut info = common::info();
+    info.events = vec![common::event(1, "many", &many)];
+    let error = TraceWriter::create(&scratch.path().join("x"), &info).unwrap_err();
+    insta::assert_snapshot!(error, @"the event many has 129 fields, and no more than 128 can be recorded");
+    assert!(!scratch.path().join("x").exists());
+}
+
+#[test]
+fn the_clock_of_the_end_replaces_that_of_the_start() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut info = common::info();
+    let point = SyncPoint {
+        tsc: common::START,
+        monotonic_ns: 1,
+        realtime_ns: 1,
+    };
+    info.clock = ClockModel::from_points(vec![point], 1_000_000).unwrap();
+    let writer = TraceWriter::create(scratch.path(), &info).unwrap();
+    let metadata = || fs::read_to_string(scratch.path().join("metadata")).unwrap();
+    assert!(metadata().contains("freq = 1000000;"));
+    writer.finish(common::finish()).unwrap();
+    assert!(metadata().contains(&format!("freq = {};", common::HZ)));
+}
+
+#[test]
+fn the_metadata_reads_like_this() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut info = common::info();
+    info.events.truncate(2);
+    TraceWriter::create(scratch.path(), &info).unwrap();
+    let text = fs::read_to_string(scratch.path().join("metadata")).unwrap();
+    let uuid = Trace::open(scratch.path()).unwrap().document().uuid.clone();
+    assert!(text.contains(&format!("uuid = \"{uuid}\"")));
+    insta::assert_snapshot!(
+        text.replace(&uuid, "UUID")
+            .replace(env!("CARGO_PKG_VERSION"), "VERSION")
+    );
+}
+
+#[test]
+fn the_json_reads_like_this() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut info = common::info();
+    info.events.truncate(1);
+    info.warnings
+        .push("the kernel keeps time with hpet".to_string());
+    let writer = TraceWriter::create(scratch.path(), &info).unwrap();
+    writer.finish(common::finish()).unwrap();
+    let text = fs::read_to_string(scratch.path().join("info/capriole.json")).unwrap();
+    let uuid = Trace::open(scratch.path()).unwrap().document().uuid.clone();
+    insta::assert_snapshot!(
+        text.replace(&uuid, "UUID")
+            .replace(env!("CARGO_PKG_VERSION"), "VERSION")
+    );
+}
+
+/// Set in the child process of `a_full_disk_...`, to the directory to write to.
+const FULL: &str = "CAPRIOLE_TEST_FULL_DISK";
+
+/// Runs in a child whose files cannot grow beyond a limit: writes until that is reached.
+#[test]
+fn child_that_writes_until_the_disk_is_full() {
+    let Some(directory) = std::env::var_os(FULL) else {
+        return;
+    };
+    let mut writer = TraceWriter::create(Path::new(&directory), &common::info()).unwrap();
+    let mut failed = 0;
+    for seq in 0..20 {
+        let meta = PacketMeta {
+            seq,
+            ..PacketMeta::default()
+        };
+        if let Err(error) = writer.write_packet(&meta, &packet(300)) {
+            failed += 1;
+            println!("error: {error}");
+        }
+    }
+    println!("failed: {failed}, events: {}", writer.totals().events);
+    // A short packet still fits in.
+    let meta = PacketMeta {
+        seq: 20,
+        ..PacketMeta::default()
+    };
+    writer.write_packet(&meta, &packet(1)).unwrap();
+    writer.finish(common::finish()).unwrap();
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_names_the_file_and_leaves_whole_packets() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("trace");
+    // The shell makes the limit an error of write(2), for itself and what it becomes.
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_that_writes_until_the_disk_is_full",
+            "--nocapture",
+        ])
+        .env(FULL, &directory)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let error = text.lines().find(|line| line.contains("error: ")).unwrap();
+    assert!(error.contains("trace/cpu0: File too large"), "{error}");
+    let count = |key: &str| -> usize {
+        let after = text.split(key).nth(1).unwrap();
+        after
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let (failed, events) = (count("failed: "), count("events: "));
+    assert!(failed > 0 && failed < 20, "{text}");
+    assert_eq!(events, (20 - failed) * 300);
+    assert_eq!(read(&directory), (events + 1, true));
+    let length = fs::metadata(directory.join("cpu0")).unwrap().len() as usize;
+    assert_eq!(length, (20 - failed) * (80 + 300 * 24) + 80 + 24);
+}
