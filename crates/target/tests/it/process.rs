@@ -273,7 +273,12 @@ fn somebody_elses_process_is_not_permitted() {
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&program)
-        .args(["--exact", "as_somebody_else", "--nocapture", "--ignored"])
+        .args([
+            "--exact",
+            "process::as_somebody_else",
+            "--nocapture",
+            "--ignored",
+        ])
         .env("CAPRIOLE_TEST_PID", child.0.id().to_string());
     let output = match command.output() {
         Ok(output) => output,

@@ -111,7 +111,10 @@ fn this_program_is_found_at_its_own_addresses() {
     assert_eq!(marked(1), 2);
     let here = marked as fn(u64) -> u64 as usize as u64;
     let objects = Objects::of_process(&Process::open(std::process::id()).unwrap()).unwrap();
-    let name = "running::this_program_is_found_at_its_own_addresses::marked";
+    let name = concat!(
+        module_path!(),
+        "::this_program_is_found_at_its_own_addresses::marked"
+    );
     let site = find_one(&objects, &format!(":{name}"));
     assert_eq!(site.address, here);
     assert_eq!(site.symbol.as_deref(), Some(name));

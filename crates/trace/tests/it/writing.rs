@@ -279,7 +279,7 @@ fn a_full_disk_is_an_error_that_names_the_file_and_leaves_whole_packets() {
         .arg(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "child_that_writes_until_the_disk_is_full",
+            "writing::child_that_writes_until_the_disk_is_full",
             "--nocapture",
         ])
         .env(FULL, &directory)
