@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 
 use crate::report::{Measured, RowResult};
 
-/// Where the bars begin, and how wide the longest can be.
+/// Left edge of the bars; `SPAN` is the width of the longest possible bar.
 const LEFT: f64 = 200.0;
 const SPAN: f64 = 560.0;
 const WIDTH: f64 = 860.0;
-/// Above the first row, and below the last one.
+/// Space above the first row; `BOTTOM` is the space below the last one.
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 16.0;
 const ROW: f64 = 24.0;
 
-/// Colours by what a row's name begins with: the call and the floors, Capriole, the kernel,
-/// and all others.
+/// Bar colours by prefix of the row name: bare call and floors, Capriole, the kernel. All other
+/// rows have the colour `OTHERS`.
 const COLOURS: [(&str, &str); 4] = [
     ("bare", "#9aa0a6"),
     ("floor.", "#9aa0a6"),
@@ -23,9 +23,9 @@ const COLOURS: [(&str, &str); 4] = [
 ];
 const OTHERS: &str = "#e8710a";
 
-/// Draws the rows in their order: a bar as long as the logarithm of the time of a call
-/// (median of the rounds, with the call itself), and a line from the 50th to the 99th
-/// percentile of single calls. Rows that have no numbers stand there with the reason.
+/// Draws the rows in order: a bar whose length is the logarithm of the time per call (median of the
+/// rounds, including the call itself), and a line from the 50th to the 99th percentile of single
+/// calls. Rows without numbers show the reason instead.
 pub fn chart(results: &[RowResult]) -> String {
     let decades = decades(results);
     let x = |ns: f64| LEFT + SPAN * (ns.max(1.0).log10() / f64::from(decades)).min(1.0);
@@ -69,7 +69,7 @@ pub fn chart(results: &[RowResult]) -> String {
     svg
 }
 
-/// Powers of ten that the axis goes up to: at least 10 ns, and more than any bar.
+/// Number of decades on the axis: at least one (10 ns), and enough for the longest bar.
 fn decades(results: &[RowResult]) -> u32 {
     let longest = results
         .iter()
@@ -84,7 +84,7 @@ fn bar(row: &Measured, top: f64, x: impl Fn(f64) -> f64) -> String {
         .iter()
         .find(|(start, _)| row.name.starts_with(start));
     let colour = colour.map_or(OTHERS, |(_, colour)| colour);
-    // A call of less than 1 ns has a bar that can be seen, too.
+    // Keep the bar visible for a call of less than 1 ns.
     let end = x(row.ns).max(LEFT + 1.0);
     let mut svg = format!(
         "<rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"14\" fill=\"{colour}\"/>\n",
@@ -114,7 +114,7 @@ fn bar(row: &Measured, top: f64, x: impl Fn(f64) -> f64) -> String {
 }
 
 fn reason(what: &str, why: &str, top: f64) -> String {
-    /// As much as there is room for.
+    /// Longest reason that fits, in characters.
     const MOST: usize = 100;
     let mut why: String = why.split_whitespace().collect::<Vec<_>>().join(" ");
     if why.chars().count() > MOST {
@@ -128,7 +128,7 @@ fn reason(what: &str, why: &str, top: f64) -> String {
     )
 }
 
-/// Three digits that count: `1.25`, `12.5`, `125`, `1,250`.
+/// Formats with about three significant digits: `1.25`, `12.5`, `125`, `1,250`.
 fn grouped(ns: f64) -> String {
     match ns {
         ns if ns >= 1000.0 => {
@@ -144,7 +144,7 @@ fn grouped(ns: f64) -> String {
     }
 }
 
-/// Text as XML has it; characters that XML cannot have become a replacement character.
+/// Escapes text for XML; characters that XML does not allow become U+FFFD.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -172,7 +172,7 @@ mod tests {
         RowResult::Measured(row)
     }
 
-    /// Widths of the bars by colour, without the background.
+    /// Colour and width of each bar, without the background.
     fn bars(document: &Document<'_>) -> Vec<(String, f64)> {
         let rects = document
             .descendants()

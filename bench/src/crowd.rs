@@ -1,9 +1,8 @@
-//! A program with very many functions, made and compiled for the purpose: small ones
-//! with the first instructions that compilers make, which several threads call in turn.
-//!
-//! Every function has two integer arguments and returns a number that depends on the
-//! first one and on which function it is. The threads check the sum of all of them, so a
-//! function that was patched wrongly is found out.
+//! A generated program with very many functions: small ones with the first instructions that
+//! compilers emit, called in turn by several threads.
+//! Every function takes two integer arguments and returns a number that depends on the first one
+//! and on the function. The threads check the sum of all results, which reveals a wrongly patched
+//! function.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -12,22 +11,22 @@ use crate::process::BenchError;
 use crate::scratch::Scratch;
 use crate::talk::{Talk, numbers};
 
-/// The function whose calls are timed; not one of the crowd.
+/// Function whose calls are timed; not part of the crowd.
 pub const MEASURED: &str = "crowd_measured";
 
-/// The event that means every function of the program but `main` and what it is made of.
+/// Event that matches every function of the program except those of `main.c`.
 pub const ALL: &str = ":crowd*";
 
-/// How many functions each of the nested sets has: the first set is one function, the
-/// second one has 100 with that, and so on.
+/// Sizes of the nested sets, in functions: the first set is one function, the second has 100
+/// including that one, and so on.
 pub const SETS: [usize; 4] = [1, 100, 5_000, 40_000];
 
 const MAIN: &str = include_str!("crowd/main.c");
 
-/// How a function begins, and goes on. `K` is a number of its own, `@` its name.
+/// Code of one kind of function. `K` is replaced by a number of the function's own.
 struct Kind {
     body: &'static str,
-    /// How many of 64 functions are so.
+    /// Number of functions of this kind among 64.
     share: usize,
 }
 
@@ -81,8 +80,8 @@ const KINDS: [Kind; 14] = [
         body: "sub $8, %rsp\n add $K, %rdi\n call crowd_helper\n add $8, %rsp\n ret",
         share: 2,
     },
-    // A loop back to the second instruction: what the first jump would cover is entered
-    // in the middle.
+    // A loop back to the second instruction, which lies within the bytes that a jump at the entry
+    // would overwrite.
     Kind {
         body: "xor %eax, %eax\n1: add $K, %rax\n dec %rdi\n jg 1b\n ret",
         share: 1,
@@ -96,7 +95,7 @@ const KINDS: [Kind; 14] = [
     },
 ];
 
-/// The kinds of 64 functions in a row, each as often as its share, well mixed.
+/// Kinds of 64 consecutive functions: each as often as its share, interleaved.
 fn order() -> Vec<&'static Kind> {
     let kinds = KINDS
         .iter()
@@ -107,13 +106,14 @@ fn order() -> Vec<&'static Kind> {
         .collect()
 }
 
-/// The name of a function: with its set, so that a pattern means the sets up to one.
+/// Name of a function. It contains the set number, so that one pattern matches all sets up to a
+/// given one.
 fn name(index: usize) -> String {
     let set = SETS.partition_point(|size| *size <= index);
     format!("crowd{set}_{index:05}")
 }
 
-/// The event that means the first `functions` (one of [`SETS`]) functions.
+/// Event that matches the first `functions` functions; `functions` is one of [`SETS`].
 pub fn event(functions: usize) -> String {
     let last = SETS.partition_point(|size| *size < functions);
     match last {
@@ -125,7 +125,7 @@ pub fn event(functions: usize) -> String {
     }
 }
 
-/// The assembly of a crowd.
+/// Assembly source of a crowd.
 fn assembly(functions: usize) -> String {
     let mut text = String::from(".text\n");
     let mut add = |name: &str, body: &str, visibility: &str| {
@@ -137,7 +137,7 @@ fn assembly(functions: usize) -> String {
         );
     };
     add("crowd_helper", "lea 1(%rdi), %rax\n ret", "local");
-    // What GCC 12 gives at -O0 for an empty function: as in `capriole bench hit`.
+    // GCC 12's code at -O0 for an empty function, as in `capriole bench hit`.
     let empty = "push %rbp\n mov %rsp, %rbp\n mov %rdi, -8(%rbp)\n mov %rsi, -16(%rbp)\n nop\n pop %rbp\n ret";
     add(MEASURED, empty, "globl");
     let order = order();
@@ -162,12 +162,12 @@ fn assembly(functions: usize) -> String {
 #[derive(Debug)]
 pub struct Crowd {
     talk: Talk,
-    /// Its file, as long as it runs.
+    /// Directory of the executable; kept while the crowd runs.
     _scratch: Scratch,
 }
 
 impl Crowd {
-    /// Makes, compiles (with `cc`) and starts a program with so many functions, which
+    /// Generates, compiles (with `cc`) and starts a program with `functions` functions, which
     /// `threads` threads will call.
     ///
     /// # Errors
@@ -205,11 +205,11 @@ impl Crowd {
         self.talk.pid()
     }
 
-    /// Lets the threads call, or pauses them. Returns how often one has called all.
+    /// Starts or pauses the calling threads. On pause, returns the number of complete rounds of
+    /// calls so far; otherwise 0.
     ///
     /// # Errors
-    ///
-    /// The program is gone.
+    /// The program has ended.
     pub fn run(&mut self, on: bool) -> Result<u64, BenchError> {
         match on {
             true => self.talk.ask("go").map(|_| 0),
@@ -217,20 +217,18 @@ impl Crowd {
         }
     }
 
-    /// Whether all functions have returned, and return, what they should.
+    /// Checks that all functions have always returned, and still return, the right values.
     ///
     /// # Errors
-    ///
-    /// The program is gone, or one has not.
+    /// The program has ended, or a sum of return values was wrong.
     pub fn check(&mut self) -> Result<(), BenchError> {
         self.talk.ask("check").map(drop)
     }
 
-    /// Calls [`MEASURED`]; nanoseconds of all calls together.
+    /// Calls [`MEASURED`] `calls` times; returns the total time in nanoseconds.
     ///
     /// # Errors
-    ///
-    /// The program is gone.
+    /// The program has ended.
     pub fn time(&mut self, calls: u64) -> Result<u64, BenchError> {
         numbers::<1>(&self.talk.ask(&format!("time {calls}"))?).map(|[ns]| ns)
     }

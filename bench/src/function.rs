@@ -16,17 +16,16 @@
 //! A five-byte jump at its start displaces the first three instructions and leads
 //! back to byte 8. The arguments are written below the stack pointer, into the red
 //! zone, as compilers do in leaf functions.
-//!
-//! Copies start at multiples of 64 bytes, so that each has cache lines of its own
-//! and stands alike with respect to fetch and branch prediction.
+//! Copies start at multiples of 64 bytes, so that each has its own cache lines and the same
+//! alignment for fetch and branch prediction.
 
 use core::arch::global_asm;
 
 /// Declares the copies: the enum, their code, and the table of both.
 macro_rules! copies {
     ($($(#[$doc:meta])* $variant:ident = $symbol:ident,)*) => {
-        /// A copy of the empty function. Rows call different copies, so that a probe
-        /// on one is not met by another row.
+        /// A copy of the empty function. Rows call different copies, so that one row's calls do not
+        /// hit another row's probe.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Function { $($(#[$doc])* $variant,)* }
 
@@ -39,7 +38,7 @@ macro_rules! copies {
                 match self { $(Function::$variant => stringify!($symbol),)* }
             }
 
-            /// The copy itself.
+            /// Pointer to the copy.
             pub(crate) fn pointer(self) -> extern "C" fn(u64, u64) {
                 unsafe extern "C" { $(safe fn $symbol(a: u64, b: u64);)* }
                 match self { $(Function::$variant => $symbol,)* }
@@ -64,10 +63,9 @@ copies! {
     FloorRecord = capriole_bench_floor_record,
     /// For the kernel's uprobe; alone on its page.
     Uprobe = capriole_bench_uprobe,
-    /// For the kernel's probe of returns; alone on its page.
+    /// For the kernel's uretprobe; alone on its page.
     Uretprobe = capriole_bench_uretprobe,
-    /// For the kernel's uprobe on a nop of five bytes, which this one begins with;
-    /// alone on its page.
+    /// For the kernel's uprobe on a five-byte nop, with which this copy begins; alone on its page.
     UprobeNop5 = capriole_bench_uprobe_nop5,
     /// Called before each write to `trace_marker`.
     Marker = capriole_bench_marker,
@@ -75,13 +73,13 @@ copies! {
     Record2 = capriole_bench_record2,
     /// For `capriole.record0`: no arguments.
     Record0 = capriole_bench_record0,
-    /// For `capriole.record6`: six.
+    /// For `capriole.record6`: six arguments.
     Record6 = capriole_bench_record6,
-    /// For `capriole.string`: a text in memory.
+    /// For `capriole.string`: a string in memory.
     Text = capriole_bench_string,
-    /// For `capriole.reject`: a filter that nothing passes.
+    /// For `capriole.reject`: a filter that rejects every call.
     Reject = capriole_bench_reject,
-    /// For `capriole.int3`: the same record, reached by a breakpoint.
+    /// For `capriole.int3`: the record of `capriole.record2`, reached by a breakpoint.
     Int3 = capriole_bench_int3,
     /// For a probe that counts.
     Count = capriole_bench_count,
@@ -105,17 +103,17 @@ copies! {
     Spare = capriole_bench_spare,
 }
 
-/// The text that `capriole.string` records, with its NUL.
+/// String that `capriole.string` records, including its NUL.
 pub static TEXT: [u8; 22] = *b"/var/lib/service/0042\0";
 
 impl Function {
-    /// The copy of that symbol name.
+    /// Returns the copy with this symbol name.
     pub fn from_symbol(symbol: &str) -> Option<Function> {
         Self::ALL.iter().copied().find(|f| f.symbol() == symbol)
     }
 }
 
-/// The code of one untouched copy.
+/// Emits the code of one unmodified copy.
 macro_rules! plain_copy {
     ($symbol:literal, $align:literal) => {
         plain_copy!($symbol, $align, "");
@@ -167,8 +165,8 @@ plain_copy!("capriole_bench_return_stack", 6);
 plain_copy!("capriole_bench_latency", 6);
 plain_copy!("capriole_bench_return", 6);
 plain_copy!("capriole_bench_spare", 6);
-// The kernel puts its breakpoint into a private copy of the page, and takes the
-// copy away again: no business of any other row.
+// The kernel puts its breakpoint into a private copy of the page, and drops that copy again. With a
+// page of their own, these functions do not affect other rows.
 plain_copy!("capriole_bench_uprobe", 12);
 plain_copy!("capriole_bench_uretprobe", 12);
 plain_copy!(
@@ -231,8 +229,8 @@ pub fn call(function: Function, calls: u64) {
     unsafe extern "C" {
         fn capriole_bench_loop(function: u64, calls: u64);
     }
-    // SAFETY: the address is that of one of the functions above (or of the two in
-    // `floor` that begin with a jump), which all take two integers and return none.
+    // SAFETY: the address belongs to one of the functions above (or of the three in `floor` that
+    // begin with a jump), which all take two integers and return none.
     unsafe { capriole_bench_loop(function.address(), calls) }
 }
 
@@ -240,7 +238,7 @@ pub fn call(function: Function, calls: u64) {
 mod tests {
     use super::*;
 
-    /// What GCC 12 gives at -O0.
+    /// GCC 12's code at -O0.
     const GCC_O0: [u8; 15] = [
         0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0x7d, 0xf8, 0x48, 0x89, 0x75, 0xf0, 0x90, 0x5d, 0xc3,
     ];

@@ -1,33 +1,32 @@
-//! SIGINT, SIGTERM and SIGHUP while probes are armed: noted, not obeyed at once, so
-//! that the probes come out first.
+//! SIGINT, SIGTERM and SIGHUP while probes are armed: a signal is noted and takes effect only after
+//! the probes are removed.
 
 use core::sync::atomic::{AtomicI32, Ordering};
 
-/// The signals that ask a program to end.
+/// Signals that request termination.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The last signal that came, 0 for none. Written by the handler, read by the thread
-/// that measures; nothing else is published with it.
+/// Last signal received, 0 for none. Written by the handler, read by the measuring thread; nothing
+/// else is published with it.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn note(signal: i32) {
     CAME.store(signal, Ordering::Relaxed);
 }
 
-/// Whether a signal came since they are held: whoever waits for a program gives up.
+/// True if a signal arrived since [`Interrupts::hold`]; waiting for a program then stops.
 pub(crate) fn came() -> bool {
     // A unit test raises one, in the process that it shares with all others.
     !cfg!(test) && CAME.load(Ordering::Relaxed) != 0
 }
 
-/// Holds the handlers; dropping it puts the former ones back.
+/// Owner of the installed handlers; dropping it restores the former ones.
 pub(crate) struct Interrupts {
     former: Vec<(i32, libc::sigaction)>,
 }
 
 impl Interrupts {
-    /// Notes the signals from now on. A signal that is ignored (as under `nohup`)
-    /// stays ignored.
+    /// Installs the handlers. A signal that is ignored (as under `nohup`) stays ignored.
     pub(crate) fn hold() -> Interrupts {
         CAME.store(0, Ordering::Relaxed);
         let mut former = Vec::new();
@@ -47,7 +46,7 @@ impl Interrupts {
         Interrupts { former }
     }
 
-    /// The signal that came, if one did.
+    /// Returns the signal received, if any.
     pub(crate) fn pending(&self) -> Option<i32> {
         Some(CAME.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
     }
@@ -61,7 +60,7 @@ impl Drop for Interrupts {
     }
 }
 
-/// Sets a signal's action, returns the former one; `None` if the kernel refuses.
+/// Sets a signal's action and returns the former one; `None` if the kernel refuses.
 fn exchange(signal: i32, action: Option<&libc::sigaction>) -> Option<libc::sigaction> {
     // SAFETY: all zero bytes are a valid `sigaction`.
     let mut old: libc::sigaction = unsafe { core::mem::zeroed() };

@@ -1,41 +1,37 @@
-//! What `capriole bench hit` measures with: how many nanoseconds one call of an
-//! empty function costs when it is seen in different ways.
-//!
-//! A bench *target* (this program, executed again by its hidden subcommand, which
-//! calls [`target_main`]) holds many copies of one empty function ([`Function`])
-//! and a loop that calls any of them. [`run_hit`] starts it, puts a [`Probe`] on a
-//! copy, has it called, takes the probe off again and goes on to the next [`Row`],
-//! round after round, so that a change of the machine's speed meets all rows alike.
-//!
-//! Two rows are the floor that the product is judged against: the same work written
-//! by hand in assembly, reached by the same one jump (see [`floor`]). Two rows are
-//! the kernel's (see [`kernel`]). Whatever else is to be measured comes in as a
-//! [`Probe`].
+//! Measurement for `capriole bench hit`: the cost of one call of an empty function, in nanoseconds,
+//! when it is traced in different ways.
+//! A bench *target* (this program, executed again by its hidden subcommand, which calls
+//! [`target_main`]) holds many copies of one empty function ([`Function`]) and a loop that calls
+//! any of them. [`run_hit`] starts it, arms a [`Probe`] on a copy, has the loop run, removes the
+//! probe and goes on to the next [`Row`], round after round, so that a change in the machine's
+//! speed affects all rows alike.
+//! The `floor` rows are the reference for Capriole: the same work written by hand in assembly,
+//! reached by the same single jump (see [`floor`]). The `kernel` rows use the kernel's tracing (see
+//! [`kernel`]). Everything else to be measured is passed in as a [`Probe`].
 //!
 //! | module | about |
 //! | --- | --- |
 //! | [`function`] | the copies of the empty function, and the loop around them |
 //! | [`floor`] | the records and counts written by hand |
 //! | [`target`] | the bench target: commands on its standard input |
-//! | [`process`] | the other end of those commands |
+//! | [`process`] | starting the bench target and sending those commands |
 //! | [`single`] | calls timed one by one |
 //! | [`kernel`] | the rows measured with the kernel's tracing |
 //! | [`peers`] | other tools, each with a program of its own |
-//! | [`runner`] | rounds, calibration, honesty |
-//! | [`marker`] | the same for loops around static markers, and what markers add to object files |
+//! | [`runner`] | rounds, calibration, checks of the hit counts |
+//! | [`marker`] | loops around static markers, and bytes that markers add to object files |
 //! | [`report`] | results as JSON and as a table |
-//! | [`mod@chart`] | results as a picture |
-//!
-//! For `capriole bench attach` and `capriole bench program` there are programs to be
-//! probed: one with very many functions, and real ones with work to do.
+//! | [`mod@chart`] | results as an SVG chart |
+//! `capriole bench attach` and `capriole bench program` probe whole programs: one with very many
+//! functions, and real ones with work to do.
 //!
 //! | module | about |
 //! | --- | --- |
 //! | [`crowd`] | a program with 40,000 functions, generated and compiled |
 //! | [`workload`] | CPython and SQLite with a fixed amount of work |
-//! | [`server`] | node, which serves itself |
-//! | [`talk`] | having a program do something, and hearing its answer |
-//! | [`scratch`] | a directory that does not stay |
+//! | [`server`] | a node server that sends requests to itself |
+//! | [`talk`] | commands to a program, and its answers |
+//! | [`scratch`] | a temporary directory |
 //! | [`spread`] | median and extremes |
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]

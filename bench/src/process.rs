@@ -1,4 +1,4 @@
-//! The bench target from the outside: starting it, giving it commands.
+//! Control of the bench target: starting it and sending it commands.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,8 +10,7 @@ use crate::function::Function;
 use crate::single::Singles;
 use crate::target::Ready;
 
-/// Why nothing at all could be measured. What hinders a single row is in its
-/// [`crate::RowResult`].
+/// Error that ends the whole measurement. An error of a single row is in its [`crate::RowResult`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -24,19 +23,19 @@ pub enum BenchError {
     /// The bench target refused a command.
     #[error("the bench target says: {0}")]
     Refused(String),
-    /// The bench target's answer makes no sense.
+    /// The bench target's answer cannot be parsed.
     #[error("the bench target answered {0:?}, which is no answer")]
     Answer(String),
     /// `/proc` could not be read.
     #[error("cannot read {0}")]
     Proc(String),
-    /// A signal came that asks to stop; every probe was taken out before.
+    /// A signal requested a stop; every probe has been removed.
     #[error("stopped by signal {0}")]
     Interrupted(i32),
-    /// Something that is needed is not there.
+    /// Something required is missing.
     #[error("skipped: {0}")]
     Skipped(String),
-    /// The row names cannot be told apart, or there are fewer than one round.
+    /// Two rows have the same name, or there is no round.
     #[error("bad request: {0}")]
     Request(String),
 }
@@ -44,13 +43,13 @@ pub enum BenchError {
 /// One measured call of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// How long the loop took, in nanoseconds of CLOCK_MONOTONIC.
+    /// Duration of the loop, in nanoseconds of CLOCK_MONOTONIC.
     pub ns: u64,
-    /// What the target itself counted; `None` for functions it does not count.
+    /// Calls that the target itself counted; `None` for functions that it does not count.
     pub hits: Option<u64>,
 }
 
-/// What a probe may know of the target that it is to be armed in.
+/// Description of the target for a probe that is to be armed in it.
 #[derive(Debug, Clone)]
 pub struct TargetInfo {
     /// Process id.
@@ -59,7 +58,7 @@ pub struct TargetInfo {
 }
 
 impl TargetInfo {
-    /// Of another program, which has none of the copies.
+    /// Creates the description of another program, which has none of the copies.
     pub(crate) fn of_program(pid: u32) -> TargetInfo {
         TargetInfo {
             pid,
@@ -67,13 +66,13 @@ impl TargetInfo {
         }
     }
 
-    /// Run-time address of a copy of the function in the target.
+    /// Returns the run-time address of a copy of the function in the target.
     pub fn address(&self, function: Function) -> u64 {
         self.functions[function.symbol()]
     }
 
-    /// The offset of a copy in the target's executable file, in bytes. Works for
-    /// stripped files.
+    /// Returns the offset of a copy in the target's executable file, in bytes. Works for stripped
+    /// files.
     ///
     /// # Errors
     ///
@@ -88,7 +87,7 @@ impl TargetInfo {
     }
 }
 
-/// Offset in its file of a mapped address; `maps` is the text of `/proc/PID/maps`.
+/// Returns the file offset of a mapped address; `maps` is the content of `/proc/PID/maps`.
 fn file_offset(maps: &str, address: u64) -> Option<u64> {
     maps.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -117,8 +116,7 @@ impl Target {
     /// [`crate::target_main`]; `--cpu` and `--packet` are added to its arguments.
     ///
     /// # Errors
-    ///
-    /// It cannot be started or does not say that it is ready.
+    /// It cannot be started or does not report that it is ready.
     pub fn spawn(
         mut command: Command,
         cpu: Option<usize>,
@@ -128,8 +126,8 @@ impl Target {
             command.arg("--cpu").arg(cpu.to_string());
         }
         command.arg("--packet").arg(packet.to_string());
-        // A process group of its own, so that ctrl-c at the terminal does not end it
-        // under the probes before they are taken out.
+        // A process group of its own, so that Ctrl-C at the terminal does not end it before the
+        // probes are removed.
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -175,22 +173,21 @@ impl Target {
         Ok(target)
     }
 
-    /// What probes may know of it.
+    /// Returns the description of the target for probes.
     pub fn info(&self) -> &TargetInfo {
         &self.info
     }
 
-    /// Why the record written by hand cannot be measured in it, if it cannot.
+    /// Returns the reason why `floor.record` cannot be measured in the target, if there is one.
     pub fn floor_record_skipped(&self) -> Option<&str> {
         self.ready.floor_record_skipped.as_deref()
     }
 
-    /// Calls a copy of the function so often in each of so many threads; the time is the
-    /// mean of what they took.
+    /// Calls a copy of the function `calls` times in each of `threads` threads; the time is the
+    /// mean over the threads.
     ///
     /// # Errors
-    ///
-    /// The target is gone, or refuses.
+    /// The target has ended, or refuses the command.
     pub fn run(
         &mut self,
         function: Function,
@@ -200,11 +197,10 @@ impl Target {
         self.timed(&format!("run {} {calls} {threads}", function.symbol()))
     }
 
-    /// The same, with each call timed alone.
+    /// Makes the calls of [`Target::run`], each timed alone.
     ///
     /// # Errors
-    ///
-    /// The target is gone, or refuses.
+    /// The target has ended, or refuses the command.
     pub fn single(
         &mut self,
         function: Function,
@@ -217,8 +213,7 @@ impl Target {
     /// Opens the file that [`Target::mark`] writes to.
     ///
     /// # Errors
-    ///
-    /// The target is gone, or cannot open it.
+    /// The target has ended, or cannot open the file.
     pub fn open_marker(&mut self, path: &Path) -> Result<(), BenchError> {
         self.ask(&format!("marker {}", path.display())).map(drop)
     }
@@ -226,26 +221,23 @@ impl Target {
     /// Closes the marker file, if one is open.
     ///
     /// # Errors
-    ///
-    /// The target is gone.
+    /// The target has ended.
     pub fn close_marker(&mut self) -> Result<(), BenchError> {
         self.ask("marker").map(drop)
     }
 
-    /// Calls [`Function::Marker`] and writes a message to the marker file, each so often.
+    /// Calls [`Function::Marker`] and writes a message to the marker file, `calls` times.
     ///
     /// # Errors
-    ///
-    /// The target is gone, or cannot write.
+    /// The target has ended, or cannot write.
     pub fn mark(&mut self, calls: u64) -> Result<Run, BenchError> {
         self.timed(&format!("mark {calls}"))
     }
 
-    /// The same, each timed alone.
+    /// Makes the calls of [`Target::mark`], each timed alone.
     ///
     /// # Errors
-    ///
-    /// The target is gone, or cannot write.
+    /// The target has ended, or cannot write.
     pub fn single_mark(&mut self, calls: u64) -> Result<Singles, BenchError> {
         self.timed_alone(&format!("singlemark {calls}"))
     }
@@ -281,9 +273,9 @@ impl Target {
         }
     }
 
-    /// The error for a target that does not answer, with what became of it.
+    /// Returns the error for a target that does not answer, with its exit status if it has ended.
     fn gone(&mut self) -> BenchError {
-        // It has closed its pipes; one that lives on in spite of that is of no use.
+        // It has closed its pipes; if it is still running, it is of no use.
         let status = match self.child.try_wait() {
             Ok(None) => {
                 std::thread::sleep(std::time::Duration::from_millis(100));
@@ -325,7 +317,7 @@ fn parse_singles(answer: &str) -> Option<Singles> {
     })
 }
 
-/// A number, or `-` for none.
+/// Parses a number, or `-` for none.
 fn parse_hits(word: &str) -> Option<Option<u64>> {
     match word {
         "-" => Some(None),

@@ -1,4 +1,4 @@
-//! Results: what `--json` prints and what a person reads.
+//! Results, as JSON for `--json` and as a table.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde::ser::{SerializeMap, Serializer};
 
 use crate::spread::quantile;
 
-/// What became of a row.
+/// Result of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowResult {
     /// It was measured.
@@ -19,12 +19,12 @@ pub enum RowResult {
         /// Why.
         why: String,
     },
-    /// It was measured and is wrong: a probe saw another number of calls than were
-    /// made, or failed on the way.
+    /// It was measured and is wrong: a probe saw a different number of calls than were made, or
+    /// failed during the round.
     Failed {
         /// The row.
         name: String,
-        /// What is wrong.
+        /// Description of the failure.
         why: String,
     },
 }
@@ -34,21 +34,21 @@ pub enum RowResult {
 pub struct Measured {
     /// The row.
     pub name: String,
-    /// Median over the rounds, with the call itself.
+    /// Median over the rounds, including the call itself.
     pub ns: f64,
-    /// `ns` less the bare call's median; 0 if no bare call was measured.
+    /// `ns` minus the bare call's median; 0 if no bare call was measured.
     pub over_bare_ns: f64,
-    /// Half of the calls timed one by one took at most so long, with the call itself: the
-    /// median of the rounds. Absent where none was.
+    /// Median of the calls timed one by one, including the call itself: the median over the rounds.
+    /// Absent if no call was timed alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_ns: Option<f64>,
-    /// 99 of 100 did.
+    /// 99th percentile of the calls timed one by one, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<f64>,
-    /// Threads that made the calls at the same time.
+    /// Number of threads that made the calls at the same time.
     pub threads: usize,
-    /// Calls that the probe saw in all measured rounds; `null` if there is none or it
-    /// cannot tell.
+    /// Calls that the probe saw in all measured rounds; `null` if there is no probe or it does not
+    /// count.
     pub hits: Option<u64>,
     /// Calls made in all measured rounds.
     pub calls: u64,
@@ -65,7 +65,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Sums up a row from each round's nanoseconds per call.
+    /// Summarises a row from each round's nanoseconds per call.
     ///
     /// # Panics
     ///
@@ -125,8 +125,8 @@ impl Serialize for RowResult {
     }
 }
 
-/// The table for people: one row a line, times in nanoseconds per call, and how many
-/// times the cost of `floor.record`, with as many threads, it is.
+/// Formats the results as a table: one row a line, times in nanoseconds per call, and the cost as a
+/// multiple of `floor.record` with the same number of threads.
 pub fn table(results: &[RowResult]) -> String {
     let width = results
         .iter()
@@ -176,7 +176,7 @@ fn measured_line(row: &Measured, width: usize, floor: Option<f64>) -> String {
     )
 }
 
-/// `floor.record`, also with threads.
+/// True for `floor.record`, with any number of threads.
 fn is_floor(name: &str) -> bool {
     name.split('@').next() == Some("floor.record")
 }

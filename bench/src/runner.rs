@@ -1,4 +1,4 @@
-//! Rounds: every row in turn, each its probe in, measured, and its probe out.
+//! Rounds: for every row in turn, arms its probe, measures, and removes the probe.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,39 +17,34 @@ mod state;
 pub(crate) use state::calibrate;
 use state::{State, results};
 
-/// A way of seeing calls of one copy of the function.
-///
-/// A probe that is dropped while it is armed takes itself out.
+/// A way of tracing calls of one copy of the function.
+/// A probe that is dropped while it is armed removes itself.
 pub trait Probe {
-    /// Puts the probe on its function in the target. An error in the first round says
-    /// why the row is skipped here; one in a later round fails the row.
+    /// Places the probe on its function in the target. An error in the first round skips the row,
+    /// with that reason; an error in a later round fails it.
     ///
     /// # Errors
-    ///
-    /// One line: what hinders it.
+    /// One line: why it cannot be armed.
     fn arm(&mut self, target: &TargetInfo) -> Result<(), String>;
 
-    /// Looks, after the first calls, whether the probe is what it should be by then. An
-    /// error in the first round says why the row is skipped here; one in a later round
-    /// fails the row.
+    /// Checks, after the first calls, that the probe is in the expected state by then. An error in
+    /// the first round skips the row, with that reason; an error in a later round fails it.
     ///
     /// # Errors
-    ///
-    /// One line: what it is instead.
+    /// One line: its state instead.
     fn check(&mut self, _target: &TargetInfo) -> Result<(), String> {
         Ok(())
     }
 
-    /// Calls seen since it was armed, if the probe counts them.
+    /// Returns the number of calls seen since it was armed, if the probe counts them.
     ///
     /// # Errors
-    ///
-    /// One line: why the count, which should be there, cannot be read.
+    /// One line: why the count cannot be read, although the probe counts.
     fn hits(&mut self) -> Result<Option<u64>, String> {
         Ok(None)
     }
 
-    /// Takes the probe out.
+    /// Removes the probe.
     ///
     /// # Errors
     ///
@@ -57,13 +52,13 @@ pub trait Probe {
     fn disarm(&mut self) -> Result<(), String>;
 }
 
-/// How a row has its calls made.
+/// Calls that a row makes.
 enum Calls {
-    /// Of this copy, in the loop.
+    /// Calls of this copy, in the loop.
     Of(Function),
-    /// Of [`Function::Marker`], each with a message written to the marker file.
+    /// Calls of [`Function::Marker`], each with a message written to the marker file.
     Marking(TraceMarker),
-    /// Of the function in a tool's own program.
+    /// Calls of the function in a tool's own program.
     Elsewhere(Box<Peer>),
 }
 
@@ -85,31 +80,31 @@ impl Row {
         }
     }
 
-    /// The call of a function without any probe.
+    /// Creates a row for the call of a function without any probe.
     pub fn plain(name: &str, function: Function) -> Row {
         Row::new(name, Calls::Of(function), None)
     }
 
-    /// The call of a function with a probe on it. Rows with probes that are armed at
-    /// the same place take different copies.
+    /// Creates a row for the call of a function with a probe on it. Rows with probes that are armed
+    /// at the same place take different copies.
     pub fn probed(name: &str, function: Function, probe: Box<dyn Probe>) -> Row {
         Row::new(name, Calls::Of(function), Some(probe))
     }
 
-    /// `kernel.trace_marker`: each call writes a message to ftrace's marker file.
+    /// Creates `kernel.trace_marker`: each call writes a message to ftrace's marker file.
     pub fn trace_marker() -> Row {
         let calls = Calls::Marking(TraceMarker::default());
         Row::new("kernel.trace_marker", calls, None)
     }
 
-    /// A peer, whose tool has a program of its own. A peer that fails, in whatever round,
-    /// is skipped with what it says.
+    /// Creates a row for a peer, whose tool has a program of its own. A peer that fails, in any
+    /// round, is skipped with its error message.
     pub fn peer(name: &str, peer: Peer) -> Row {
         Row::new(name, Calls::Elsewhere(Box::new(peer)), None)
     }
 
-    /// The same with so many threads at the same time, named `NAME@THREADS`. Only for rows
-    /// whose calls the bench target makes in its loop.
+    /// Makes the row's calls in `threads` threads at the same time, and renames it to
+    /// `NAME@THREADS`. Only for rows whose calls the bench target makes in its loop.
     #[must_use]
     pub fn on_threads(mut self, threads: usize) -> Row {
         self.threads = threads;
@@ -123,7 +118,7 @@ impl Row {
     }
 }
 
-/// The rows that need nothing of Capriole: `bare`, the floors and the kernel's.
+/// Returns the rows that do not depend on Capriole: `bare`, the floors and the kernel's.
 pub fn default_rows() -> Vec<Row> {
     vec![
         Row::plain("bare", Function::Bare),
@@ -141,12 +136,12 @@ fn uprobe(name: &str, kind: UprobeKind) -> Row {
     Row::probed(name, kind.function(), Box::new(Uprobe::new(kind)))
 }
 
-/// How to measure.
+/// Options of a measurement.
 #[derive(Debug, Clone)]
 pub struct HitOptions {
     /// Rounds; at least 7 for numbers worth showing.
     pub rounds: usize,
-    /// How long a row's calls in a round should last at least.
+    /// Intended minimum duration of a row's calls in a round.
     pub round_time: Duration,
     /// The CPU that the target stays on; `None` for the last one this process may use.
     pub cpu: Option<usize>,
@@ -165,27 +160,25 @@ impl Default for HitOptions {
     }
 }
 
-/// What is being done, for a progress line.
+/// Current step, for a progress line.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
     /// The round, from 0.
     pub round: usize,
-    /// How many rounds there are.
+    /// Number of rounds.
     pub rounds: usize,
     /// The row about to be measured.
     pub row: &'a str,
 }
 
-/// Measures the rows in turn, round after round, in one bench target that `command`
-/// starts. Results are in the order of the rows; `over_bare_ns` is over the row named
-/// `bare` with as many threads.
-///
-/// SIGINT, SIGTERM and SIGHUP are held while it runs: probes are taken out first.
+/// Measures the rows in turn, round after round, in one bench target that `command` starts. Results
+/// are in the order of the rows; `over_bare_ns` is relative to the row named `bare` with as many
+/// threads.
+/// SIGINT, SIGTERM and SIGHUP are held while it runs: probes are removed first.
 ///
 /// # Errors
-///
-/// Nothing can be measured, or a signal came ([`BenchError::Interrupted`]). What
-/// hinders one row is in its result instead.
+/// Nothing can be measured, or a signal arrived ([`BenchError::Interrupted`]). An error of a single
+/// row is in its result instead.
 pub fn run_hit(
     command: Command,
     rows: Vec<Row>,

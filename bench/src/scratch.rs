@@ -1,4 +1,4 @@
-//! A directory for what a measurement needs, gone with it.
+//! A temporary directory for the files of a measurement.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one.
+    /// Creates a directory.
     ///
     /// # Errors
     ///
@@ -25,7 +25,7 @@ impl Scratch {
             let path = std::env::temp_dir().join(name);
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Scratch(path)),
-                // Left by somebody who was killed.
+                // Left behind by a process that was killed.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }

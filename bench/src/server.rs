@@ -1,12 +1,12 @@
-//! node as a server that is busy with its own requests.
+//! A node server that is busy with its own requests.
 
 use std::process::Command;
 
 use crate::process::BenchError;
 use crate::talk::Talk;
 
-/// Answers requests with a computed page, and sends itself one after the other. A line
-/// on its standard input is answered when the next request was.
+/// Script that answers requests with a computed page, and sends requests to itself, one after the
+/// other. A line on its standard input is answered once the next request has been answered.
 const SCRIPT: &str = r#"
 const http = require('http');
 const page = (n) => JSON.stringify(Array.from({length: 20}, (_, i) => ({id: i, text: 'x'.repeat((n + i) % 50)})));
@@ -43,7 +43,7 @@ server.listen(0, '127.0.0.1', async () => {
 pub struct Server(Talk);
 
 impl Server {
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Errors
     ///
@@ -63,8 +63,7 @@ impl Server {
     /// Waits until it has served another request.
     ///
     /// # Errors
-    ///
-    /// It is gone.
+    /// The server has ended.
     pub fn check(&mut self) -> Result<(), BenchError> {
         self.0.ask("").map(drop)
     }

@@ -1,26 +1,25 @@
-//! Calls timed one by one: how a hit's time is spread, which a mean cannot tell.
+//! Calls timed one by one: the distribution of a hit's time, which a mean does not show.
 //!
 //! ```text
 //!  lfence; rdtsc; lfence; call f; lfence; rdtsc; lfence
 //! ```
-//!
-//! No instruction of the call runs before the first reading of the clock or after the
-//! second one, so nothing of it overlaps with what is around it, as it does in a loop.
-//! From each quantile the median of as many readings around nothing is taken off. Stores
-//! may still be on their way to the cache at the second reading.
+//! No instruction of the call runs before the first reading of the clock or after the second one,
+//! so the call does not overlap with the code around it, as it does in a loop. The median of as
+//! many readings around nothing is subtracted from each quantile. At the second reading, stores may
+//! not have reached the cache yet.
 
 use core::arch::x86_64::{_mm_lfence, _rdtsc};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Quantiles of single calls, in nanoseconds, without what reading the clock takes.
+/// Quantiles of single calls, in nanoseconds, without the cost of reading the clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Singles {
-    /// Half of the calls took at most so long.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 calls did.
+    /// 99th percentile.
     pub p99: f64,
-    /// What the target itself counted; `None` for functions it does not count.
+    /// Calls that the target itself counted; `None` for functions that it does not count.
     pub hits: Option<u64>,
 }
 
@@ -29,13 +28,13 @@ pub struct Singles {
 pub(crate) struct Samples {
     calls: Vec<u64>,
     nothing: Vec<u64>,
-    /// Ticks and nanoseconds that all calls together took.
+    /// Total duration of all calls in ticks; `ns` is the same in nanoseconds.
     ticks: u64,
     ns: u64,
 }
 
 impl Samples {
-    /// Makes the calls; what is called gets the number of each, from 0.
+    /// Makes the calls and times each; `call` gets the call's number, from 0.
     pub(crate) fn take(
         calls: u64,
         mut call: impl FnMut(u64) -> Result<(), String>,
@@ -61,7 +60,7 @@ impl Samples {
         Ok(samples)
     }
 
-    /// Those of another thread as well.
+    /// Adds the samples of another thread.
     pub(crate) fn add(&mut self, other: Samples) {
         self.calls.extend(other.calls);
         self.nothing.extend(other.nothing);
@@ -69,7 +68,7 @@ impl Samples {
         self.ns += other.ns;
     }
 
-    /// Median and 99th percentile in nanoseconds; `None` without calls.
+    /// Returns median and 99th percentile in nanoseconds; `None` without calls.
     pub(crate) fn quantiles(mut self) -> Option<(f64, f64)> {
         let nothing = rank(&mut self.nothing, 50)?;
         let scale = self.ns as f64 / self.ticks.max(1) as f64;
@@ -81,13 +80,14 @@ impl Samples {
     }
 }
 
-/// The smallest value that at least so many of a hundred do not exceed (nearest rank).
+/// Returns the percentile by nearest rank: the smallest value that at least `percent` % of the
+/// values do not exceed.
 fn rank(values: &mut [u64], percent: usize) -> Option<u64> {
     let at = (values.len() * percent).div_ceil(100).checked_sub(1)?;
     Some(*values.select_nth_unstable(at).1)
 }
 
-/// The time stamp counter; what is before it is done, what is after it has not begun.
+/// Reads the time stamp counter; earlier instructions are done, later ones have not begun.
 pub(crate) fn clock() -> u64 {
     // SAFETY: `lfence` is in every x86-64 processor (SSE2) and touches no memory.
     unsafe { _mm_lfence() };

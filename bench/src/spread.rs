@@ -1,11 +1,11 @@
-//! What several rounds say about one quantity.
+//! Summary of one quantity over several rounds.
 
 use serde::Serialize;
 
-/// Median and extremes of the rounds, in the unit that its field says.
+/// Median and extremes of the rounds; the name of the field that holds it gives the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// The middle one; the mean of the two in the middle if their number is even.
+    /// Median: the middle value, or the mean of the two in the middle if their number is even.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -14,7 +14,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Sums up rounds; all 0 if there is none.
+    /// Summarises the rounds; all fields are 0 if there is none.
     pub fn of(rounds: &[f64]) -> Spread {
         let mut sorted = rounds.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! A program that is measured while it runs: it does what a line on its standard input
-//! says, and answers with a line.
+//! A running program that is measured: it executes commands from its standard input and answers
+//! each with a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -12,14 +12,14 @@ use crate::process::BenchError;
 #[derive(Debug)]
 pub struct Talk {
     child: Child,
-    /// Until it is to end.
+    /// `None` once it is to end.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Talk {
-    /// Starts it, in a process group of its own, so that ctrl-c at the terminal does not
-    /// end it under its probes.
+    /// Starts the program in a process group of its own, so that Ctrl-C at the terminal does not
+    /// end it while its probes are in.
     ///
     /// # Errors
     ///
@@ -47,11 +47,10 @@ impl Talk {
         self.child.id()
     }
 
-    /// Has it do something (one or more lines); returns what follows `ok` in its answer.
+    /// Sends a command (one or more lines); returns the text after `ok` in the answer.
     ///
     /// # Errors
-    ///
-    /// It has ended, says `error`, or something else that is no answer.
+    /// It has ended, answers `error`, or its answer cannot be parsed.
     pub fn ask(&mut self, what: &str) -> Result<String, BenchError> {
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{what}").and_then(|()| input.flush()),
@@ -63,7 +62,7 @@ impl Talk {
         self.answer()
     }
 
-    /// Ends its input, and waits until it has ended by itself.
+    /// Closes its input, and waits until it exits by itself.
     ///
     /// # Errors
     ///
@@ -77,11 +76,10 @@ impl Talk {
         }
     }
 
-    /// The next line, which begins with `ok`; returns what follows.
+    /// Reads the next line, which begins with `ok`; returns the text after that.
     ///
     /// # Errors
-    ///
-    /// As [`ask`](Self::ask).
+    /// See [`ask`](Self::ask).
     pub fn answer(&mut self) -> Result<String, BenchError> {
         let mut line = String::new();
         if !matches!(self.output.read_line(&mut line), Ok(read) if read > 0) {
@@ -95,7 +93,7 @@ impl Talk {
         }
     }
 
-    /// The error for a program that does not answer, with what became of it.
+    /// Returns the error for a program that does not answer, with its exit status if it has ended.
     fn gone(&mut self) -> BenchError {
         // It has closed its pipes, and is about to end or of no use.
         std::thread::sleep(Duration::from_millis(100));
@@ -115,11 +113,10 @@ impl Drop for Talk {
     }
 }
 
-/// The numbers of an answer.
+/// Parses the numbers of an answer.
 ///
 /// # Errors
-///
-/// It is not `N` of them.
+/// The answer is not `N` numbers.
 pub(crate) fn numbers<const N: usize>(answer: &str) -> Result<[u64; N], BenchError> {
     let words: Result<Vec<u64>, _> = answer.split_whitespace().map(str::parse).collect();
     let numbers = words.ok().and_then(|words| words.try_into().ok());

@@ -1,5 +1,5 @@
-//! The bench target: a child process that calls a copy of the empty function as
-//! often as it is told and says how long that took.
+//! The bench target: a child process that calls a copy of the empty function as often as requested
+//! and reports how long that took.
 //!
 //! It reads commands from standard input, one a line, and answers each with a line:
 //!
@@ -10,12 +10,11 @@
 //! | `single SYMBOL CALLS THREADS` | `ok P50 P99 HITS`: each call timed alone, see [`crate::single`] |
 //! | `marker PATH` | `ok`: the file that `mark` writes to; without a path it is closed |
 //! | `mark CALLS` | `ok NANOSECONDS HITS`: calls, each with a message written |
-//! | `singlemark CALLS` | `ok P50 P99 HITS`: the same, each timed alone |
-//!
-//! With more than one thread each makes so many calls, on a CPU of its own; NANOSECONDS is
-//! the mean of what the threads took. They begin together, and are new ones each time.
-//!
-//! or `error TEXT`. It ends with the input, and when its parent dies.
+//! | `singlemark CALLS` | `ok P50 P99 HITS`: calls as for `mark`, each timed alone |
+//! With more than one thread, each makes CALLS calls, on a CPU of its own; NANOSECONDS is the mean
+//! over the threads. The threads are new for each command and start together.
+//! The answer to a command that fails is `error TEXT`. The target ends at the end of its input, and
+//! when its parent dies.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,23 +28,22 @@ use crate::floor::{self, Floor};
 use crate::function::{self, Function};
 use crate::single::{Samples, now};
 
-/// What the target says of itself when it is ready.
+/// Description of the target, printed when it is ready.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ready {
     /// Process id in its own pid namespace.
     pub pid: u32,
     /// Run-time address of each copy, by symbol.
     pub functions: BTreeMap<String, u64>,
-    /// Why `floor.record` cannot be measured, if it cannot.
+    /// Reason why `floor.record` cannot be measured, if there is one.
     pub floor_record_skipped: Option<String>,
 }
 
-/// What `mark` writes: as long as a record's text would be.
+/// Message that `mark` writes, as long as a record's text would be.
 const MESSAGE: &[u8] = b"capriole_bench: arg1=0x0123456789abcdef arg2=0x0123456789abcdef\n";
 
-/// The bench target's `main`: arguments are `[--cpu N] [--packet BYTES]`. Returns the
-/// exit status: 0 at the end of the input, 1 if it cannot be what it should, 2 for an
-/// argument it does not know.
+/// Runs the bench target; `arguments` are `[--cpu N] [--packet BYTES]`. Returns the exit status: 0
+/// at the end of the input, 1 for a failure, 2 for an unknown argument.
 pub fn target_main(arguments: &[String]) -> i32 {
     let mut packet_bytes = floor::DEFAULT_PACKET_BYTES;
     let mut cpu = None;
@@ -61,7 +59,7 @@ pub fn target_main(arguments: &[String]) -> i32 {
             }
         }
     }
-    // The answers' pipe may outlive the parent; this does not.
+    // The pipe of the answers may outlive the parent; this process must not.
     let parent_death = rustix::process::Signal::KILL;
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(parent_death)) {
         eprintln!("bench target: cannot ask to die with the parent: {error}");
@@ -86,7 +84,7 @@ pub fn target_main(arguments: &[String]) -> i32 {
     }
 }
 
-/// The CPUs that this thread may run on.
+/// Returns the CPUs that this thread may run on.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let set = rustix::thread::sched_getaffinity(None);
     set.map_or_else(
@@ -99,7 +97,7 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     )
 }
 
-/// Keeps this thread on a CPU.
+/// Pins this thread to a CPU.
 fn stay_on(cpu: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -171,7 +169,8 @@ impl Server {
         }
     }
 
-    /// What the target itself counts of the calls that `work` makes, as its answers have it.
+    /// Runs `work`; returns its result and the number of calls counted by the target itself,
+    /// formatted for the answer.
     fn counted<T>(
         &self,
         function: Function,
@@ -194,8 +193,8 @@ impl Server {
         Ok((result, hits))
     }
 
-    /// Has threads, each on a CPU of its own, do the same at the same time; with one, this
-    /// thread does it.
+    /// Runs `work` at the same time in several threads, each on a CPU of its own; with one, this
+    /// thread runs it.
     fn on_threads<T: Send>(
         &self,
         threads: usize,
@@ -275,7 +274,7 @@ impl Server {
     }
 }
 
-/// A call, and a message.
+/// Makes a call and writes a message.
 fn mark(file: &File) -> Result<(), String> {
     function::call(Function::Marker, 1);
     match rustix::io::write(file, MESSAGE) {
@@ -290,7 +289,7 @@ fn quantiles(samples: Samples) -> Result<String, String> {
     Ok(format!("{p50:.3} {p99:.3}"))
 }
 
-/// `SYMBOL CALLS THREADS`.
+/// Parses `SYMBOL CALLS THREADS`.
 fn subject(text: &str) -> Result<(Function, u64, usize), String> {
     let mut words = text.split(' ');
     let symbol = words.next().unwrap_or_default();

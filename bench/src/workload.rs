@@ -10,32 +10,31 @@ use crate::talk::{Talk, numbers};
 /// Time that some work took, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// By the wall clock.
+    /// Wall-clock time.
     pub wall: u64,
-    /// Of a processor, in the program.
+    /// CPU time of the program.
     pub cpu: u64,
 }
 
-/// A program that does `units` of work when asked to.
+/// A program that does `units` of work on request.
 pub trait Workload {
-    /// What it is called in results.
+    /// Returns its name in results.
     fn name(&self) -> &'static str;
 
     /// Its process id.
     fn pid(&self) -> u32;
 
-    /// The event that means every function of its library (or of the program, if that
-    /// has no library).
+    /// Returns the event that matches every function of its library (or of the program, if that has
+    /// no library).
     fn event(&self) -> &str;
 
-    /// Does some work; more `units` are more of the same.
+    /// Does `units` units of work, all alike.
     ///
     /// # Errors
-    ///
-    /// It is gone, or its result is wrong.
+    /// The program has ended, or its result is wrong.
     fn work(&mut self, units: u64) -> Result<Times, BenchError>;
 
-    /// Ends its input, and waits until it has ended by itself.
+    /// Closes its input, and waits until it exits by itself.
     ///
     /// # Errors
     ///
@@ -43,14 +42,14 @@ pub trait Workload {
     fn end(self: Box<Self>) -> Result<(), BenchError>;
 }
 
-/// CPython that serialises a document as JSON, and reads it again.
+/// CPython that serialises a document as JSON and parses it again.
 #[derive(Debug)]
 pub struct Python {
     talk: Talk,
     event: String,
 }
 
-/// Measures inside, by `perf_counter_ns` and `process_time_ns`.
+/// Script that does the work, and times itself with `perf_counter_ns` and `process_time_ns`.
 const PYTHON: &str = r#"
 import json, sys, time
 document = [{"id": i, "name": "name %d" % i, "tags": ["a", "bc", "def"], "value": i / 7,
@@ -67,14 +66,14 @@ for line in sys.stdin:
     print("ok %d %d" % (wall, cpu) if same else "error JSON changed the document", flush=True)
 "#;
 
-/// Programs of that name in `PATH`, in order.
+/// Returns the programs of this name in `PATH`, in order.
 fn in_path(name: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).map(|directory| directory.join(name));
     all.filter(|program| program.is_file()).collect()
 }
 
-/// The library of a process whose name begins so.
+/// Finds the library of a process whose name begins with `start`.
 fn library(pid: u32, start: &str) -> Option<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     library_in(&maps, start)
@@ -88,8 +87,8 @@ fn library_in(maps: &str, start: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What a `python3` that may be a script in front of others really runs, and whether
-/// its functions are in a library.
+/// Finds the executable that a `python3`, possibly a wrapper script, really runs, and whether its
+/// functions are in a library.
 fn interpreter(python: &Path) -> Option<(PathBuf, bool)> {
     let script = "import sys, sysconfig\n\
                   print(sys.executable, sysconfig.get_config_var('Py_ENABLE_SHARED'))";
@@ -114,11 +113,10 @@ impl Python {
         Python::start_by(&mut Command::new(Python::program()?))
     }
 
-    /// Its program.
+    /// Finds the Python executable that [`start`](Self::start) runs.
     ///
     /// # Errors
-    ///
-    /// As [`start`](Self::start).
+    /// See [`start`](Self::start).
     pub fn program() -> Result<PathBuf, BenchError> {
         let found: Vec<(PathBuf, bool)> = in_path("python3")
             .iter()
@@ -130,8 +128,8 @@ impl Python {
         Ok(python.clone())
     }
 
-    /// Starts it by a command to which Python's own arguments are added; it may be that
-    /// of a tracer.
+    /// Starts Python with a command to which Python's own arguments are added; it may be a tracer's
+    /// command.
     ///
     /// # Errors
     ///
@@ -170,7 +168,7 @@ impl Workload for Python {
     }
 }
 
-/// The sqlite3 shell with a table, of which it prints rows to nowhere.
+/// The sqlite3 shell with a table, whose rows it prints to /dev/null.
 #[derive(Debug)]
 pub struct Sqlite {
     talk: Talk,
@@ -207,7 +205,7 @@ impl Sqlite {
         })
     }
 
-    /// Processor time of its only thread so far, in nanoseconds.
+    /// Returns the CPU time of its only thread so far, in nanoseconds.
     fn cpu(&self) -> Result<u64, BenchError> {
         let path = format!("/proc/{}/schedstat", self.pid());
         let text = std::fs::read_to_string(&path);

@@ -3,34 +3,34 @@
  *   CAPRIOLE_MARK(provider, name)
  *   CAPRIOLE_MARK(provider, name, "format", arguments ...)
  *
- * A named place in a program, with up to twelve values and a format as printf's. While nobody
- * looks it is one nop of five bytes: no test, no call, no data that is read. The arguments are
- * evaluated and are in registers, or are constants. Capriole, perf, bpftrace, gdb and SystemTap
- * find the marker in the file's notes, and switch it on and off while the program runs.
+ * A named probe point in a program, with up to twelve values and a format as printf's. While it is
+ * disabled it is one nop of five bytes: no test, no call, no data read. The arguments are evaluated
+ * and are in registers, or are constants. Capriole, perf, bpftrace, gdb and SystemTap find the
+ * marker in the file's ELF notes, and enable and disable it while the program runs.
  *
  *   CAPRIOLE_MARK_GUARDED(provider, name, "format", arguments ...)
  *   if (CAPRIOLE_MARK_ENABLED(provider, name)) { prepare; CAPRIOLE_MARK(provider, name, ...); }
  *
- * For arguments that cost something: nothing of it is evaluated while the marker is off, which
- * costs a load, a comparison and a branch.
+ * For expensive arguments: they are not evaluated while the marker is disabled. The check costs a
+ * load, a comparison and a branch.
  *
  *   CAPRIOLE_MARK_TEXT("what happened")      capriole_mark_text("what happened")
  *
- * The marker capriole:message with a text; the second is a function.
+ * Emits the marker capriole:message with a text; the second form is a function.
  *
  *   capriole_mark_text_to(fd, "what happened")
  *
- * The same, and writes the text to a file that you have opened, such as the kernel's
- * /sys/kernel/tracing/trace_marker (O_WRONLY), so that it is in both traces; not if fd is less
- * than 0 or the text is NULL, nor where there are no markers (see below). What becomes of the
- * write is ignored, and errno stays as it is.
+ * As capriole_mark_text, and also writes the text to a file that you have opened, such as the
+ * kernel's /sys/kernel/tracing/trace_marker (O_WRONLY), so that it is in both traces. Nothing is
+ * written if fd is less than 0 or the text is NULL, nor where there are no markers (see below). The
+ * result of the write is ignored, and errno does not change.
  *
  * provider and name are identifiers, without quotes. Arguments are integers, enumerations, bool,
- * float, double, pointers, and what decays to a pointer. The compiler checks the format.
+ * float, double, pointers, and types that decay to pointers. The compiler checks the format.
  *
  * C99, C11, C++11 and later, GCC 11 or Clang 13 and later, x86-64. There is nothing to link. Where
- * there are no markers (other processors, or CAPRIOLE_MARK_NONE is defined) formats are checked,
- * arguments are evaluated, and nothing else is left. See docs/markers.md.
+ * there are no markers (other processors, or CAPRIOLE_MARK_NONE is defined), formats are checked
+ * and arguments are evaluated, and no other code is generated. See docs/markers.md.
  *
  * Written for the Capriole project; MIT or Apache 2.0, as you like.
  */
@@ -44,13 +44,13 @@
 #define CAPRIOLE_MARK_TORN_ 1
 #endif
 
-/* Never called: the compiler checks the format and its arguments. */
+/* Never called: lets the compiler check the format and its arguments. */
 #ifdef __cplusplus
 extern "C"
 #endif
 __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const char *, ...);
 
-/* ---------------------------------------------------------------------- what is written */
+/* ------------------------------------------------------------------------ public macros */
 
 #define CAPRIOLE_MARK(...) \
   CAPRIOLE_MARK_PASTE_(CAPRIOLE_MARK_, CAPRIOLE_MARK_COUNT_(__VA_ARGS__))(__VA_ARGS__)
@@ -62,8 +62,8 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
   } while (0)
 
 #ifdef CAPRIOLE_MARK_HERE_
-/* The flags are asked at once, so that it is one comparison and one branch; being volatile, it
- * is read again each time. */
+/* The flags are an output of the statement, so that it is one comparison and one branch; being
+ * volatile, it reads the counter again each time. */
 #define CAPRIOLE_MARK_ENABLED(provider, name) CAPRIOLE_MARK_ENABLED_1_(provider, name)
 #define CAPRIOLE_MARK_ENABLED_1_(provider, name) \
   (__extension__({ \
@@ -81,8 +81,8 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 
 #define CAPRIOLE_MARK_TEXT(text) CAPRIOLE_MARK(capriole, message, "%s", text)
 
-/* What is not in the standard may be warned of, but not in here. In C++ Clang takes no parameter
- * packs in a statement that is an expression, not even if a lambda is around it. */
+/* Warnings about extensions may be enabled, but must not appear in here. In C++ Clang accepts no
+ * parameter packs in a statement expression, not even with a lambda around it. */
 #if defined __clang__ && defined __cplusplus
 #define CAPRIOLE_MARK_OPEN_ \
   _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpedantic\"")
@@ -96,7 +96,7 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 
 #define CAPRIOLE_MARK_PASTE_(a, b) CAPRIOLE_MARK_PASTED_(a, b)
 #define CAPRIOLE_MARK_PASTED_(a, b) a##b
-/* What is chosen by the number of arguments. */
+/* Selects a suffix by the number of arguments. */
 #define CAPRIOLE_MARK_COUNT_(...) \
   CAPRIOLE_MARK_24TH_(__VA_ARGS__, MANY, MANY, MANY, MANY, MANY, MANY, MANY, MANY, 12, 11, 10, 9, \
                       8, 7, 6, 5, 4, 3, 2, 1, 0, BARE, ONE, )
@@ -180,8 +180,8 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 
 #ifdef CAPRIOLE_MARK_HERE_
 
-/* What the note says of the arguments, "-4@%edi 8@%rsi": size and sign from their types, and the
- * operand as the compiler prints it. */
+/* The arguments in the note, "-4@%edi 8@%rsi": size and sign from their types, and the operand as
+ * the compiler prints it. */
 #define CAPRIOLE_MARK_SHOWN_(i, shift) \
   ".if (.Lcapriole_types >> " #shift ") & 4\n.ascii \"-\"\n.endif\n" \
   ".byte 48 + (1 << ((.Lcapriole_types >> " #shift ") & 3))\n.ascii \"@%[a" #i "]\"\n"
@@ -200,9 +200,9 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 #define CAPRIOLE_MARK_SHOWN_11_ CAPRIOLE_MARK_SHOWN_10_ CAPRIOLE_MARK_NEXT_(11, 40)
 #define CAPRIOLE_MARK_SHOWN_12_ CAPRIOLE_MARK_SHOWN_11_ CAPRIOLE_MARK_NEXT_(12, 44)
 
-/* Registers and constants only: what is in memory would have to be read by whoever looks, at the
- * risk of a fault, and `name(%rip)` is understood by few. Floating point numbers are in general
- * registers, too, since nobody but SystemTap can read vector registers. */
+/* Registers and constants only: a tracer would have to read an operand in memory, at the risk of a
+ * fault, and few tools understand `name(%rip)`. Floating point numbers are in general registers,
+ * too, since only SystemTap can read vector registers. */
 #define CAPRIOLE_MARK_OPERAND_(i) [a##i] "nr"(capriole_a##i##_)
 #define CAPRIOLE_MARK_OPERANDS_0_
 #define CAPRIOLE_MARK_OPERANDS_1_ , CAPRIOLE_MARK_OPERAND_(1)
@@ -218,7 +218,7 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 #define CAPRIOLE_MARK_OPERANDS_11_ CAPRIOLE_MARK_OPERANDS_10_, CAPRIOLE_MARK_OPERAND_(11)
 #define CAPRIOLE_MARK_OPERANDS_12_ CAPRIOLE_MARK_OPERANDS_11_, CAPRIOLE_MARK_OPERAND_(12)
 
-/* Whoever looks may read what arguments point to: it has to be there. */
+/* A tracer may read what arguments point to: it has to be in memory. */
 #define CAPRIOLE_MARK_READS_0_
 #define CAPRIOLE_MARK_READS_1_ "memory"
 #define CAPRIOLE_MARK_READS_2_ "memory"
@@ -247,11 +247,11 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 #define CAPRIOLE_MARK_TYPES_11_ CAPRIOLE_MARK_TYPES_10_ | CAPRIOLE_MARK_TYPE_(capriole_a11_) << 40
 #define CAPRIOLE_MARK_TYPES_12_ CAPRIOLE_MARK_TYPES_11_ | CAPRIOLE_MARK_TYPE_(capriole_a12_) << 44
 
-/* The text, that is the format, a zero, the name of the source file and a zero, is handed to the
- * assembler as numbers of eight characters: in the text of an asm statement `%`, `{` and `|` mean
- * something, and a statement without operands, where they do not, could be torn from the one that
- * it belongs to. A statement has at most 30 operands, so n is what arguments leave; what does not
- * fit is the beginning of the file's name. */
+/* The text, that is the format, a zero, the name of the source file and a zero, is passed to the
+ * assembler as numbers of eight characters: in the text of an asm statement `%`, `{` and `|` have a
+ * meaning, and a statement without operands, where they have none, could be separated from the one
+ * that it belongs to. A statement has at most 30 operands, so n is what arguments leave; if there
+ * is no room, the beginning of the file's name is cut off. */
 #define CAPRIOLE_MARK_SIZES_(f, s, n) \
   enum { \
     capriole_format_ = CAPRIOLE_MARK_INT_(sizeof(f)), \
@@ -263,7 +263,8 @@ __attribute__((__format__(__printf__, 1, 2))) int capriole_mark_format_(const ch
 constexpr unsigned long long capriole_mark_char_(const char *text, int size, int at) {
   return at < size ? static_cast<unsigned char>(text[at]) : 0u;
 }
-/* Characters at to at + count - 1, of which those behind the format come from `lost` later. */
+/* Characters at to at + count - 1; those after the format are taken `lost` characters further on.
+ * */
 constexpr unsigned long long capriole_mark_word_(const char *text, int format, int size, int lost,
                                                  int at, int count) {
   return count == 0 ? 0
@@ -277,8 +278,8 @@ constexpr unsigned long long capriole_mark_word_(const char *text, int format, i
 #else
 #define CAPRIOLE_MARK_INT_ (int)
 #ifdef __clang__
-/* Clang knows the characters of a literal, GCC, if it optimises, those of a constant array, which
- * is gone then and is less to read. A literal's last one is 0. */
+/* Clang knows the characters of a literal; GCC, if it optimises, those of a constant array, which
+ * it then removes, and which is less to read. The last character of a literal is 0. */
 #define CAPRIOLE_MARK_CONTENT_(s, n)
 #define CAPRIOLE_MARK_BYTE_(s, i) \
   (unsigned long long)(unsigned char)(s)[(i) < capriole_format_ ? (i) \
@@ -335,7 +336,8 @@ constexpr unsigned long long capriole_mark_word_(const char *text, int format, i
 #define CAPRIOLE_MARK_WORDS_27_(s) CAPRIOLE_MARK_WORDS_26_(s), CAPRIOLE_MARK_WORD_(s, 26)
 #define CAPRIOLE_MARK_WORDS_28_(s) CAPRIOLE_MARK_WORDS_27_(s), CAPRIOLE_MARK_WORD_(s, 27)
 
-/* A word that the text fills is written; of one that it ends in the first bytes are. */
+/* Writes a word that the text fills; of the word in which the text ends, only the first bytes are
+ * written. */
 #define CAPRIOLE_MARK_WRITE_(k) \
   ".if .Lcapriole_length >= 8 * " #k " + 8\n.8byte -(%n[w" #k "])\n" \
   ".elseif .Lcapriole_length > 8 * " #k "\n.set .Lcapriole_rest, -(%n[w" #k "])\n.endif\n"
@@ -361,16 +363,16 @@ constexpr unsigned long long capriole_mark_word_(const char *text, int format, i
 #define CAPRIOLE_MARK_WRITE_27_ CAPRIOLE_MARK_WRITE_26_ CAPRIOLE_MARK_WRITE_(26)
 #define CAPRIOLE_MARK_WRITE_28_ CAPRIOLE_MARK_WRITE_27_ CAPRIOLE_MARK_WRITE_(27)
 
-/* Notes. The flags of the second have a bit for each argument, the lowest for the first: it is
- * a floating point number. */
+/* Notes. The second one has a mask of the arguments that are floating point numbers: the lowest bit
+ * for the first argument. */
 #define CAPRIOLE_MARK_NOTE_(section, owner, type) \
   ".pushsection " section ",\"?\",\"note\"\n.balign 4\n.4byte 992f-991f, 994f-993f, " type "\n" \
   "991: .asciz \"" owner "\"\n992: .balign 4\n993: .8byte 990b, _.stapsdt.base\n"
 #define CAPRIOLE_MARK_NAMES_(p, n) ".asciz \"" #p "\"\n.asciz \"" #n "\"\n"
 #define CAPRIOLE_MARK_END_ "994: .balign 4\n.popsection\n"
 
-/* The counter of whoever looks at a guarded marker. It exists if it is asked somewhere: notes
- * have a weak reference, which is 0 otherwise. */
+/* The counter (semaphore) of tracers that have enabled a guarded marker. It exists if it is checked
+ * somewhere: notes have a weak reference, which is 0 otherwise. */
 #define CAPRIOLE_MARK_SEMAPHORE_(symbol) \
   ".ifndef " symbol "\n.pushsection .probes,\"awG\",\"progbits\"," symbol ",comdat\n.balign 2\n" \
   ".weak " symbol "\n.hidden " symbol "\n.type " symbol ", @object\n.size " symbol ", 2\n" \
@@ -412,10 +414,10 @@ constexpr unsigned long long capriole_mark_word_(const char *text, int format, i
 #endif
 
 /* Linux 6.18 turns a five-byte nop that is probed into a call, which writes below the stack
- * pointer: there a function that calls nobody may keep variables (its red zone). So the compiler
- * is told that there is a way from the marker to a call. It is never gone, and costs a call that
- * is never made, away from the hot path. Clang before 18 takes such a statement for a jump into
- * every other one's scope, and refuses it beside destructors. */
+ * pointer: there a function that calls no other may keep variables (its red zone). So the compiler
+ * is told that there is a path from the marker to a call. That path is never taken, and costs a
+ * call that is never made, away from the hot path. Clang before 18 treats such a statement as a
+ * jump into every other one's scope, and rejects it next to destructors. */
 #if !defined __clang__ || __clang_major__ >= 18
 #define CAPRIOLE_MARK_STATEMENT_ goto
 #define CAPRIOLE_MARK_LABEL_ : capriole_never_
@@ -441,8 +443,8 @@ capriole_mark_never_(void) {
 #define CAPRIOLE_MARK_CALL_
 #endif
 
-/* Clang refuses a statement that may jump anywhere in a coroutine. It does not mind one in a lambda
- * of its own, which becomes part of the coroutine when it is inlined. */
+/* In a coroutine, Clang rejects a statement that may jump anywhere. It accepts one in a lambda of
+ * its own, which becomes part of the coroutine when it is inlined. */
 #if defined __clang__ && __clang_major__ >= 18 && defined __cpp_impl_coroutine
 #define CAPRIOLE_MARK_ENTER_ [&]() __attribute__((__always_inline__)) { CAPRIOLE_MARK_DECLARE_
 #define CAPRIOLE_MARK_LEAVE_ }();
@@ -488,9 +490,9 @@ capriole_mark_never_(void) {
   } while (0)
 #endif
 
-/* A wrong format is an error, whatever warnings are asked for. GCC before 12 takes a pragma in a
- * macro for a statement of its own, before the macro's; there a wrong format is a warning of
- * -Wall. */
+/* A wrong format is an error, whatever warnings are enabled. GCC before 12 treats a pragma in a
+ * macro as a separate statement, before the macro's; there a wrong format is a warning of -Wall.
+ * */
 #if defined __clang__ || __GNUC__ >= 12
 #define CAPRIOLE_MARK_STRICT_ \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic error \"-Wformat\"")
@@ -518,8 +520,8 @@ capriole_mark_never_(void) {
                         "CAPRIOLE_MARK: argument " #i " is no integer, bool, enumeration, float, " \
                         "double or pointer");
 
-/* The type of an argument: the logarithm of its size, 4 if it is signed, 8 if it is a floating
- * point number; 15 if it is none of what there can be. */
+/* The type of an argument: the logarithm of its size, plus 4 if it is signed, plus 8 if it is a
+ * floating point number; 15 if it is of no supported type. */
 #ifdef __cplusplus
 template <unsigned long long number>
 struct capriole_mark_code_ {
@@ -573,7 +575,7 @@ CAPRIOLE_MARK_INTEGER_(unsigned long long)
 #else
 #define CAPRIOLE_MARK_CHAR_TYPE_ 4ULL
 #endif
-/* Classes 1 and 5: an integer that is not in the list, as of an enumeration, and a pointer. */
+/* Classes 1 and 5: an integer that is not in the list, such as an enumeration, and a pointer. */
 #define CAPRIOLE_MARK_TYPE_(a) \
   _Generic((a), _Bool: 0ULL, char: CAPRIOLE_MARK_CHAR_TYPE_, signed char: 4ULL, \
       unsigned char: 0ULL, short: 5ULL, unsigned short: 1ULL, int: 6ULL, unsigned: 2ULL, \

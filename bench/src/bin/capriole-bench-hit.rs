@@ -1,6 +1,6 @@
-//! The rows of `capriole bench hit` that need nothing of Capriole, on their own:
-//! the bare call, the floors and the kernel's. `--json` prints them as JSON; a number
-//! is the number of rounds.
+//! Measures the rows of `capriole bench hit` that do not depend on Capriole: the bare call, the
+//! floors and the kernel's. `--json` prints them as JSON; a numeric argument sets the number of
+//! rounds.
 
 use std::process::{Command, ExitCode};
 

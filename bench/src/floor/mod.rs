@@ -1,12 +1,12 @@
-//! The floor: the same work as a probe's, written by hand.
+//! The floor: the work of a probe, written by hand in assembly.
 //!
 //! Three copies of the empty function begin with one `jmp rel32` to a stub that
 //! does its work, executes the three displaced instructions and jumps back to byte
 //! 8, as any detour must:
 //!
 //! - [`Function::FloorCount`]: one `inc` of a counter in memory, not shared.
-//! - [`Function::FloorRdtsc`]: `rdtsc` and nothing else, the part of a record that no
-//!   care can make cheaper.
+//! - [`Function::FloorRdtsc`]: `rdtsc` and nothing else, the part of a record whose cost cannot be
+//!   reduced.
 //! - [`Function::FloorRecord`]: the record below, into this CPU's packet, committed
 //!   by one `add` under a restartable sequence.
 //!
@@ -14,18 +14,15 @@
 //!  0        8     12     16        24        32
 //!  | tsc    | id  | tid  | arg1    | arg2    |
 //! ```
-//!
-//! The stub knows what a hand would know: the function has two integer arguments, so
-//! rax, rdx, r10, r11 and the flags are free at its entry, nothing is saved and
-//! nothing restored. What it holds per CPU lies below 2 GiB, so that it is addressed
-//! by a 32-bit displacement; offsets known only at run time (rseq area, thread id)
-//! are written into the instructions once, by [`install`].
-//!
-//! The order matters and was found by measurement (Sapphire Rapids): instructions
-//! before `rdtsc` overlap with what ran before, and no instruction after it starts
-//! until it is done, so the CPU number, the packet's position and its end are fetched first. The time
-//! is read inside the restartable sequence: a record that was interrupted takes a
-//! new time, therefore times never go back in one CPU's packets.
+//! The stub relies on what its author knows: the function has two integer arguments, so rax, rdx,
+//! r10, r11 and the flags are free at its entry, and nothing is saved or restored. The per-CPU data
+//! lies below 2 GiB, so that a 32-bit displacement addresses it; offsets known only at run time
+//! (rseq area, thread id) are written into the instructions once, by [`install`].
+//! The order of the instructions matters and was found by measurement (Sapphire Rapids):
+//! instructions before `rdtsc` overlap with earlier code, and no instruction after it starts until
+//! it is done, so the CPU number, the packet's position and its end are fetched first. The time is
+//! read inside the restartable sequence: an interrupted record takes a new time, therefore times
+//! never go back in one CPU's packets.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -42,23 +39,23 @@ use stub::RseqCs;
 pub const RECORD_BYTES: u64 = 32;
 /// The event id that the stub writes.
 pub const EVENT_ID: u32 = 7;
-/// Size of a packet unless asked otherwise, in bytes.
+/// Default size of a packet, in bytes.
 pub const DEFAULT_PACKET_BYTES: u64 = 64 * 1024;
 
-/// What [`install`] finds in its way.
+/// Reasons why [`install`] fails.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum FloorError {
     /// The C library has no `__rseq_offset`, or has not registered this thread.
     #[error("the C library has registered no restartable sequences (glibc 2.35 or later does)")]
     NoRseq,
-    /// The thread id stands nowhere in the thread control block.
+    /// The thread control block does not contain the thread id.
     #[error("found no place in the thread control block that holds the thread id")]
     NoThreadId,
     /// A system call failed.
     #[error("cannot {what}: {error}")]
     Sys {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// The error.
         error: rustix::io::Errno,
@@ -68,13 +65,13 @@ pub enum FloorError {
     PacketBytes(u64),
 }
 
-/// What the stub keeps per CPU. `position` and `wraps` are set together, by one
-/// 16-byte store, when the packet is full.
+/// Per-CPU state of the stub. When the packet is full, one 16-byte store sets `position` and
+/// `wraps` together.
 #[repr(C, align(64))]
 struct PerCpu {
     /// Address of the next record.
     position: AtomicU64,
-    /// How often the packet was full.
+    /// Number of times that the packet was full.
     wraps: AtomicU64,
     /// Address after the last record that fits.
     end: u64,
@@ -82,10 +79,10 @@ struct PerCpu {
     base: u64,
 }
 
-/// What [`Function::FloorCount`] counts in. Written without a lock: one thread only.
+/// Counter of [`Function::FloorCount`]. Incremented without a `lock` prefix: one thread only.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// The value that [`Function::FloorCount`] has counted up to in this process.
+/// Returns the number of calls that [`Function::FloorCount`] has counted in this process.
 pub fn count() -> u64 {
     COUNTER.load(Ordering::Relaxed)
 }
@@ -109,9 +106,8 @@ pub struct Record {
     pub arguments: [u64; 2],
 }
 
-/// Makes [`Function::FloorRecord`] callable; calling it before is an error that ends
-/// the process. The first call decides on the packet size (in bytes), later ones
-/// return the same.
+/// Makes [`Function::FloorRecord`] callable; calling that function earlier kills the process. The
+/// first call of `install` sets the packet size (in bytes); later calls return the same [`Floor`].
 ///
 /// # Errors
 ///
@@ -154,7 +150,7 @@ impl Floor {
             unsafe { per_cpu.cast::<PerCpu>().wrapping_add(cpu).write(state) };
         }
         stub::patch(low.addr() as u32, per_cpu.addr() as u32, rseq, tid)?;
-        // SAFETY: initialised above, never unmapped; what changes in it is atomic here.
+        // SAFETY: initialised above, never unmapped; the fields that change are atomic here.
         let per_cpu = unsafe { core::slice::from_raw_parts(per_cpu.cast::<PerCpu>(), cpus) };
         Ok(Floor {
             per_cpu,
@@ -162,8 +158,8 @@ impl Floor {
         })
     }
 
-    /// How many records were ever committed, on all CPUs. Exact while no thread is
-    /// in the function.
+    /// Returns the number of records committed so far, on all CPUs. Exact while no thread is in the
+    /// function.
     pub fn committed(&self) -> u64 {
         let per_packet = self.packet_bytes / RECORD_BYTES;
         let one = |cpu: &PerCpu| {
@@ -173,8 +169,8 @@ impl Floor {
         self.per_cpu.iter().map(one).sum()
     }
 
-    /// The records in each CPU's packet since it was last full, oldest first. To be
-    /// called while no thread is in the function.
+    /// Returns the records in each CPU's packet since it was last full, oldest first. Call it only
+    /// while no thread is in the function.
     pub fn records(&self) -> Vec<Vec<Record>> {
         let one = |cpu: &PerCpu| {
             let end = cpu.position.load(Ordering::Acquire);
@@ -218,7 +214,7 @@ fn map(length: usize, extra: i32) -> Result<*mut u8, FloorError> {
     .map_err(|error| FloorError::Sys { what, error })
 }
 
-/// How many CPU numbers there can be: the last one in the kernel's list and one.
+/// Returns the number of possible CPU numbers: the last one in the kernel's list, plus one.
 fn possible_cpus() -> usize {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = list
@@ -230,8 +226,8 @@ fn possible_cpus() -> usize {
     last.map_or(8192, |last| last + 1)
 }
 
-/// Offset of the kernel's thread id from the thread pointer: the place that holds it
-/// in two different threads.
+/// Finds the offset of the kernel's thread id from the thread pointer: the word that holds it in
+/// two different threads.
 fn thread_id_offset() -> Option<u32> {
     let here = thread_id_candidates();
     let there = std::thread::spawn(thread_id_candidates).join().ok()?;

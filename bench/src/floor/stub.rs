@@ -1,4 +1,4 @@
-//! The machine code of the floor, and what of it is filled in at run time.
+//! Machine code of the floor, and the fields in it that are filled in at run time.
 
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -7,12 +7,11 @@ use rustix::mm::{MprotectFlags, mprotect};
 
 use super::{COUNTER, EVENT_ID, FloorError};
 
-/// The signature that must stand before an abort handler (the one of glibc and of
-/// the kernel's self tests on x86).
+/// Signature required before an abort handler (as in glibc and the kernel's self tests on x86).
 const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
-// The floor's functions. The three bytes after the jump are what is left of the
-// displaced instructions; nobody executes them.
+// The floor's functions. The three bytes after the jump are the rest of the displaced instructions;
+// they are never executed.
 macro_rules! jumping_copy {
     ($symbol:literal) => {
         global_asm!(
@@ -71,10 +70,9 @@ global_asm!(
 // 0x7f..... are placeholders that `install` replaces; each is named by the label
 // after its instruction. The page is the stub's own, so that nothing else is
 // executed from it while it is writable.
-//
-// The whole range from `range` to `committed` is one restartable sequence: what was
-// preempted, migrated or signalled in it starts again at the stub. The cold part is
-// inside, too: it changes position and wraps by one store, and again falls into the stub.
+// The whole range from `range` to `committed` is one restartable sequence: a thread that is
+// preempted, migrated or signalled in it restarts at the stub. The cold part is inside, too: it
+// updates position and wraps with one store, and falls through into the stub again.
 global_asm!(
     r#".pushsection .text.capriole_bench_record,"ax",@progbits"#,
     // Global, because the compiler may put the code that names them into another object.
@@ -141,7 +139,7 @@ global_asm!(
     ".p2align 12",
     "capriole_bench_record_page_end:",
     "",
-    // Where the C library put the rseq area, if it did: null symbols otherwise.
+    // Location of the C library's rseq area; null symbols if it has none.
     ".weak __rseq_offset",
     ".weak __rseq_size",
     ".globl capriole_bench_rseq_offset",
@@ -187,7 +185,7 @@ pub(super) struct RseqCs {
 }
 
 impl RseqCs {
-    /// The one of the record stub.
+    /// Returns the descriptor of the record stub.
     pub(super) fn of_the_stub() -> RseqCs {
         let start = (&raw const capriole_bench_record_range).addr();
         let committed = (&raw const capriole_bench_record_committed).addr();
@@ -201,7 +199,7 @@ impl RseqCs {
     }
 }
 
-/// Writes what is known only now into the stub's instructions.
+/// Writes the values known only at run time into the stub's instructions.
 pub(super) fn patch(descriptor: u32, per_cpu: u32, rseq: u32, tid: u32) -> Result<(), FloorError> {
     let page = (&raw const capriole_bench_record_page).cast_mut();
     let length = (&raw const capriole_bench_record_page_end).addr() - page.addr();
@@ -280,8 +278,8 @@ pub(super) fn patch(descriptor: u32, per_cpu: u32, rseq: u32, tid: u32) -> Resul
 
 fn protect(page: *mut u8, length: usize, flags: MprotectFlags) -> Result<(), FloorError> {
     let what = "make the page of the floor's stub writable";
-    // SAFETY: the range is the stub's own pages; nothing but the stub is in them and
-    // nobody calls it before `install` has returned.
+    // SAFETY: the range is the stub's own pages; nothing else is in them, and the stub is not
+    // called before `install` has returned.
     unsafe { mprotect(page.cast::<c_void>(), length, flags) }
         .map_err(|error| FloorError::Sys { what, error })
 }

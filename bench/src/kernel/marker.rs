@@ -1,18 +1,18 @@
-//! `kernel.trace_marker`: ftrace's file for messages of programs.
+//! `kernel.trace_marker`: ftrace's file for messages from programs.
 
 use std::path::PathBuf;
 
 use super::tracefs::Instance;
 use crate::process::TargetInfo;
 
-/// An instance whose marker file the target writes to.
+/// An ftrace instance; the target writes to its marker file.
 #[derive(Debug, Default)]
 pub struct TraceMarker {
     instance: Option<Instance>,
 }
 
 impl TraceMarker {
-    /// Makes the instance; gives the path that the target is to open.
+    /// Creates the instance; returns the path for the target to open.
     pub(crate) fn arm(&mut self, _target: &TargetInfo) -> Result<PathBuf, String> {
         let instance = Instance::create()?;
         let path = instance.file("trace_marker");
@@ -23,7 +23,7 @@ impl TraceMarker {
         Ok(path)
     }
 
-    /// Messages recorded in this round.
+    /// Returns the number of messages recorded in this round.
     pub(crate) fn hits(&mut self) -> Result<u64, String> {
         self.instance
             .as_ref()
@@ -31,7 +31,7 @@ impl TraceMarker {
             .recorded()
     }
 
-    /// Removes the instance; the target has closed the file.
+    /// Removes the instance; the target must have closed the file before.
     pub(crate) fn disarm(&mut self) -> Result<(), String> {
         self.instance.take().map_or(Ok(()), Instance::remove)
     }

@@ -1,16 +1,15 @@
-//! The kernel's ways of seeing a call, measured for comparison:
+//! The kernel's ways of tracing a call, measured for comparison:
 //!
 //! - `kernel.uprobe`: a breakpoint that traps into the kernel, which records two
 //!   registers ([`Uprobe`]);
-//! - `kernel.uretprobe`: the same, and then the trap of the return;
-//! - `kernel.uprobe_nop5`: a system call made from where a nop was;
+//! - `kernel.uretprobe`: a breakpoint at the entry, and then the trap of the return;
+//! - `kernel.uprobe_nop5`: a system call, reached by a call that replaces a nop;
 //! - `kernel.trace_marker`: the program writes a message to ftrace's marker file
 //!   ([`TraceMarker`]).
 //!
-//! All record into an instance of ftrace of their own, so that tracing that is going
-//! on is not disturbed, and leave nothing behind: instance and probe are removed when
-//! they are disarmed or dropped, and those of a benchmark that was killed are removed
-//! by the next one.
+//! Each records into its own ftrace instance, so that other tracing is not disturbed. Nothing is
+//! left behind: instance and probe are removed when they are disarmed or dropped, and those of a
+//! killed benchmark by the next run.
 
 mod marker;
 mod tracefs;

@@ -1,4 +1,4 @@
-//! tracefs: finding it, an instance of one's own in it, and leaving it as it was.
+//! tracefs: finds or mounts it, creates an instance in it, and restores its former state.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::fs::{self, OpenOptions};
@@ -6,22 +6,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where it is mounted by convention, the kernel's documentation says.
+/// Conventional mount point, as in the kernel's documentation.
 const USUAL: &str = "/sys/kernel/tracing";
-/// Where it used to be.
+/// Former mount point.
 const FORMER: &str = "/sys/kernel/debug/tracing";
-/// What instances and event groups of this program begin with; the id of the process
-/// that made them follows.
+/// Prefix of this program's instances and event groups; the id of the process that made them
+/// follows.
 const PREFIX: &str = "capriole_bench_";
 
-/// A mounted tracefs. Unmounted when dropped, if it was mounted for this.
+/// A mounted tracefs. Unmounted on drop, if it was mounted by [`Tracefs::open`].
 #[derive(Debug)]
 pub(super) struct Tracefs {
     root: PathBuf,
     mounted_here: bool,
 }
 
-/// An ftrace instance of this process' own. Removed when dropped.
+/// An ftrace instance owned by this process. Removed on drop.
 #[derive(Debug)]
 pub(super) struct Instance {
     directory: PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct Instance {
 }
 
 impl Tracefs {
-    /// Finds tracefs, or mounts it where it belongs.
+    /// Finds tracefs, or mounts it at its conventional place.
     pub(super) fn open() -> Result<Tracefs, String> {
         let present = |root: &&str| Path::new(root).join("instances").is_dir();
         if let Some(root) = [USUAL, FORMER].iter().find(|root| present(root)) {
@@ -54,7 +54,7 @@ impl Tracefs {
         Ok(tracefs)
     }
 
-    /// A file at the top, which all instances share.
+    /// Path of a top-level file, which all instances share.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -63,14 +63,14 @@ impl Tracefs {
 impl Drop for Tracefs {
     fn drop(&mut self) {
         if self.mounted_here {
-            // Busy if somebody has begun to use it: then it stays for them.
+            // Fails with EBUSY if it is in use by now: then it stays mounted.
             let _ = rustix::mount::unmount(USUAL, rustix::mount::UnmountFlags::empty());
         }
     }
 }
 
 impl Instance {
-    /// Makes an instance. What a process that is gone has left behind is removed first.
+    /// Creates an instance, after removing what processes that no longer exist have left behind.
     pub(super) fn create() -> Result<Instance, String> {
         let tracefs = Tracefs::open()?;
         remove_stale(&tracefs);
@@ -82,17 +82,17 @@ impl Instance {
         Ok(Instance { directory, tracefs })
     }
 
-    /// A file of the instance.
+    /// Path of a file of the instance.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The tracefs that it is in.
+    /// The tracefs of the instance.
     pub(super) fn tracefs(&self) -> &Tracefs {
         &self.tracefs
     }
 
-    /// How many events were recorded, those included that were overwritten since.
+    /// Returns the number of events recorded, including those overwritten since.
     pub(super) fn recorded(&self) -> Result<u64, String> {
         let per_cpu = self.file("per_cpu");
         let entries = fs::read_dir(&per_cpu)
@@ -107,10 +107,10 @@ impl Instance {
         Ok(sum)
     }
 
-    /// Removes it; says why it stays if it does.
+    /// Removes the instance; the error says why it stays.
     pub(super) fn remove(self) -> Result<(), String> {
         remove_instance(&self.directory)
-        // and again when it is dropped, which does nothing if this worked
+        // `drop` tries again, which does nothing if this worked.
     }
 }
 
@@ -120,7 +120,7 @@ impl Drop for Instance {
     }
 }
 
-/// Writes to a control file, at its end: other lines of it stay.
+/// Appends to a control file; its other lines stay.
 pub(super) fn append(path: &Path, text: &str) -> Result<(), String> {
     OpenOptions::new()
         .append(true)
@@ -129,14 +129,14 @@ pub(super) fn append(path: &Path, text: &str) -> Result<(), String> {
         .map_err(|error| format!("cannot write {text:?} to {}: {error}", path.display()))
 }
 
-/// A name that nobody else has, for an instance or for a group of events.
+/// Returns a unique name for an instance or for a group of events.
 pub(super) fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("{PREFIX}{}_{number}", std::process::id())
 }
 
-/// `entries` and `overrun` of a `per_cpu/cpu*/stats` file.
+/// Returns the sum of `entries` and `overrun` in a `per_cpu/cpu*/stats` file.
 fn recorded_in(stats: &str) -> Option<u64> {
     let count = |name: &str| -> Option<u64> {
         let line = stats
@@ -147,7 +147,8 @@ fn recorded_in(stats: &str) -> Option<u64> {
     Some(count("entries")? + count("overrun")?)
 }
 
-/// rmdir, which is refused for a short while after its last user has gone.
+/// Removes an instance. The kernel refuses rmdir for a short while after the last user has gone, so
+/// it is retried.
 fn remove_instance(directory: &Path) -> Result<(), String> {
     for _ in 0..50 {
         match fs::remove_dir(directory) {
@@ -162,7 +163,7 @@ fn remove_instance(directory: &Path) -> Result<(), String> {
     Err(format!("cannot remove {}: {error}", directory.display()))
 }
 
-/// Takes an event out, as often as it takes until the kernel has let go of it.
+/// Removes an event, with retries until the kernel has released it.
 pub(super) fn remove_event(tracefs: &Tracefs, name: &str) -> Result<(), String> {
     let path = tracefs.file("uprobe_events");
     let mut result = Ok(());
@@ -193,8 +194,7 @@ fn event_name(line: &str) -> Option<&str> {
         .map(|(_, name)| name)
 }
 
-/// Removes instances and events of processes that are gone. What cannot be removed
-/// is no hindrance.
+/// Removes instances and events of processes that no longer exist. Failures are ignored.
 fn remove_stale(tracefs: &Tracefs) {
     let of_the_dead = |name: &str| {
         let digits = name

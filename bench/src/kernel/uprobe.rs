@@ -1,5 +1,5 @@
-//! `kernel.uprobe`, `kernel.uretprobe` and `kernel.uprobe_nop5`: events of the kernel on
-//! a copy of the function.
+//! `kernel.uprobe`, `kernel.uretprobe` and `kernel.uprobe_nop5`: kernel uprobe events on a copy of
+//! the function.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,21 +12,21 @@ use crate::runner::Probe;
 /// `call rel32`.
 const CALL: u8 = 0xe8;
 
-/// What the event is.
+/// Type of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// On the entry of [`Function::Uprobe`], reached by a breakpoint, with `%di` and `%si`.
     Entry,
     /// On the return of [`Function::Uretprobe`], with its value.
     Return,
-    /// On the entry of [`Function::UprobeNop5`], with `%di` and `%si`. Since Linux 6.18 the
-    /// kernel makes of a nop of five bytes, at the first hit, a call to code that enters it
-    /// by a system call instead of a trap.
+    /// On the entry of [`Function::UprobeNop5`], with `%di` and `%si`. Since Linux 6.18 the kernel
+    /// replaces a five-byte nop, at the first hit, by a call to code that enters the kernel by a
+    /// system call instead of a trap.
     Nop5,
 }
 
 impl Kind {
-    /// The copy that it is put on.
+    /// The copy that the event is placed on.
     pub fn function(self) -> Function {
         match self {
             Kind::Entry => Function::Uprobe,
@@ -44,13 +44,13 @@ pub struct Uprobe {
 }
 
 impl Uprobe {
-    /// One that is not armed.
+    /// Creates an event that is not armed.
     pub fn new(kind: Kind) -> Uprobe {
         Uprobe { kind, armed: None }
     }
 }
 
-/// The event and the instance that it records into; both go when it is dropped.
+/// The event and the instance that it records into; both are removed on drop.
 #[derive(Debug)]
 struct Armed {
     /// `None` once it was removed.
@@ -76,7 +76,7 @@ impl Armed {
             return Err("this kernel has no uprobe events (CONFIG_UPROBE_EVENTS)".to_owned());
         }
         let event = format!("{}/hit", tracefs::unique_name());
-        // The path that needs no quoting, whatever the file is called.
+        // This path needs no quoting, whatever the file's name is.
         let executable = format!("/proc/{}/exe", target.pid);
         let definition = format!("{what}:{event} {executable}:{offset:#x} {fetched}\n");
         append(&events, &definition)?;
@@ -98,7 +98,7 @@ impl Armed {
         )
     }
 
-    /// Events that the kernel has recorded.
+    /// Returns the number of events that the kernel has recorded.
     fn hits(&self) -> Result<u64, String> {
         self.instance
             .as_ref()
@@ -155,24 +155,24 @@ impl Probe for Uprobe {
     }
 }
 
-/// A uprobe event at a place of the program's file.
+/// A uprobe event at an offset in the program's file.
 #[derive(Debug, Default)]
 pub struct UprobeAt {
     armed: Option<Armed>,
 }
 
 impl UprobeAt {
-    /// Puts it there; `fetched` is what it records, as `uprobe_events` wants it.
+    /// Arms the event at `offset`; `fetched` lists what it records, in the syntax of
+    /// `uprobe_events`.
     ///
     /// # Errors
-    ///
-    /// One line: what hinders it.
+    /// One line: why it cannot be armed.
     pub fn arm(&mut self, target: &TargetInfo, offset: u64, fetched: &str) -> Result<(), String> {
         self.armed = Some(Armed::new(target, 'p', offset, fetched)?);
         Ok(())
     }
 
-    /// Events that the kernel has recorded.
+    /// Returns the number of events that the kernel has recorded.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl UprobeAt {
         self.armed.as_ref().map(Armed::hits).transpose()
     }
 
-    /// Takes it out.
+    /// Removes the event.
     ///
     /// # Errors
     ///

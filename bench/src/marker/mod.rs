@@ -1,10 +1,9 @@
-//! What `capriole bench marker` measures with: loops around static markers, off and on, and
-//! what a marker adds to a program.
-//!
+//! Measurement for `capriole bench marker`: loops around static markers, off and on, and the bytes
+//! that a marker adds to a program.
 //! The loops are in C (`bench/marker/loops.c`), in a program that is compiled with
-//! `capriole/marker.h` for the run. It is started once; each [`MarkerRow`] has one of its loops
-//! run, with a [`Probe`] or without, round after round. `floor.record` is measured in turn with
-//! them, in the bench target, as `capriole bench hit` does.
+//! `capriole/marker.h` for the run. It is started once; each [`MarkerRow`] runs one of its loops,
+//! with a [`Probe`] or without, round after round. `floor.record` is measured in turn with them, in
+//! the bench target, as `capriole bench hit` does.
 //!
 //! | module | about |
 //! | --- | --- |
@@ -32,15 +31,15 @@ pub use result::{MarkerResult, MarkerResults};
 pub use subject::Subject;
 use subject::Subjects;
 
-/// The loops.
+/// C source of the loops.
 pub(crate) const LOOPS: &str = include_str!("../../marker/loops.c");
-/// How they are compiled: each loop begins with a cache line, so that one instruction more in
-/// it is all that is different.
+/// Compiler options of the loops: each loop begins at a cache line, so that loops differ only in
+/// their instructions.
 pub(crate) const LOOP_OPTIONS: [&str; 2] = ["-O2", "-falign-loops=64"];
-/// What they include.
+/// Header that the loops include.
 const HEADER: &str = include_str!("../../../include/capriole/marker.h");
 
-/// What a row runs.
+/// Calls that a row makes.
 enum Calls {
     /// A copy of the empty function, in the bench target.
     Of(Function),
@@ -50,7 +49,7 @@ enum Calls {
     Elsewhere(Box<Peer>),
 }
 
-/// A row: a loop, what is put into the program meanwhile, and the row that it is compared with.
+/// A row: a loop, the probe on it (if any), and the row that it is compared with.
 pub struct MarkerRow {
     name: String,
     over: &'static str,
@@ -68,12 +67,13 @@ impl MarkerRow {
         }
     }
 
-    /// A loop with nothing done to its program; `over` is the row without what it has.
+    /// Creates a row for a loop without a probe; `over` is its baseline row, for example without
+    /// the marker.
     pub fn plain(name: &str, over: &'static str, of: Subject, run: &'static str) -> MarkerRow {
         MarkerRow::new(name, over, Calls::Loop(of, run))
     }
 
-    /// The same with a probe.
+    /// Adds a probe to the row.
     #[must_use]
     pub fn with(mut self, probe: Box<dyn Probe>) -> MarkerRow {
         self.probe = Some(probe);
@@ -106,8 +106,8 @@ impl MarkerRow {
     }
 }
 
-/// The rows that need nothing of Capriole but its header: loops with markers that are off, the
-/// floor, and LTTng.
+/// Returns the rows that need only Capriole's header: loops with markers that are off, the floor,
+/// and LTTng.
 pub fn marker_rows() -> Vec<MarkerRow> {
     let plain = |name: &str, over, run| MarkerRow::plain(name, over, Subject::Loops, run);
     let lttng = |name: &str, on| {
@@ -135,14 +135,14 @@ pub fn marker_rows() -> Vec<MarkerRow> {
     ]
 }
 
-/// A row on its way through the rounds.
+/// State of a row during the rounds.
 struct State {
     row: MarkerRow,
     /// Calls in a round, once calibrated.
     calls: Option<u64>,
     per_call: Vec<f64>,
     made: u64,
-    /// `None` once a round did not count.
+    /// Hits in all rounds; `None` once a round has no count.
     hits: Option<u64>,
     outcome: Option<RowResult>,
 }
@@ -159,11 +159,11 @@ impl State {
         }
     }
 
-    /// One round: in, measured, out; out also after an error.
+    /// Runs one round: arms the probe, measures, and disarms it, also after an error.
     fn round(&mut self, target: &mut Target, subjects: &mut Subjects, options: &HitOptions) {
         let ready = self.arm(target, subjects);
-        // What hinders it from the beginning is a reason to leave it out, as is whatever
-        // happens to a peer. A program that is gone afterwards is none.
+        // An error while arming in the first round skips the row, as does any error of a peer.
+        // Other errors fail the row, for example a program that has ended since.
         let peer = matches!(self.row.calls, Calls::Elsewhere(_));
         let left_out = peer || ready.is_err() && self.per_call.is_empty();
         let measured = ready.and_then(|()| self.measure(target, subjects, options));
@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    /// Nanoseconds of a call, calls made and seen.
+    /// Returns nanoseconds per call, calls made, and calls seen.
     fn measure(
         &mut self,
         target: &mut Target,
@@ -213,7 +213,7 @@ impl State {
         let row = &mut self.row;
         let calls = match self.calls {
             Some(calls) => {
-                // Caches and branch predictors as in the middle of a long run.
+                // Warm up caches and branch predictors as in the middle of a long run.
                 row.run(target, subjects, (calls / 16).max(1))?;
                 calls
             }
@@ -239,7 +239,7 @@ impl State {
         {
             return Err(format!("{hits} hits were counted in {calls} calls"));
         }
-        // A peer's are compared when it ends, and the sample is dropped if they differ.
+        // A peer's hits are compared when it ends; the sample is dropped if they differ.
         let peer = match &row.calls {
             Calls::Elsewhere(peer) => peer.sees(),
             _ => false,
@@ -267,14 +267,12 @@ impl State {
     }
 }
 
-/// Measures the rows in turn, round after round. `command` starts the bench target. Results are
-/// in the order of the rows; `over_bare_ns` is over the row that each is compared with.
-///
-/// SIGINT, SIGTERM and SIGHUP are held while it runs: probes are taken out first.
+/// Measures the rows in turn, round after round. `command` starts the bench target. Results are in
+/// the order of the rows; `over_bare_ns` is relative to the row that each is compared with.
+/// SIGINT, SIGTERM and SIGHUP are held while it runs: probes are removed first.
 ///
 /// # Errors
-///
-/// Nothing can be measured, or a signal came ([`BenchError::Interrupted`]). What hinders one
+/// Nothing can be measured, or a signal arrived ([`BenchError::Interrupted`]). An error of a single
 /// row is in its result instead.
 pub fn run_marker(
     command: Command,

@@ -1,19 +1,18 @@
-//! A real program with a marker: zlib's minigzip, whose source Debian has among the examples of
-//! zlib1g-dev. A marker is put into the loop of its `gz_compress`, and it is given a `main` that
-//! has it compress a text of a given length, block by block.
-//!
-//! Its blocks are made smaller, from 16,384 bytes to 128: a marker for each of the large ones
-//! is so rare that nothing of it could ever be seen.
+//! A real program with a marker: zlib's minigzip, whose source Debian ships among the examples of
+//! zlib1g-dev. A marker is added to the loop of its `gz_compress`, and a `main` that compresses a
+//! text of a given length, block by block.
+//! Its blocks are reduced from 16,384 bytes to 128: with one marker per large block, the cost of
+//! the marker would be too small to measure.
 
 use std::path::{Path, PathBuf};
 
 use crate::peers::build::{compile_one, link_program};
 
-/// Where the source is, unless the variable `CAPRIOLE_MINIGZIP` says otherwise.
+/// Default path of the source; the environment variable `CAPRIOLE_MINIGZIP` overrides it.
 const PLACE: &str = "/usr/share/doc/zlib1g-dev/examples/minigzip.c";
 const MAIN: &str = include_str!("../../marker/minigzip-main.c");
 
-/// What is changed: what is there once, and what it becomes.
+/// Changes to the source: text that must occur exactly once, and its replacement.
 const CHANGES: [(&str, &str); 3] = [
     (
         "#include \"zlib.h\"",
@@ -27,7 +26,7 @@ const CHANGES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Makes the program, with these options.
+/// Builds the program with these compiler options.
 pub(super) fn build(files: &Path, options: &[&str]) -> Result<(), String> {
     let place = std::env::var_os("CAPRIOLE_MINIGZIP").map_or(PLACE.into(), PathBuf::from);
     let source = std::fs::read_to_string(&place).map_err(|_| {
@@ -43,7 +42,7 @@ pub(super) fn build(files: &Path, options: &[&str]) -> Result<(), String> {
     link_program(files, "cc", &[program, main], &["-lz"]).map(drop)
 }
 
-/// The source with a marker.
+/// Returns the source with a marker added.
 fn marked(source: &str) -> Result<String, String> {
     let mut text = source.to_owned();
     for (before, after) in CHANGES {

@@ -1,4 +1,4 @@
-//! Results of the marker's rows.
+//! Results of the marker rows.
 
 use std::fmt::Write as _;
 
@@ -6,28 +6,29 @@ use serde_json::{Value, json};
 
 use crate::report::RowResult;
 
-/// What became of a row.
+/// Result of one row.
 #[derive(Debug, Clone)]
 pub struct MarkerResult {
-    /// Its numbers; `over_bare_ns` is over the row that it is compared with.
+    /// The row's numbers; `over_bare_ns` is relative to the row `over`.
     pub result: RowResult,
-    /// The name of that row.
+    /// Name of the row that it is compared with.
     pub over: &'static str,
-    /// The fastest round less the fastest of that row: what a busy machine disturbs least.
+    /// Fastest round minus that row's fastest round, in nanoseconds per call: the value least
+    /// disturbed by a busy machine.
     pub over_min_ns: f64,
 }
 
-/// What became of all rows.
+/// Results of all rows.
 #[derive(Debug, Clone)]
 pub struct MarkerResults {
-    /// In the order that they were given in.
+    /// Rows in the order given.
     pub rows: Vec<MarkerResult>,
-    /// Ticks of the time stamp counter in a nanosecond, over the whole run.
+    /// Ticks of the time stamp counter per nanosecond, over the whole run.
     pub ticks_per_ns: f64,
 }
 
 impl MarkerResults {
-    /// Compares each row with the one that it is to be compared with, if that was measured.
+    /// Compares each row with its row `over`, if that was measured.
     pub(super) fn new(mut rows: Vec<MarkerResult>, ticks_per_ns: f64) -> MarkerResults {
         let all: Vec<(String, f64, f64)> = rows
             .iter()
@@ -45,7 +46,7 @@ impl MarkerResults {
         MarkerResults { rows, ticks_per_ns }
     }
 
-    /// Whether a row is wrong.
+    /// True if a row has failed.
     pub fn failed(&self) -> bool {
         let failed = |row: &MarkerResult| matches!(row.result, RowResult::Failed { .. });
         self.rows.iter().any(failed)
@@ -58,8 +59,8 @@ impl MarkerResults {
         Some(floor).filter(|&ns| ns > 0.0)
     }
 
-    /// The rows as `--json` prints them: as those of `bench hit`, with `ticks`,
-    /// `over_bare_ticks`, `over` and `over_min_ns`.
+    /// Returns the rows for `--json`: as those of `bench hit`, with `ticks`, `over_bare_ticks`,
+    /// `over` and `over_min_ns`.
     pub fn json(&self) -> Vec<Value> {
         let one = |row: &MarkerResult| {
             let mut value = json!(row.result);
@@ -74,7 +75,7 @@ impl MarkerResults {
         self.rows.iter().map(one).collect()
     }
 
-    /// The table for people.
+    /// Formats the results as a table.
     pub fn table(&self) -> String {
         let names = self.rows.iter().map(|row| row.result.name().len());
         let width = names.max().unwrap_or(0).max(4);

@@ -1,5 +1,5 @@
-//! What a marker adds to a function, to data and to sections: the difference of two object
-//! files, of the same source with a marker and without (`bench/marker/sizes.c`).
+//! Bytes that a marker adds to a function, to data and to sections: the difference between two
+//! object files of the same source, with a marker and without (`bench/marker/sizes.c`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 
 const SOURCE: &str = include_str!("../../marker/sizes.c");
 const FUNCTION: &str = "capriole_bench_size";
-/// What the linker has and the program has not.
+/// Prefixes of sections that only the linker uses, and that are not counted.
 const OF_THE_LINKER: [&str; 7] = [
     ".group",
     ".comment",
@@ -25,26 +25,26 @@ const OF_THE_LINKER: [&str; 7] = [
     ".llvm_addrsig",
 ];
 
-/// What a marker with two arguments adds. Bytes.
+/// Size that a marker with two arguments adds, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Size {
     /// `size.COMPILER.FORM`
     pub name: String,
-    /// Code that is executed while it is off.
+    /// Code executed while the marker is off.
     pub hot_bytes: i64,
-    /// Data that is read there, in places.
+    /// Number of instructions there that read data.
     pub hot_reads: i64,
-    /// Other code, with what aligns it.
+    /// Other code, including its alignment.
     pub cold_bytes: i64,
-    /// Data that the program may write to.
+    /// Writable data.
     pub data_bytes: i64,
-    /// What is in the file only, and not in memory: notes.
+    /// Notes: sections in the file that are not loaded into memory.
     pub note_bytes: i64,
-    /// Every section that has another size: by how much.
+    /// Size difference of every section whose size changes.
     pub sections: BTreeMap<String, i64>,
 }
 
-/// The sizes of both forms with each compiler, or why there are none.
+/// Measures both forms with each compiler; an error is the row's name and the reason.
 pub fn sizes() -> Vec<Result<Size, (String, String)>> {
     let mut all = Vec::new();
     for compiler in ["gcc", "clang"] {
@@ -79,7 +79,7 @@ fn of(compiler: &str, form: &str, name: &str) -> Result<Size, String> {
     })
 }
 
-/// What is in one object file.
+/// Sizes in one object file.
 #[derive(Default)]
 struct Parts {
     hot_bytes: i64,
@@ -126,8 +126,8 @@ fn parts(bytes: &[u8]) -> Result<Parts, String> {
     Ok(parts)
 }
 
-/// The instructions that the function executes while the marker is off. The one thing that it
-/// asks is whether the marker's counter is not zero, which it is then.
+/// Returns the instructions that the function executes while the marker is off. Its only branch
+/// tests whether the marker's counter is zero, which it is then.
 fn hot_path(file: &File<'_>) -> Result<Vec<Instruction>, String> {
     let symbol = file.symbols().find(|symbol| symbol.name() == Ok(FUNCTION));
     let symbol = symbol.ok_or("it has no function")?;

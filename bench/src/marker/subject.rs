@@ -1,5 +1,5 @@
-//! The programs whose loops are measured: compiled when a row first wants them, running until
-//! all rounds are over.
+//! The programs whose loops are measured: compiled on first use by a row, running until all rounds
+//! are over.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::peers::put;
 use crate::process::{Run, TargetInfo};
 use crate::scratch::Scratch;
 
-/// A program.
+/// A measured program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// `bench/marker/loops.c`.
     Loops,
     /// zlib's minigzip without markers.
     Minigzip,
-    /// The same with a marker.
+    /// zlib's minigzip with a marker.
     MarkedMinigzip,
 }
 
@@ -39,7 +39,7 @@ impl Subject {
     }
 }
 
-/// Writes the header to where `#include <capriole/marker.h>` finds it in the directory.
+/// Writes the header into the directory, at the path of `#include <capriole/marker.h>`.
 pub(super) fn put_header(files: &Path) -> Result<(), String> {
     let place = files.join("capriole");
     std::fs::create_dir_all(&place)
@@ -47,7 +47,7 @@ pub(super) fn put_header(files: &Path) -> Result<(), String> {
     put(&place, "marker.h", HEADER).map(drop)
 }
 
-/// A program that runs. Killed when dropped, before its directory goes.
+/// A running program. Killed on drop, before its directory is removed.
 struct Running {
     program: Program,
     _files: Scratch,
@@ -68,7 +68,7 @@ impl Running {
     }
 }
 
-/// The programs, as far as they were wanted; or why they are not there.
+/// The programs used so far, or the reasons why they could not be started.
 pub(super) struct Subjects {
     cpu: Option<usize>,
     running: [Option<Result<Running, String>>; 3],
@@ -90,13 +90,13 @@ impl Subjects {
         running.as_mut().map_err(|why| why.clone())
     }
 
-    /// What a probe may know of it; the first time it is built and started.
+    /// Returns the program's [`TargetInfo`] for a probe; builds and starts it on first use.
     pub(super) fn info(&mut self, subject: Subject) -> Result<TargetInfo, String> {
         let running = self.get(subject)?;
         Ok(TargetInfo::of_program(running.program.pid()))
     }
 
-    /// Runs one of its loops.
+    /// Runs one of the program's loops.
     pub(super) fn run(&mut self, subject: Subject, name: &str, calls: u64) -> Result<Run, String> {
         let running = self.get(subject)?;
         let [ns] = running.program.ask(&format!("run {name} {calls}"))?;

@@ -1,4 +1,4 @@
-//! `bpftrace.count`: bpftrace counts hits of a uprobe that it has put on the function.
+//! `bpftrace.count`: bpftrace counts hits of a uprobe that it has placed on the function.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use super::{Program, Session, Tool};
 
 pub(super) struct Bpftrace;
 
-/// The byte of a breakpoint.
+/// Opcode of a breakpoint.
 const INT3: u8 = 0xcc;
 
 impl Tool for Bpftrace {
@@ -49,7 +49,7 @@ impl Tool for Bpftrace {
     }
 }
 
-/// `@hits: N`.
+/// Parses `@hits: N`.
 fn counted(said: &str) -> Option<u64> {
     said.lines()
         .find_map(|line| line.strip_prefix("@hits: ")?.trim().parse().ok())

@@ -7,22 +7,22 @@ use std::process::{Command, Stdio};
 use super::put;
 
 const MAIN: &str = include_str!("../../peers/main.c");
-/// The function as it is.
+/// Source of the unmodified function.
 pub(crate) const HIT: &str = include_str!("../../peers/hit.c");
 
 /// The name of the program in its directory.
 pub(crate) const PROGRAM: &str = "program";
 
-/// How the compiler makes of the function what the bench target's copies are.
+/// Compiler options that make the function equal to the bench target's copies.
 pub(crate) const UNTOUCHED: &[&str] = &["-O0", "-fcf-protection=none"];
 
-/// Makes the program with the function as it is.
+/// Builds the program with the unmodified function.
 pub(crate) fn plain(files: &Path) -> Result<PathBuf, String> {
     build(files, "cc", ("hit.c", HIT), UNTOUCHED, &[])
 }
 
-/// Makes the program: `main.c` as ever, and the function as the tool wants it, both linked
-/// with what the tool needs.
+/// Builds the program: `main.c`, and the function as the tool needs it, both linked with what the
+/// tool needs.
 pub(crate) fn build(
     files: &Path,
     compiler: &str,
@@ -34,7 +34,7 @@ pub(crate) fn build(
     link_all(files, compiler, &[object], link)
 }
 
-/// Makes an object file of a source.
+/// Compiles a source to an object file.
 pub(crate) fn compile_one(
     files: &Path,
     compiler: &str,
@@ -50,7 +50,7 @@ pub(crate) fn compile_one(
     Ok(object)
 }
 
-/// Makes the program of `main.c` and the objects.
+/// Compiles `main.c` and links it with the objects.
 pub(crate) fn link_all(
     files: &Path,
     compiler: &str,
@@ -61,7 +61,7 @@ pub(crate) fn link_all(
     link_program(files, compiler, &[&[main], objects].concat(), options)
 }
 
-/// Makes the program of objects.
+/// Links the program from objects.
 pub(crate) fn link_program(
     files: &Path,
     compiler: &str,
@@ -76,12 +76,12 @@ pub(crate) fn link_program(
     Ok(program)
 }
 
-/// What runs the program that was made.
+/// Returns a command that runs the built program.
 pub(crate) fn program(files: &Path) -> Command {
     Command::new(files.join(PROGRAM))
 }
 
-/// Runs a compiler to its end; says its first error.
+/// Runs a compiler; if it fails, the error contains its first error message.
 pub(crate) fn run(mut command: Command, compiler: &str) -> Result<(), String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| match (error.kind(), compiler) {
@@ -98,7 +98,7 @@ pub(crate) fn run(mut command: Command, compiler: &str) -> Result<(), String> {
     Err(format!("{compiler} cannot build its program: {error}"))
 }
 
-/// Whether a program can be started; what is said if not.
+/// Checks that a program is in `PATH`; the error is a message for the user.
 pub(crate) fn installed(tool: &str) -> Result<(), String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut all = std::env::split_paths(&path).map(|directory| directory.join(tool));

@@ -1,5 +1,5 @@
-//! `frida`: Frida's Interceptor calls a handler compiled from C before each call of the
-//! function. The handler counts, for else nobody could tell that it was called.
+//! `frida`: Frida's Interceptor calls a handler compiled from C before each call of the function.
+//! The handler counts its calls; otherwise they could not be verified.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use super::{Program, Session, Tool, put};
 pub(super) struct Frida;
 
 const DRIVER: &str = include_str!("../../peers/frida.py");
-/// What runs the Python `$2` with it. Frida leaves a daemon behind, and files, some of which
-/// are sockets: their names must not be long.
+/// Script that runs the driver with the Python `$2`. Frida leaves a daemon and files behind, some
+/// of them sockets, whose paths must not be long.
 const SCRIPT: &str = r#"
 export TMPDIR=/run
 "$2" -I "$1/driver.py" "$1/$3"
@@ -36,8 +36,8 @@ impl Tool for Frida {
     }
 }
 
-/// The Python that has Frida: that of `make bench-peers`, in the directory that
-/// `CAPRIOLE_PEERS` names or beside the build, or else that of `PATH`.
+/// Finds the Python that has Frida: the one of `make bench-peers`, in the directory that
+/// `CAPRIOLE_PEERS` names or beside the build, or else the one in `PATH`.
 fn python() -> Result<PathBuf, String> {
     let named = std::env::var_os("CAPRIOLE_PEERS").map(PathBuf::from);
     let executable = std::env::current_exe().ok();

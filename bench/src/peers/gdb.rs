@@ -1,7 +1,7 @@
-//! `gdb.fast_tracepoint`: GDB's fast tracepoint, by gdbserver and its in-process agent, which
-//! is loaded with the program. It collects the two registers with the arguments; the trace
-//! buffer is circular and of the default size (5 MiB), which the agent's records of 2 KiB and
-//! more fill soon: then gdbserver has to stop the program for a moment.
+//! `gdb.fast_tracepoint`: GDB's fast tracepoint, with gdbserver and its in-process agent, which is
+//! loaded with the program. It collects the two registers with the arguments. The trace buffer is
+//! circular and of the default size (5 MiB); the agent's records of 2 KiB and more soon fill it,
+//! and gdbserver then has to stop the program for a moment.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,16 +13,16 @@ use super::{Program, Session, Tool, put};
 pub(super) struct Gdb;
 
 const FUNCTION: &str = include_str!("../../peers/gdb.c");
-/// The library that has to be loaded with the program.
+/// The in-process agent: a library to be loaded with the program.
 const AGENT: &str = "libinproctrace.so";
-/// Where distributions have it.
+/// Directories where distributions install it.
 const PLACES: [&str; 4] = [
     "/usr/lib",
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
     "/usr/local/lib",
 ];
-/// What GDB says when it goes on.
+/// Line that GDB prints just before it continues the program.
 const READY: &str = "capriole: ready";
 
 impl Tool for Gdb {
@@ -31,7 +31,7 @@ impl Tool for Gdb {
             installed(tool)?;
         }
         agent()?;
-        // The agent takes memory that it can jump to from the program's usual place.
+        // The agent allocates memory in jump range of the usual load address, hence no PIE.
         let options = ["-O1", "-fno-pie"];
         build(files, "cc", ("gdb.c", FUNCTION), &options, &["-no-pie"]).map(drop)
     }
@@ -59,20 +59,20 @@ impl Tool for Gdb {
 
     fn end(&self, session: Session, _: &Path) -> Result<u64, String> {
         let (tool, mut program) = (session.tool.ok_or("gdb is not running")?, session.program);
-        // It then runs into the breakpoint at its end, and GDB's script goes on.
+        // The program then hits the breakpoint at its end, and GDB's script continues.
         program.close();
         let said = tool.end()?;
         counted(&said).ok_or_else(|| "GDB has not said how many calls it saw".to_owned())
     }
 }
 
-/// What GDB does with the program of that id.
+/// Returns GDB's script for the program with this process id.
 fn script(pid: u32) -> String {
     let mut script = String::new();
     for line in [
         "set pagination off",
         "set confirm off",
-        // Else it looks for debug information by reading files through gdbserver.
+        // Otherwise GDB reads files through gdbserver to look for debug information.
         "set sysroot /",
         "set debug-file-directory /nonexistent",
         "set circular-trace-buffer on",
@@ -102,7 +102,7 @@ fn agent() -> Result<String, String> {
         .ok_or_else(|| format!("gdbserver's in-process agent ({AGENT}) is not installed"))
 }
 
-/// `Collected N trace frames.` or `Buffer contains M trace frames (of N created total).`
+/// Parses `Collected N trace frames.` or `Buffer contains M trace frames (of N created total).`
 fn counted(said: &str) -> Option<u64> {
     let number = |text: &str| text.split_whitespace().next()?.parse().ok();
     said.lines().find_map(|line| {

@@ -1,5 +1,5 @@
-//! `lttng_ust`: a static tracepoint of LTTng-UST with an integer and a pointer, recorded by
-//! a session daemon of its own. babeltrace2 counts what is in the trace.
+//! `lttng_ust`: a static tracepoint of LTTng-UST with an integer and a pointer, recorded by a
+//! session daemon of its own. babeltrace2 counts the events in the trace.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::marker::{LOOP_OPTIONS, LOOPS};
 
 pub(super) struct Lttng;
 
-/// What starts the daemon, runs the program and counts.
+/// Script that starts the daemon, runs the program and counts the events.
 const SCRIPT: &str = include_str!("../../peers/lttng.sh");
 const TRACEPOINT: &str = include_str!("../../peers/lttng-tracepoint.h");
 const FUNCTION: &str = include_str!("../../peers/lttng.c");
@@ -39,22 +39,22 @@ impl Tool for Lttng {
     }
 }
 
-/// The sub-buffers of a CPU have room for them all, so that none is lost however slow the disk
-/// is.
+/// Most calls in a round. The sub-buffers of a CPU have room for all of them, so that none is lost
+/// however slow the disk is.
 const MOST_CALLS: u64 = 400_000;
 
-/// How many events are in the trace of a session that ends.
+/// Ends a session; returns the number of events in its trace.
 fn recorded(session: Session) -> Result<u64, String> {
     let said = session.program.end()?;
     counted(&said).ok_or_else(|| "babeltrace2 counted nothing in its trace".to_owned())
 }
 
-/// The same tracepoint with nothing but a loop around it, recorded or not.
+/// The tracepoint with only a loop around it, recorded or not.
 struct InALoop {
     on: bool,
 }
 
-/// The peer whose calls are rounds of a loop around the tracepoint.
+/// Returns the peer whose calls are iterations of a loop around the tracepoint.
 pub(crate) fn in_a_loop(on: bool) -> Peer {
     Peer::new(InALoop { on })
 }
@@ -75,7 +75,7 @@ impl Tool for InALoop {
     }
 
     fn start(&self, files: &Path) -> Result<Session, String> {
-        // Without a session daemon, which it does not wait for, nobody can switch it on.
+        // No session daemon runs, and the program does not wait for one: the tracepoint stays off.
         let off = "HOME=\"$1\" LTTNG_UST_REGISTER_TIMEOUT=0 exec \"$1/program\"";
         let script = if self.on { SCRIPT } else { off };
         Session::of(Program::secluded(script, files, &[])?)
@@ -97,7 +97,7 @@ impl Tool for InALoop {
     }
 }
 
-/// The last sum of babeltrace2's counter.
+/// Parses the last sum that babeltrace2's counter printed.
 fn counted(said: &str) -> Option<u64> {
     let line = said.lines().rfind(|line| line.contains(" Event message"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,19 +1,18 @@
-//! Other tools that see a call, each with a program of its own that makes the calls: the
-//! same empty function, built from the sources in `bench/peers` as the tool wants it.
+//! Other tools that trace a call, each with a program of its own that makes the calls: the same
+//! empty function, built from the sources in `bench/peers` as the tool needs it.
 //!
 //! | row | the function is |
 //! | --- | --- |
-//! | `bpftrace.count` | as it is; bpftrace puts a uprobe on it and counts |
+//! | `bpftrace.count` | unmodified; bpftrace places a uprobe on it and counts |
 //! | `lttng_ust` | with a tracepoint of an integer and a pointer |
 //! | `uftrace` | compiled with `-pg`; entry and exit are recorded |
 //! | `xray_fdr` | compiled with XRay's sleds; entry and exit are recorded |
-//! | `gdb.fast_tracepoint` | with an instruction of five bytes; two registers are collected |
-//! | `frida` | as it is; Frida calls a compiled handler that counts |
-//!
-//! A peer is started in each round and ended in it. Then it has to say, by what it wrote
-//! itself, how many calls it saw: a round in which it saw others than were made is none, and
-//! the row is skipped. Everything that was started is ended with the round, also when the
-//! bench is interrupted or killed, and the files are in a directory that goes with the row.
+//! | `gdb.fast_tracepoint` | with a five-byte instruction; two registers are collected |
+//! | `frida` | unmodified; Frida calls a compiled handler that counts |
+//! A peer is started and ended in each round. Its own output must then give the number of calls
+//! that it saw: if this differs from the number of calls made, the round is discarded and the row
+//! is skipped. Everything that was started ends with the round, also when the bench is interrupted
+//! or killed, and the files are in a directory that is removed with the row.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,39 +34,39 @@ mod xray;
 pub(crate) use lttng::in_a_loop as lttng_in_a_loop;
 use program::Program;
 
-/// How a tool is brought to see the calls of a program.
+/// A tool that traces the calls of a program.
 trait Tool {
-    /// Makes the program, or says why it cannot be.
+    /// Builds the program; the error says why it cannot be built.
     fn build(&self, files: &Path) -> Result<(), String>;
 
-    /// Starts the program, and returns when its calls are seen.
+    /// Starts the program, and returns once its calls are traced.
     fn start(&self, files: &Path) -> Result<Session, String>;
 
-    /// Ends both; says how many calls the tool has seen.
+    /// Ends both; returns the number of calls that the tool has seen.
     fn end(&self, session: Session, files: &Path) -> Result<u64, String>;
 
-    /// Whether it is to see calls at all.
+    /// True if the tool is expected to see calls.
     fn sees(&self) -> bool {
         true
     }
 
-    /// How many calls it can take in a round.
+    /// Most calls that the tool can take in a round.
     fn most_calls(&self) -> u64 {
         u64::MAX
     }
 }
 
-/// What runs in a round. Killed when dropped, the tool first.
+/// The processes of a round. Killed on drop, the tool first.
 struct Session {
-    /// The tool, where it is a process of its own.
+    /// The tool, if it is a process of its own.
     tool: Option<Program>,
-    /// What makes the calls.
+    /// The program that makes the calls.
     program: Program,
 }
 
 impl Session {
-    /// Of a program that has its tool in itself, or is started by it: whose calls are seen
-    /// once it has told the function's address.
+    /// Creates the session of a program that contains its tool, or is started by it. Its calls are
+    /// traced once it has printed the function's address.
     fn of(mut program: Program) -> Result<Session, String> {
         program.address()?;
         Ok(Session {
@@ -80,7 +79,7 @@ impl Session {
 /// A tool and its program.
 pub struct Peer {
     tool: Box<dyn Tool>,
-    /// The directory with what was built, or why nothing could be.
+    /// Directory of the built files, or the reason why the build failed.
     built: Option<Result<Scratch, String>>,
     session: Option<Session>,
     /// Calls made since it was started.
@@ -110,11 +109,10 @@ impl Peer {
         }
     }
 
-    /// Starts the program under the tool; the first time it is built.
+    /// Starts the program under the tool; builds it on first use.
     ///
     /// # Errors
-    ///
-    /// One line: what is not there, or what does not work.
+    /// One line: the part that is missing or does not work.
     pub(crate) fn start(&mut self) -> Result<(), String> {
         let files = self.files()?;
         self.made = 0;
@@ -127,7 +125,7 @@ impl Peer {
         Ok(&mut session.program)
     }
 
-    /// Makes calls in the loop.
+    /// Makes `calls` calls in the loop.
     pub(crate) fn run(&mut self, calls: u64) -> Result<Run, String> {
         let [ns] = self.program()?.ask(&format!("run {calls}"))?;
         self.made += calls;
@@ -137,7 +135,7 @@ impl Peer {
         })
     }
 
-    /// Makes calls each of which is timed alone.
+    /// Makes `calls` calls, each timed alone.
     pub(crate) fn single(&mut self, calls: u64) -> Result<Singles, String> {
         let [p50, p99] = self.program()?.ask(&format!("single {calls}"))?;
         self.made += calls;
@@ -148,21 +146,20 @@ impl Peer {
         })
     }
 
-    /// Whether the tool sees the calls.
+    /// True if the tool sees the calls.
     pub(crate) fn sees(&self) -> bool {
         self.tool.sees()
     }
 
-    /// How many calls of the loop the tool can take in a round.
+    /// Most calls of the loop that the tool can take in a round.
     pub(crate) fn most_calls(&self) -> u64 {
         self.tool.most_calls()
     }
 
-    /// Ends what runs, if something does.
+    /// Ends the session, if there is one.
     ///
     /// # Errors
-    ///
-    /// The tool has not seen all calls, or too many, or does not say.
+    /// The tool has seen too few or too many calls, or reports no number.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         let Some(session) = self.session.take() else {
             return Ok(());
@@ -177,7 +174,7 @@ impl Peer {
     }
 }
 
-/// The peers' rows.
+/// Returns the peers' rows.
 pub fn peer_rows() -> Vec<Row> {
     vec![
         Row::peer("bpftrace.count", Peer::new(bpftrace::Bpftrace)),

@@ -1,5 +1,5 @@
-//! A program of a peer, or the tool itself: started in a process group of its own, listened
-//! to with patience that ends, and killed with its group when nobody needs it any more.
+//! A program of a peer, or the tool itself: started in a process group of its own, read with a
+//! timeout, and killed with its group on drop.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,29 +15,29 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::interrupt;
 
-/// How long a tool may be silent when something is expected of it.
+/// Longest silence of a tool while output is expected.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it is looked whether a signal came meanwhile.
+/// Interval of checks for a signal while waiting.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A running program. It and what it has started in its group are killed when dropped.
+/// A running program. Killed on drop, with all processes of its group.
 pub(crate) struct Program {
     child: Child,
-    /// Until it is to end.
+    /// `None` once it is to end.
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// What of the output has not been looked at.
+    /// Output that has been read but not yet consumed.
     unread: Vec<u8>,
-    /// Where its error output goes.
+    /// File for its error output.
     errors: PathBuf,
-    /// Whether it waits for the first process of namespaces.
+    /// True if it is an `unshare` that waits for the first process of its namespaces.
     secluded: bool,
-    /// A file that it leaves behind.
+    /// A file that it leaves behind, removed on drop.
     residue: Option<PathBuf>,
 }
 
 impl Program {
-    /// Starts it. Its error output goes to a file in the directory.
+    /// Starts a program. Its error output goes to a file in the directory.
     pub(crate) fn start(command: &mut Command, files: &Path) -> Result<Program, String> {
         let name = Path::new(command.get_program()).file_name();
         let name = name.unwrap_or_default().to_string_lossy().into_owned();
@@ -75,9 +75,9 @@ impl Program {
         })
     }
 
-    /// Runs a script of the shell in process and mount namespaces of its own, which end
-    /// with it: nothing that it starts or mounts can stay, not even if it is killed. `/run`
-    /// and `/dev/shm` are empty there. `$1` is the directory, the arguments follow.
+    /// Runs a shell script in PID and mount namespaces of its own, which end with it: nothing that
+    /// it starts or mounts can stay, even if it is killed. `/run` and `/dev/shm` are empty there.
+    /// `$1` is the directory, the arguments follow.
     pub(crate) fn secluded(
         script: &str,
         files: &Path,
@@ -102,19 +102,19 @@ impl Program {
         self.child.id()
     }
 
-    /// Has the file removed when it has ended.
+    /// Registers a file to be removed once the program has ended.
     pub(crate) fn leaves(&mut self, file: PathBuf) {
         self.residue = Some(file);
     }
 
-    /// The address of the function, with which a program of ours begins its output.
+    /// Reads the address of the function, which our own programs print first.
     pub(crate) fn address(&mut self) -> Result<u64, String> {
         let line = self.line()?;
         let hex = line.strip_prefix("ok 0x").unwrap_or_default();
         u64::from_str_radix(hex, 16).map_err(|_| format!("it began with {line:?}"))
     }
 
-    /// Says a line to a program of ours; the numbers of its answer.
+    /// Sends a line to one of our own programs; returns the numbers of its answer.
     pub(crate) fn ask<const N: usize>(&mut self, what: &str) -> Result<[f64; N], String> {
         let sent = match &mut self.input {
             Some(input) => writeln!(input, "{what}").and_then(|()| input.flush()),
@@ -133,7 +133,7 @@ impl Program {
             .ok_or_else(|| format!("to {what:?} it said {line:?}"))
     }
 
-    /// The next line of its output.
+    /// Reads the next line of its output.
     pub(crate) fn line(&mut self) -> Result<String, String> {
         loop {
             if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
@@ -146,13 +146,13 @@ impl Program {
         }
     }
 
-    /// Waits for a line that begins so.
+    /// Waits for a line that begins with `start`.
     pub(crate) fn wait_for(&mut self, start: &str) -> Result<(), String> {
         while !self.line()?.starts_with(start) {}
         Ok(())
     }
 
-    /// Waits until something is so outside of it.
+    /// Waits until `holds` returns true; its condition is outside the program.
     pub(crate) fn until(&mut self, mut holds: impl FnMut() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         while !holds() {
@@ -169,7 +169,7 @@ impl Program {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends its input.
+    /// Closes its input.
     pub(crate) fn close(&mut self) {
         self.input = None;
     }
@@ -182,7 +182,7 @@ impl Program {
         }
     }
 
-    /// Ends its input and waits until it ends by itself; the output that nobody has read.
+    /// Closes its input and waits until it exits by itself; returns the output not yet read.
     pub(crate) fn end(mut self) -> Result<String, String> {
         self.close();
         while self.more()? {}
@@ -201,7 +201,7 @@ impl Program {
         }
     }
 
-    /// Reads what is there, waiting for something; false at the end.
+    /// Waits for output and reads it; false at its end.
     fn more(&mut self) -> Result<bool, String> {
         let deadline = Instant::now() + PATIENCE;
         let tick = Timespec {
@@ -223,7 +223,8 @@ impl Program {
         Ok(read > 0)
     }
 
-    /// The error for one that has ended, or does not answer: the last thing it said.
+    /// Returns the error for a program that has ended or does not answer: the last line of its
+    /// error output, or else its exit status.
     fn gone(&mut self) -> String {
         let errors = std::fs::read(&self.errors).unwrap_or_default();
         let errors = String::from_utf8_lossy(&errors).into_owned();
@@ -257,9 +258,9 @@ impl Drop for Program {
 }
 
 impl Program {
-    /// Ends the first process of its namespaces. The kernel lets that go only when all others
-    /// in them have ended, and then our child, which waits for it, ends by itself: after that
-    /// nobody writes files any more.
+    /// Kills the first process of its namespaces. Its exit completes only when all others in them
+    /// have ended; then our child, which waits for it, exits by itself. After that, no process
+    /// writes files any more.
     fn end_namespaces(&mut self) {
         let pid = self.child.id();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -281,9 +282,11 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
+/// Checks that waiting may go on.
+///
 /// # Errors
 ///
-/// A signal asks to end, or it was waited for long enough.
+/// A signal has requested termination, or the deadline has passed.
 fn patience_left(deadline: Instant) -> Result<(), String> {
     if interrupt::came() {
         return Err("a signal came while it was waited for".to_owned());
@@ -330,7 +333,7 @@ mod tests {
     #[test]
     fn what_is_secluded_ends_as_a_whole() {
         let files = Scratch::new().expect("a directory");
-        // A daemon, as daemons are made: of another session, and nobody's child.
+        // A daemon: in another session, and no child of the script.
         let script =
             r#"mkdir /run/mine; (setsid sleep 1000 <&- >&- &); echo "ok $(ls -d /run/mi*) $#""#;
         let script = format!("{script}; read x; exit 0");

@@ -8,8 +8,8 @@ use super::{Program, Session, Tool};
 
 pub(super) struct Uftrace;
 
-/// uftrace shares memory with the program by files in /dev/shm, which would stay if it were
-/// killed.
+/// Script that records calls and prints a report. uftrace shares memory with the program by files
+/// in /dev/shm, which would stay if it were killed.
 const SCRIPT: &str = r#"
 rm -rf "$1/data"
 uftrace record --no-pager --no-libcall --no-event -d "$1/data" "$1/program"
@@ -35,13 +35,13 @@ impl Tool for Uftrace {
         counted(&said).ok_or_else(|| "its report does not have the function".to_owned())
     }
 
-    /// 32 bytes each, in files.
+    /// A call takes 32 bytes in files.
     fn most_calls(&self) -> u64 {
         1_000_000
     }
 }
 
-/// `CALLS  capriole_peer`.
+/// Parses `CALLS  capriole_peer`.
 fn counted(said: &str) -> Option<u64> {
     said.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

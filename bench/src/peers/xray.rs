@@ -9,11 +9,12 @@ use super::{Program, Session, Tool};
 pub(super) struct Xray;
 
 const CONTROL: &str = include_str!("../../peers/xray.c");
-/// What the names of logs begin with.
+/// Prefix of the names of logs.
 const LOG: &str = "xray-log.";
 
-/// Room for all records of a round, 16 bytes a call; else older ones would be overwritten
-/// before they are counted. Without the threshold, calls of less than 5 us are not recorded.
+/// Options with room for all records of a round, 16 bytes a call; otherwise older ones would be
+/// overwritten before they are counted. The threshold is 0, since calls of less than 5 us are not
+/// recorded otherwise.
 const OPTIONS: &str = "func_duration_threshold_us=0:buffer_size=1048576:buffer_max=64";
 
 impl Tool for Xray {
@@ -59,13 +60,13 @@ fn logs(files: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Entries of functions in a log, as LLVM's "XRay Flight Data Recorder Trace Format" and
-/// `xray_fdr_log_records.h` have it, versions 3 to 5: a header of 32 bytes, then records.
-/// The lowest bit of a record tells one of metadata, which has 16 bytes, from one of a
-/// function, which has 8. `None` if it is no such log or has events of the program's own.
+/// Counts the function entries in a log, as defined by LLVM's "XRay Flight Data Recorder Trace
+/// Format" and `xray_fdr_log_records.h`, versions 3 to 5: a header of 32 bytes, then records. The
+/// lowest bit of a record is 1 for metadata (16 bytes) and 0 for a function (8 bytes). `None` if it
+/// is no such log or has events of the program's own.
 fn entries(log: &[u8]) -> Option<u64> {
     const FLIGHT_DATA_RECORDER: u8 = 1;
-    /// Kinds of metadata that payload follows: custom and typed events.
+    /// Kinds of metadata followed by a payload: custom and typed events.
     const WITH_PAYLOAD: [u8; 2] = [5, 8];
     const ENTRY: u8 = 0;
     const ENTRY_WITH_ARGUMENTS: u8 = 3;

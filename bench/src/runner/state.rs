@@ -1,4 +1,4 @@
-//! A row on its way through the rounds.
+//! State of a row during the rounds.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use crate::report::{Measured, RowResult};
 use crate::single::Singles;
 use crate::spread::Spread;
 
-/// A row, and what was measured of it.
+/// A row and its measurements.
 pub(super) struct State {
     pub(super) row: Row,
     /// Calls in a round, once calibrated.
     calls: Option<u64>,
     rounds: Vec<Sample>,
-    /// Set when the row is out.
+    /// Set once the row is skipped or has failed.
     pub(super) outcome: Option<RowResult>,
 }
 
-/// One round.
+/// Measurement of one round.
 struct Sample {
     /// Nanoseconds per call of the loop.
     per_call: f64,
     singles: Singles,
     /// Calls of all threads, in the loop and one by one.
     calls: u64,
-    /// How many of them were seen; `None` if nobody counts.
+    /// Number of these calls that were seen; `None` if they are not counted.
     hits: Option<u64>,
 }
 
-/// Why a row's round ended early: it says nothing of the other rows.
+/// Reason why a row's round ended early. `Skip` and `Fail` do not affect other rows.
 enum RowEnd {
     Skip(String),
     Fail(String),
@@ -57,7 +57,7 @@ impl State {
         }
     }
 
-    /// One round: in, measured, out; out also after an error.
+    /// Runs one round: arms the probe, measures, and disarms it, also after an error.
     pub(super) fn round(
         &mut self,
         target: &mut Target,
@@ -95,7 +95,7 @@ impl State {
         armed.map_err(|why| self.hindered(why))
     }
 
-    /// What hinders it from the beginning is a reason to leave it out.
+    /// Converts a probe's error: it skips the row in the first round, and fails it later.
     fn hindered(&self, why: String) -> RowEnd {
         match self.rounds.is_empty() {
             true => RowEnd::Skip(why),
@@ -119,7 +119,7 @@ impl State {
     fn measure(&mut self, target: &mut Target, options: &HitOptions) -> Result<Sample, RowEnd> {
         let calls = match self.calls {
             Some(calls) => {
-                // Caches and branch predictors as in the middle of a long run.
+                // Warm up caches and branch predictors as in the middle of a long run.
                 self.row.run(target, (calls / 16).max(1))?;
                 calls
             }
@@ -159,7 +159,7 @@ impl State {
             per_call: run.ns as f64 / calls as f64,
             singles,
             calls: made,
-            // A peer's are compared when it ends, and the sample is dropped if they differ.
+            // A peer's hits are compared when it ends; the sample is dropped if they differ.
             hits: hits.or(matches!(self.row.calls, Calls::Elsewhere(_)).then_some(made)),
         })
     }
@@ -173,7 +173,7 @@ impl State {
         .map_err(RowEnd::Fail)
     }
 
-    /// What became of it.
+    /// Returns the row's result.
     fn result(self) -> RowResult {
         if let Some(outcome) = self.outcome {
             return outcome;
@@ -216,14 +216,14 @@ impl Row {
     }
 }
 
-/// How many calls are timed one by one: enough for a 99th percentile, and few next to
-/// those of the loop unless these are very slow.
+/// Returns the number of calls to time one by one: enough for a 99th percentile, and few compared
+/// with the calls of the loop unless these are very slow.
 fn singles(calls: u64) -> u64 {
     (calls / 4).clamp(200, 10_000)
 }
 
-/// How many calls last for `time`: more and more of them until they last for an
-/// eighth of it, then in proportion.
+/// Returns the number of calls that take `time`: increases it until they take an eighth of `time`,
+/// then extrapolates.
 pub(crate) fn calibrate<E>(
     time: Duration,
     mut run: impl FnMut(u64) -> Result<Run, E>,
@@ -239,7 +239,7 @@ pub(crate) fn calibrate<E>(
     }
 }
 
-/// What became of the rows, each with what it costs over the bare call with as many threads.
+/// Returns the rows' results, each with its cost over the bare call with as many threads.
 pub(super) fn results(states: Vec<State>) -> Vec<RowResult> {
     let mut results: Vec<RowResult> = states.into_iter().map(State::result).collect();
     let is_bare = |row: &&Measured| row.name == "bare" || row.name.starts_with("bare@");

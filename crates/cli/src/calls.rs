@@ -1,5 +1,5 @@
-//! Calls from their entry to their exit: what is written for a function becomes an event at
-//! its entry and one at its exits.
+//! Calls from entry to exit: a function that the user names becomes one event at its entry and one
+//! at its exits.
 
 use crate::{entry, selection};
 use anyhow::{Context, bail};
@@ -10,37 +10,37 @@ use capriole_event::{
 use capriole_ring::layout::frame;
 use std::collections::HashSet;
 
-/// The field of events of a call by which its entry and its exit find one another.
+/// Field that pairs a call's entry with its exit: the stack pointer.
 const STACK: &str = "_sp";
-/// The field with the goroutine, of functions of Go. Others do not have it.
+/// Field with the goroutine; only Go functions have it.
 pub const GOROUTINE: &str = "_g";
-/// The field with what a function returns.
+/// Field with the function's return value.
 const RESULT: &str = "ret";
-/// The name of how long a call took, in nanoseconds.
+/// Field with the duration of a call, in nanoseconds.
 const LATENCY: &str = "ns";
 
-/// The field of an exit with how long the call took, in time stamps, where its entry is not
-/// recorded.
+/// Field of an exit with the duration of the call, in ticks of the time stamp counter, where its
+/// entry is not recorded.
 pub const DURATION: &str = "_duration";
 
-/// The field of an exit that is there only if the call's entry was recorded.
+/// Field of an exit that exists only if the call's entry was recorded.
 const SINCE: &str = "_since";
 
-/// What a function's entry and its exits do in `record --graph`. With `least` a call is
-/// recorded at its exit, with what the entry would have recorded, if it took that many time
-/// stamps.
+/// Builds the entry and exit events of a function for `record --graph`. With `least`, a call is
+/// recorded at its exit only, with the entry's fields, and only if it took at least that many ticks
+/// of the time stamp counter.
 ///
-/// With a filter, exits are recorded of calls whose entries were: others would be taken for the
-/// ends of calls that an exception has left.
+/// With a filter, exits are recorded only for calls whose entries were recorded; other exits would
+/// be taken for the ends of calls that an exception has left.
 ///
 /// # Errors
-/// It cannot be understood, or means no function.
+/// The event cannot be parsed, or is not at a function.
 pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<Vec<EventSpec>> {
     let spec = selection::parse_plain(&[text.to_owned()], &[])?.remove(0);
     let (mut entry, mut exit) = both(spec)?;
     let stack = argument(STACK, Base::StackPointer, Some(FieldType::X64));
     exit.name = exit.name.map(|name| format!("{name}__return"));
-    // Of the type that debug information tells.
+    // Its type comes from debug information.
     let result = argument(RESULT, Base::Retval, None);
     let Some(least) = least else {
         let begins = entry.filter.is_some().then(|| EventSpec {
@@ -76,7 +76,7 @@ pub fn graph(text: &str, least: Option<u64>) -> anyhow::Result<Vec<EventSpec>> {
     Ok(vec![entry, exit])
 }
 
-/// True for a field that is at least so large; false where it cannot be read.
+/// Builds a filter: true if the field is at least `value`, false if it cannot be read.
 fn at_least(field: &str, value: u64) -> Filter {
     Filter::Compare {
         field: field.to_owned(),
@@ -89,7 +89,7 @@ fn at_least(field: &str, value: u64) -> Filter {
     }
 }
 
-/// What an entry would have recorded, as a field of the exit.
+/// Wraps a field of the entry as a field of the exit.
 fn at_entry(argument: &FetchArg) -> FetchArg {
     let value = EntryValue {
         fetch: argument.fetch.clone(),
@@ -104,19 +104,18 @@ fn at_entry(argument: &FetchArg) -> FetchArg {
     }
 }
 
-/// How a time is asked for: `latency(EVENT)`.
+/// Prefix of an event whose calls are timed: `latency(EVENT)`.
 const LATENCY_OF: &str = "latency(";
 
-/// Whether the text asks how long calls take.
+/// True if an event is `latency(...)`.
 pub fn is_latency(text: &str) -> bool {
     text.trim_start().starts_with(LATENCY_OF)
 }
 
-/// What a function's entry and its exits do for `latency(EVENT) [by KEYS]`; nothing if that is
-/// not what the text says.
+/// Builds the entry and exit events for `latency(EVENT) [by KEYS]`; `None` for any other event.
 ///
 /// # Errors
-/// It is, and cannot be understood, or means no function.
+/// The event is `latency(...)` and cannot be parsed, or is not at a function.
 pub fn latency(text: &str) -> anyhow::Result<Option<[EventSpec; 2]>> {
     let Some(inside) = text.trim().strip_prefix(LATENCY_OF) else {
         return Ok(None);
@@ -154,7 +153,8 @@ pub fn latency(text: &str) -> anyhow::Result<Option<[EventSpec; 2]>> {
     Ok(Some([entry, exit]))
 }
 
-/// The same function's entry and exits; what is recorded, and when, stays with the entry.
+/// Splits an event into those of the function's entry and exits; fields and filter stay with the
+/// entry.
 fn both(spec: EventSpec) -> anyhow::Result<(EventSpec, EventSpec)> {
     let function = matches!(
         spec.place,
@@ -192,7 +192,7 @@ fn argument(name: &str, base: Base, field_type: Option<FieldType>) -> FetchArg {
     }
 }
 
-/// Where the parenthesis is closed before which `text` stands.
+/// Finds the parenthesis that closes the one just before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -206,19 +206,19 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// The number of a function, by which a slot for an open call tells whose it is: from the
-/// address at which it is entered; above it that of the area of slots.
+/// Returns the number that marks the slots of a function's open calls: a hash of its entry address,
+/// with the area of slots in the bits above.
 pub fn number(function: u64, area: u32) -> u32 {
     // Fibonacci hashing; the upper bits are the best.
     let number = (function.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u32;
     area << frame::CALL_BITS | number
 }
 
-/// The area of slots for the calls of each event: events for the same functions have different
-/// ones. `functions` tells which those are.
+/// Assigns each event an area of call slots, so that events for the same function have different
+/// areas. `functions` lists the functions of each event.
 ///
 /// # Errors
-/// There are not so many areas.
+/// More areas would be needed than there are.
 pub fn areas(functions: &[HashSet<u64>]) -> anyhow::Result<Vec<u32>> {
     let mut areas: Vec<u32> = Vec::new();
     for own in functions {

@@ -1,4 +1,4 @@
-//! One module a subcommand.
+//! One module per subcommand.
 
 pub mod bench;
 pub mod check;

@@ -1,18 +1,18 @@
-//! What an event at a function's exits asks of the function's entry (`$entry:NAME`): it is kept
-//! there by an event of its own, which begins calls and records nothing.
+//! Values that an event at a function's exits takes from its entry (`$entry:NAME`): a separate
+//! event at the entry keeps them; it begins calls and records nothing.
 
 use capriole_event::{Aggregation, At, Base, EntryValue, EventSpec, Fetch, FetchArg, FieldType};
 
-/// A value that is kept, and the type that is asked for there.
+/// A value that is kept, and its requested type.
 pub type Kept = (Fetch, Option<FieldType>);
 
-/// What a field of an exit wants to be kept.
+/// Returns the value that a field of an exit needs from the entry, if any.
 pub fn kept(argument: &FetchArg) -> Option<Kept> {
     let Base::Entry(entry) = &argument.fetch.base else {
         return None;
     };
     let EntryValue { fetch, field_type } = &**entry;
-    // What is read at the exit starts at an address.
+    // A dereference at the exit starts at a kept address.
     let wanted = match argument.fetch.derefs.is_empty() {
         true => argument.field_type.or(*field_type),
         false => field_type.or(Some(FieldType::X64)),
@@ -21,7 +21,8 @@ pub fn kept(argument: &FetchArg) -> Option<Kept> {
     Some((fetch.clone(), wanted))
 }
 
-/// All that the fields of an exit want to be kept, each once, by the names of the fields.
+/// Returns all values that the fields of an exit need from the entry, each once, with the field's
+/// name.
 pub fn all_kept(exit: &EventSpec) -> Vec<(String, Kept)> {
     let mut all: Vec<(String, Kept)> = Vec::new();
     for argument in &exit.arguments {
@@ -34,7 +35,7 @@ pub fn all_kept(exit: &EventSpec) -> Vec<(String, Kept)> {
     all
 }
 
-/// The fields of an entry that keep this.
+/// Returns the fields of the entry that keep these values.
 pub fn arguments(kept: Vec<(String, Kept)>) -> Vec<FetchArg> {
     let argument = |(name, (fetch, field_type))| FetchArg {
         name,
@@ -46,7 +47,7 @@ pub fn arguments(kept: Vec<(String, Kept)>) -> Vec<FetchArg> {
     kept.into_iter().map(argument).collect()
 }
 
-/// The event at the entry that keeps what an event at the exits wants.
+/// Returns the event at the entry that keeps the values for an event at the exits, if it needs any.
 fn companion(exit: &EventSpec) -> Option<EventSpec> {
     let kept = all_kept(exit);
     if exit.at != At::Return || kept.is_empty() {
@@ -64,7 +65,7 @@ fn companion(exit: &EventSpec) -> Option<EventSpec> {
     })
 }
 
-/// The event itself; before it that at the entry, if it wants something to be kept there.
+/// Returns the event, preceded by its companion at the entry if it needs one.
 pub fn with_companion(spec: EventSpec) -> impl Iterator<Item = EventSpec> {
     companion(&spec).into_iter().chain([spec])
 }

@@ -1,11 +1,11 @@
-//! How the command ends: 0, 1 for an error (said on standard error), 2 for wrong
-//! usage, or the traced program's own status.
+//! Exit status of the command: 0, 1 for an error (printed on standard error), 2 for wrong usage, or
+//! the traced program's own status.
 
 use crate::output::tell;
 use std::fmt;
 use std::process::{ExitCode, ExitStatus};
 
-/// Arguments that clap takes but that mean nothing together.
+/// Error for arguments that clap accepts but that make no sense together.
 #[derive(Debug)]
 pub struct Usage(pub &'static str);
 
@@ -32,7 +32,7 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
     }
 }
 
-/// The error and its causes, but for causes that it says itself.
+/// Formats an error and its causes, without causes that its message already contains.
 pub fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -44,7 +44,7 @@ pub fn message(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether whoever read our output (`head`, a pager) has had enough.
+/// True if the reader of our output (`head`, a pager) closed the pipe.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -53,8 +53,8 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The exit code that passes on a program's status: its own, or 128 plus the
-/// number of the signal that ended it, as shells do.
+/// Returns the exit code that passes on a program's status: its own, or 128 plus the number of the
+/// signal that ended it, as shells do.
 pub fn passed_on(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let code = status

@@ -1,4 +1,4 @@
-//! From the words of an event to what its probe fetches.
+//! Translates the fields and filter of an event into what its probe fetches.
 
 use crate::{calls, entry, marker};
 use anyhow::{Context, anyhow, bail};
@@ -17,35 +17,36 @@ use iced_x86::Register;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// A thread's id, a CPU's number.
+/// Content of a thread id or a CPU number.
 const WORD: Content = Content::Number(Width::WORD);
 
-/// What an event records at a site.
+/// Fields that an event records at a site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Fields {
-    /// The fields' names and types, for the trace.
+    /// Names and types of the fields, for the trace.
     pub infos: Vec<FieldInfo>,
-    /// Where their contents come from, and when the event is wanted.
+    /// Sources of the fields' contents, and the filter.
     pub fetch: Fetch,
-    /// How many of them, from the first on, are the key by which hits are kept apart. Only if
-    /// they are counted; then those that are aggregated follow.
+    /// Number of leading fields that form the key by which hits are kept apart. Only for counting;
+    /// the aggregated fields follow them.
     pub keys: usize,
-    /// How the first of them read as text: all arguments of a marker that has a format.
+    /// printf format of the first fields: all arguments of a marker that has a format.
     pub format: Option<TextFormat>,
 }
 
-/// What is to become of an event's hits.
+/// Use of an event's hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// Each is recorded, with all fields.
+    /// Each hit is recorded, with all fields.
     #[default]
     Record,
-    /// They are counted, and what is aggregated is added up.
+    /// Hits are counted, and aggregates are updated.
     Count,
 }
 
 impl Fields {
-    /// No fields yet. At a conditional jump out of a function they are wanted if it is taken.
+    /// Creates an empty set of fields. At a conditional jump out of a function, the event counts
+    /// only if the jump is taken.
     fn at(site: &Site) -> Fields {
         let leaving = site.leaving.as_ref();
         Fields {
@@ -57,13 +58,13 @@ impl Fields {
         }
     }
 
-    /// Names of the fields that are aggregated.
+    /// Returns the names of the aggregated fields.
     pub fn value_names(&self) -> Vec<&str> {
         let values = &self.infos[self.keys..];
         values.iter().map(|info| info.name.as_str()).collect()
     }
 
-    /// Names of the fields that are nothing but a register.
+    /// Returns the fields that are plain registers, by name.
     pub fn registers(&self) -> impl Iterator<Item = (&str, Register)> {
         let both = self.infos.iter().zip(&self.fetch.fields);
         both.filter_map(|(info, field)| match field.source {
@@ -75,18 +76,18 @@ impl Fields {
     }
 }
 
-/// Finds out what events record. Debug information is opened once for each object.
+/// Translates events to fields. Debug information is opened once for each object.
 #[derive(Default)]
 pub struct Reader<'a> {
     purpose: Purpose,
     debug: HashMap<PathBuf, Debug<'a>>,
-    /// What the event's fields want to be kept from the entry, and in which area.
+    /// Values that the event's fields need from the entry, and the area of its call slots.
     kept: Vec<entry::Kept>,
     area: u32,
 }
 
 impl<'a> Reader<'a> {
-    /// One that reads what events are to be for this.
+    /// Creates a reader for events with this purpose.
     pub fn new(purpose: Purpose) -> Reader<'a> {
         Reader {
             purpose,
@@ -94,11 +95,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The fields and the filter of an event at a site. Calls that it follows have their slots
-    /// in `area`.
+    /// Returns the fields and the filter of an event at a site. Calls that the event follows have
+    /// their slots in `area`.
     ///
     /// # Errors
-    /// A part that cannot be recorded there, by its text, and why.
+    /// A part of the event cannot be recorded there: its source text, and why.
     pub fn fields(
         &mut self,
         spec: &EventSpec,
@@ -151,7 +152,7 @@ impl<'a> Reader<'a> {
         }
         fields.fetch.recorded = fields.fetch.fields.len();
         fields.filter(spec)?;
-        // What does not fit together shows here, not when all is prepared.
+        // Parts that do not fit together fail here, not after everything is prepared.
         fields.fetch.work(0).map_err(|error| {
             let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
             anyhow!("{}", error.with_names(name))
@@ -159,7 +160,7 @@ impl<'a> Reader<'a> {
         Ok(fields)
     }
 
-    /// What is kept from the entry to the exit, and what the filter asks for.
+    /// Translates the values kept from the entry to the exit, and the fields that the filter needs.
     fn entered(
         &mut self,
         spec: &EventSpec,
@@ -189,7 +190,7 @@ impl<'a> Reader<'a> {
         Ok(fields)
     }
 
-    /// Refuses words that are neither an aggregate nor a key, nor a field that could be recorded.
+    /// Refuses words that are no aggregate, no key, and no field that could be recorded.
     fn refuse_unknown(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<()> {
         let keys = spec.aggregation.keys.iter();
         let keys = keys.filter_map(|key| match &key.kind {
@@ -219,7 +220,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// First the keys, then what is aggregated, and what the filter alone asks for.
+    /// Translates a counted event: first the keys, then the aggregated fields, then those that only
+    /// the filter needs.
     fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<Fields> {
         let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
         if let Some(stack) = spec.arguments.iter().find(is_stack) {
@@ -276,7 +278,7 @@ impl<'a> Reader<'a> {
         let infos = fields.infos.len();
         for argument in &spec.arguments {
             let everything = argument.fetch.base == Base::AllArguments;
-            // Of a text that is a key less is kept than the filter looks at.
+            // A key string is cut; the filter needs more of it, so fetch it again.
             let mut infos = fields.infos.iter();
             let known = infos.any(|info| info.name == argument.name && !is_text(info));
             if everything || !known && filter.names().contains(&argument.name.as_str()) {
@@ -288,7 +290,7 @@ impl<'a> Reader<'a> {
         Ok(fields)
     }
 
-    /// The field, or fields, of an argument.
+    /// Adds the field, or fields, of an argument.
     fn push(
         &mut self,
         argument: &FetchArg,
@@ -359,7 +361,8 @@ impl<'a> Reader<'a> {
         Ok((field, field_type))
     }
 
-    /// A field of an exit that is kept from the entry, or that is read by an address from there.
+    /// Returns a field of an exit that is kept from the entry, or that is read through an address
+    /// from there.
     fn kept_field(
         &mut self,
         argument: &FetchArg,
@@ -391,7 +394,8 @@ impl<'a> Reader<'a> {
         Ok((field, field_type))
     }
 
-    /// The call that is left at an exit, and which of the words it keeps is the field's first.
+    /// Returns the number of the call that ends at an exit, and the index of the field's first word
+    /// among those kept for it.
     fn word(&mut self, argument: &FetchArg, site: &'a Site) -> anyhow::Result<(u32, u16)> {
         let leaving = site.leaving.as_ref();
         let leaving = leaving.context("what was at the entry is known at an exit only")?;
@@ -412,7 +416,7 @@ impl<'a> Reader<'a> {
         Ok((call, word))
     }
 
-    /// What debug information says of the entry of the function that is left at a site.
+    /// Returns debug information for the entry of the function that ends at a site.
     fn debug_of_entry(&mut self, site: &'a Site) -> anyhow::Result<(&Debug<'a>, DebugSite)> {
         let entry = site.object.link(site.function());
         let debug = self.debug_of(site)?;
@@ -420,8 +424,8 @@ impl<'a> Reader<'a> {
         Ok((debug, place.map_err(|error| anyhow!("{error}"))?))
     }
 
-    /// The type of what the function of an exit returns: that of the source, if debug
-    /// information tells; and whether it is in a vector register.
+    /// Returns the type of the function's result at an exit: that of the source, if debug
+    /// information has it; and true if it is in a vector register.
     fn result_type(&mut self, site: &'a Site) -> anyhow::Result<(FieldType, bool)> {
         let Some(leaving) = &site.leaving else {
             return Ok((FieldType::X64, false));
@@ -447,7 +451,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `$arg*`: the parameters, as debug information names them, or those of a marker.
+    /// Adds the fields of `$arg*`: the parameters, as debug information names them, or the
+    /// arguments of a marker.
     fn all_arguments(&mut self, site: &'a Site, fields: &mut Fields) -> anyhow::Result<()> {
         if let Some(marker) = &site.marker {
             for (name, field, field_type) in marker::all(marker, site) {
@@ -463,12 +468,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What debug information says of a site.
+    /// Returns debug information for a site.
     fn debug(&mut self, site: &'a Site) -> anyhow::Result<(&Debug<'a>, DebugSite)> {
         let debug = self.debug_of(site)?;
         let place = match &site.scope {
             Some(place) => place.clone(),
-            // Behind the check of its stack a function's arguments are where they are at its entry.
+            // Behind its stack check a function's arguments are where they are at its entry.
             None => debug
                 .site(site.link_address - site.check, named(site))
                 .map_err(|error| anyhow!("{error}"))?,
@@ -476,7 +481,7 @@ impl<'a> Reader<'a> {
         Ok((debug, place))
     }
 
-    /// The debug information of a site's object.
+    /// Opens the debug information of a site's object, or returns it if it is open.
     fn debug_of(&mut self, site: &'a Site) -> anyhow::Result<&Debug<'a>> {
         let path = site.object.path().to_owned();
         if !self.debug.contains_key(&path) {
@@ -490,10 +495,10 @@ impl<'a> Reader<'a> {
         self.debug.get(&path).context("it was opened")
     }
 
-    /// The parameters and variables at a site.
+    /// Returns the parameters and variables at a site.
     ///
     /// # Errors
-    /// There is no debug information about it.
+    /// There is no debug information for the site.
     pub fn describe(&mut self, site: &'a Site) -> anyhow::Result<Vec<Described>> {
         let (debug, place) = self.debug(site)?;
         debug.describe(&place).map_err(|error| anyhow!("{error}"))
@@ -509,7 +514,7 @@ impl Fields {
         self.fetch.fields.push(field);
     }
 
-    /// Takes the event's filter, which is over these fields.
+    /// Sets the event's filter, which is over these fields.
     fn filter(&mut self, spec: &EventSpec) -> anyhow::Result<()> {
         if let Some(filter) = &spec.filter {
             self.fetch.condition = Some(self.condition(filter)?);
@@ -517,8 +522,8 @@ impl Fields {
         Ok(())
     }
 
-    /// A filter over these fields. The name of the thread becomes a field that is fetched
-    /// and not recorded.
+    /// Translates a filter over these fields. The thread's name becomes a field that is fetched and
+    /// not recorded.
     fn condition(&mut self, filter: &Filter) -> anyhow::Result<Condition> {
         let all = |fields: &mut Fields, of: &[Filter]| -> anyhow::Result<Vec<Condition>> {
             of.iter().map(|part| fields.condition(part)).collect()
@@ -578,7 +583,7 @@ impl Fields {
                 };
                 let pattern = match comparison {
                     Comparison::Matches => text.clone().into_bytes(),
-                    // No character of it is a wildcard.
+                    // Escape the wildcards: all characters are literal.
                     _ => text
                         .bytes()
                         .flat_map(|byte| match byte {
@@ -596,7 +601,8 @@ impl Fields {
         }
     }
 
-    /// The field with the name of the thread, behind those that are recorded.
+    /// Returns the index of the field with the thread's name, behind the recorded fields; adds it
+    /// if needed.
     fn comm(&mut self) -> usize {
         let comm = Field {
             source: Source::Comm,
@@ -614,9 +620,9 @@ impl Fields {
     }
 }
 
-/// The function whose names are meant at a site: the one that was asked for. A place that was given
-/// without one is in the innermost of those that are inlined there, unless it is the entry of the
-/// function around them all.
+/// Returns the function whose variables are meant at a site: the one the user named. A place
+/// without a function name is in the innermost function that is inlined there, unless it is the
+/// entry of the function around them all.
 fn named(site: &Site) -> Option<&str> {
     match site.by_name {
         true => site.symbol.as_deref(),
@@ -624,7 +630,7 @@ fn named(site: &Site) -> Option<&str> {
     }
 }
 
-/// The parameters that there are at a place, by name.
+/// Returns the parameters that exist at a place, by name.
 fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(String, TypedFetch)>> {
     let described = debug.describe(place).map_err(|error| anyhow!("{error}"))?;
     let parameters = described.into_iter().filter(|d| d.parameter);
@@ -639,7 +645,7 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(Strin
     parameters.map(found).collect()
 }
 
-/// A field that is kept from the entry.
+/// Creates a field that is kept from the entry.
 fn kept_field(source: Source, field_type: FieldType) -> anyhow::Result<Field> {
     let content = content(field_type)?;
     if !matches!(content, Content::Number(_)) {
@@ -655,20 +661,20 @@ fn kept_field(source: Source, field_type: FieldType) -> anyhow::Result<Field> {
     })
 }
 
-/// Whether a site is a jump by which a function is left for another one.
+/// True if a site is a tail call: a jump that leaves its function for another one.
 fn is_tail_jump(site: &Site) -> bool {
     let leaving = site.leaving.as_ref();
     leaving.is_some_and(|leaving| leaving.way == Ok(ExitKind::TailCall))
 }
 
-/// `$retval`, whose type is to be that of the source.
+/// True for a plain `$retval` without a type, which takes the type from the source.
 pub fn is_untyped_result(argument: &FetchArg) -> bool {
     argument.fetch.base == Base::Retval
         && argument.fetch.derefs.is_empty()
         && argument.field_type.is_none()
 }
 
-/// Refuses what is known at a function's entry only.
+/// Refuses fields that are known at a function's entry only.
 fn known_at_return(spec: &EventSpec) -> anyhow::Result<()> {
     for argument in &spec.arguments {
         match &argument.fetch.base {
@@ -686,8 +692,8 @@ fn known_at_return(spec: &EventSpec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An argument with the function's result without which the event means nothing: its filter,
-/// a key or an aggregate asks for it.
+/// Returns an argument with the function's result that the event cannot do without: its filter, a
+/// key or an aggregate uses it.
 fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
     let filtered = spec.filter.as_ref().map(|filter| filter.names());
     let filtered = filtered.unwrap_or_default();
@@ -704,13 +710,13 @@ fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
         .find(|a| a.fetch.base == Base::Retval && asked.contains(&a.name.as_str()))
 }
 
-/// Which registers a function has its arguments in.
+/// Convention by which a function gets its arguments in registers.
 enum Passed {
     SystemV,
     Go,
 }
 
-/// How the function around a site, or the one that is left there, is called.
+/// Returns the convention of the function around a site, or of the one that ends there.
 fn in_registers(site: &Site) -> anyhow::Result<Passed> {
     let object = &site.object;
     match object.file().convention(object.link(site.function())) {
@@ -724,17 +730,17 @@ fn in_registers(site: &Site) -> anyhow::Result<Passed> {
     }
 }
 
-/// Whether the function around a site is called as Go's compiler has functions call one another.
+/// True if the function around a site uses the calling convention of Go's compiler.
 fn is_go(site: &Site) -> bool {
     matches!(in_registers(site), Ok(Passed::Go))
 }
 
-/// The 64-bit register that the machine encodes so.
+/// Returns the 64-bit register with this encoding.
 fn register(gpr: Gpr) -> Register {
     Register::RAX + u32::from(gpr.encoding())
 }
 
-/// What debug information tells to fetch, at a site.
+/// Builds a field from a fetch that debug information describes, at a site.
 fn typed(found: &TypedFetch, site: &Site) -> anyhow::Result<(Field, FieldType)> {
     let bias = match found.link_address {
         true => site.address.wrapping_sub(site.link_address),
@@ -744,8 +750,8 @@ fn typed(found: &TypedFetch, site: &Site) -> anyhow::Result<(Field, FieldType)> 
     Ok((field, found.field_type))
 }
 
-/// A fetch from a known place, at a site. `bias` is added to an address; a call has its slot in
-/// `area`.
+/// Builds a field from a fetch with a known base, at a site. `bias` is added to addresses; call
+/// slots are in `area`.
 fn known(
     asked: &Asked,
     field_type: FieldType,
@@ -805,16 +811,16 @@ fn known(
         }
         Base::FileOffset(offset) => {
             pointers.push(0);
-            // Counted, as in the kernel, from where the code's own offset 0 would be.
+            // Relative to where the code's own offset 0 would be, like in the kernel.
             let start = site.address.wrapping_sub(site.file_offset);
             Source::Immediate(start.wrapping_add(*offset))
         }
         Base::Retval => {
-            // Go has its first word there as well.
+            // Go returns its first word there as well.
             in_registers(site)?;
             Source::Register(Register::RAX)
         }
-        // How it is copied, its content says.
+        // The field's content says how the stack is copied.
         Base::CallStack(_) => stack,
         Base::AllArguments | Base::Variable(_) | Base::Entry(_) => {
             bail!("it has no place of its own")
@@ -832,7 +838,7 @@ fn is_text(info: &FieldInfo) -> bool {
     matches!(info.field_type.element, Element::String { .. })
 }
 
-/// What a type takes in memory.
+/// Returns the content that a field of this type has in memory.
 pub fn content(field_type: FieldType) -> anyhow::Result<Content> {
     Ok(match (field_type.element, field_type.count) {
         (Element::String { .. }, None) => Content::Text,

@@ -1,21 +1,21 @@
-//! Programs that filter their own system calls (seccomp), while they are recorded.
+//! Reports values that were not read because the program filters its system calls (seccomp).
 
 use crate::output::tell;
 use capriole_ring::layout::header;
 use capriole_target::attach::Attached;
 use serde_json::Value;
 
-/// What was not read because the program may forbid the system call for it.
+/// Values that were not read because the program may forbid the necessary system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filtered {
-    /// How often; a field can take several calls.
+    /// Number of reads that were skipped; a field can take several.
     pub not_read: u64,
-    /// From the start of the session on.
+    /// True if these reads are skipped from the start of the session on.
     from_start: bool,
 }
 
 impl Filtered {
-    /// What a session has counted, in all processes that share it.
+    /// Reads the session's count, over all processes that share it.
     pub fn of(attached: &Attached) -> Filtered {
         Filtered {
             not_read: attached.memory.memory.counted(header::NOT_CALLED),
@@ -23,12 +23,12 @@ impl Filtered {
         }
     }
 
-    /// Adds it to what is told of a session as JSON.
+    /// Adds the count to the session's JSON.
     pub fn put_into(self, value: &mut Value) {
         value["not_read"] = self.not_read.into();
     }
 
-    /// What a person has to be told, once.
+    /// Returns the warning for the user, if any.
     pub fn message(self) -> Option<String> {
         let count = crate::units::counted(self.not_read, "time", "times");
         let text = format!(
@@ -38,7 +38,7 @@ impl Filtered {
         (self.not_read > 0 && !self.from_start).then_some(text)
     }
 
-    /// Tells it.
+    /// Prints the warning, if any.
     pub fn say(self) {
         if let Some(text) = self.message() {
             tell!("capriole: {text}");

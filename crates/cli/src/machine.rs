@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-/// CPUs that the kernel may ever use: `cpu_id` is below this.
+/// Returns the number of CPUs that the kernel may ever use: `cpu_id` is below this.
 pub fn possible_cpus() -> u32 {
     std::fs::read_to_string("/sys/devices/system/cpu/possible")
         .ok()
@@ -13,11 +13,11 @@ pub fn possible_cpus() -> u32 {
         )
 }
 
-/// Starts as many threads as planning uses, all at the same time, and ends them again: without
-/// them it would fail half-way.
+/// Starts as many threads as planning uses, all at once, and ends them, since planning would fail
+/// halfway without them.
 ///
 /// # Errors
-/// They cannot be started; what to do about it.
+/// The threads cannot be started; the message names the limits to raise.
 pub fn check_threads() -> anyhow::Result<()> {
     let number = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     let gate = std::sync::Mutex::new(());

@@ -1,4 +1,4 @@
-//! The `capriole` command: sees every call of a running program, for nanoseconds.
+//! The `capriole` command: traces every call of a running program, at a cost of nanoseconds.
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `output`
 
 mod calls;
@@ -47,7 +47,7 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = match Cli::try_parse() {
         Ok(arguments) => arguments,
-        // Help and the version, which quote nobody, may have colours.
+        // Help and version contain no foreign text, so they may have colours.
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => {
             output::print_error(format_args!("{}", error.render()));
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
-    // The others start no threads; to take probes out must be possible whatever is short.
+    // The other commands start no threads; detaching must work even when resources are short.
     if !matches!(
         command,
         Command::Detach(_) | Command::Report(_) | Command::Mark(_) | Command::BenchTarget(_)

@@ -1,4 +1,4 @@
-//! What a static marker's arguments are, as fields of an event.
+//! Arguments of a static marker as fields of an event.
 
 use crate::fields::content;
 use anyhow::{anyhow, bail};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// The names of a marker's arguments: those in its format, or else `arg1` and so on.
+/// Returns the names of a marker's arguments: those in its format, or else `arg1` and so on.
 pub fn names(marker: &Marker) -> Vec<String> {
     let mut taken = HashSet::new();
     (0..marker.arguments.len())
@@ -28,8 +28,8 @@ pub fn names(marker: &Marker) -> Vec<String> {
         .collect()
 }
 
-/// The types of a marker's arguments as they are recorded, such as `s32, u64`; one whose
-/// operand is not understood is `?`.
+/// Formats the types of a marker's arguments as recorded, such as `s32, u64`; `?` for an operand
+/// that is not understood.
 pub fn types(marker: &Marker) -> String {
     let shown = |(index, argument): (usize, &Result<Argument, _>)| match argument {
         Ok(argument) => field_type(argument, marker.conversions.get(index)).to_string(),
@@ -39,7 +39,7 @@ pub fn types(marker: &Marker) -> String {
     all.join(", ")
 }
 
-/// What a marker says of its arguments, for a person: its format, or their types.
+/// Describes a marker's arguments for display: its format, or their types.
 pub fn list(marker: &Marker) -> String {
     match &marker.described {
         Some(described) => format!("{:?}", described.format),
@@ -47,7 +47,7 @@ pub fn list(marker: &Marker) -> String {
     }
 }
 
-/// Refuses a marker that has another argument list than the event expects.
+/// Refuses a marker whose arguments differ from those the event expects.
 pub fn expected(spec: &EventSpec, marker: &Marker) -> anyhow::Result<()> {
     let Asking::Static {
         format: Some(expected),
@@ -87,9 +87,9 @@ pub fn expected(spec: &EventSpec, marker: &Marker) -> anyhow::Result<()> {
     );
 }
 
-/// Whether printf could have been given this argument for the conversion.
+/// True if this argument could be one that printf takes for the conversion.
 fn could_be(asked: &Conversion, has: &Argument) -> bool {
-    // What is smaller than an int is passed as one.
+    // Types smaller than an int are passed as an int.
     let fits = match asked.bytes {
         Some(4) => has.bytes <= 4,
         Some(bytes) => has.bytes == bytes,
@@ -106,7 +106,8 @@ fn could_be(asked: &Conversion, has: &Argument) -> bool {
     }
 }
 
-/// All arguments that can be read, with their names. Nobody asked for the others by name.
+/// Returns all arguments that can be read, with their names. The user named none of the others, so
+/// they are left out.
 pub fn all(marker: &Marker, site: &Site) -> Vec<(String, Field, FieldType)> {
     let names = names(marker).into_iter().enumerate();
     names
@@ -117,7 +118,8 @@ pub fn all(marker: &Marker, site: &Site) -> Vec<(String, Field, FieldType)> {
         .collect()
 }
 
-/// The format by which [`all`] arguments read as text, if there is one and none of them is missing.
+/// Returns the format for displaying [`all`] arguments, if the marker has one and no argument is
+/// missing.
 pub fn text_format(marker: &Marker, site: &Site) -> Option<TextFormat> {
     let described = marker.described.as_ref()?;
     let fits = marker.conversions.len() == marker.arguments.len();
@@ -131,7 +133,8 @@ pub fn text_format(marker: &Marker, site: &Site) -> Option<TextFormat> {
     })
 }
 
-/// What an event's argument means at a marker; `None` if it is nothing of the marker's own.
+/// Returns the field for an event's argument at a marker; `None` if it does not refer to the
+/// marker's own arguments.
 ///
 /// # Errors
 /// The marker has no such argument, or it cannot be read.
@@ -161,7 +164,8 @@ pub fn one(
     found.transpose()
 }
 
-/// An argument, or what memory holds behind it, as this type, or the one that it has.
+/// Returns the field for an argument, or for the memory it points to, with this type or the default
+/// one.
 fn field(
     marker: &Marker,
     site: &Site,
@@ -196,7 +200,7 @@ fn field(
     Ok((field, field_type))
 }
 
-/// A type with its article.
+/// Formats a type with its article.
 fn a(field_type: FieldType) -> String {
     let text = field_type.to_string();
     match text.starts_with(['f', 's', 'x']) && !text.starts_with("sy") {
@@ -205,7 +209,7 @@ fn a(field_type: FieldType) -> String {
     }
 }
 
-/// Whether an argument has the bytes of a type.
+/// Checks that an argument has all the bytes of a type.
 fn fits(argument: &Argument, field_type: FieldType) -> anyhow::Result<()> {
     if matches!(argument.operand, Operand::SecondByte(_)) {
         if field_type != natural(argument) {
@@ -226,7 +230,7 @@ fn fits(argument: &Argument, field_type: FieldType) -> anyhow::Result<()> {
     }
 }
 
-/// The type that the note gives an argument.
+/// Returns the type that the note gives an argument.
 fn natural(argument: &Argument) -> FieldType {
     if matches!(argument.operand, Operand::SecondByte(_)) {
         let bits = Bits {
@@ -251,8 +255,8 @@ fn natural(argument: &Argument) -> FieldType {
     FieldType::number(shown, argument.bytes)
 }
 
-/// The type as which an argument is recorded: the note says how large it is, and the format,
-/// if there is one, how it is shown.
+/// Returns the type with which an argument is recorded: the note gives its size, and the format, if
+/// there is one, its display.
 fn field_type(argument: &Argument, conversion: Option<&Conversion>) -> FieldType {
     let natural = natural(argument);
     let (Some(conversion), false) = (conversion, argument.float) else {
@@ -273,7 +277,7 @@ fn field_type(argument: &Argument, conversion: Option<&Conversion>) -> FieldType
     }
 }
 
-/// Where an argument is: the start, and the pointers from there.
+/// Returns the location of an argument: the start, and the pointers to follow from there.
 fn source(argument: &Argument, site: &Site) -> anyhow::Result<(Source, Vec<i64>)> {
     Ok(match &argument.operand {
         Operand::Register(register) | Operand::SecondByte(register) => {
@@ -314,7 +318,7 @@ fn source(argument: &Argument, site: &Site) -> anyhow::Result<(Source, Vec<i64>)
     })
 }
 
-/// A number, or a symbol's address in the program and a number.
+/// Returns a number, or a symbol's run-time address plus a number.
 fn value(place: &Place, site: &Site) -> anyhow::Result<u64> {
     let Some(symbol) = &place.symbol else {
         return Ok(place.offset as u64);
@@ -328,7 +332,7 @@ fn value(place: &Place, site: &Site) -> anyhow::Result<u64> {
     Ok(start.wrapping_add_signed(place.offset))
 }
 
-/// A marker for `--json`.
+/// Formats a marker for `--json`.
 pub fn json(marker: &Marker) -> Value {
     let arguments = marker.arguments.iter().zip(names(marker));
     let arguments = arguments
@@ -361,7 +365,7 @@ pub fn json(marker: &Marker) -> Value {
     value
 }
 
-/// A marker's arguments, one a line, for `check`.
+/// Appends a marker's arguments, one per line, for `check`.
 pub fn describe(marker: &Marker, site: &Site, text: &mut String) {
     if let Some(described) = &marker.described {
         let _ = writeln!(text, "  format    {:?}", described.format);

@@ -1,5 +1,5 @@
-//! Texts that a recording takes, whoever wrote them: the program at its markers
-//! `capriole:message`, and others by `capriole mark`.
+//! Messages in a recording: those of the program, at its markers `capriole:message`, and those from
+//! outside, by `capriole mark`.
 
 use capriole_event::{EventSpec, FieldType, ObjectRef};
 use capriole_target::markers::Markers;
@@ -8,15 +8,15 @@ use capriole_target::resolve::{Site, resolve};
 use capriole_trace::{EventInfo, FieldInfo, Role, TextFormat};
 use std::path::Path;
 
-/// Whose marker it is that has a text.
+/// Provider of the markers that carry messages.
 const PROVIDER: &str = "capriole";
-/// Its name.
+/// Name of these markers.
 const NAME: &str = "message";
-/// The section of the notes of `capriole/marker.h`; without it there are no texts.
+/// Section with the notes of `capriole/marker.h`; without it a file has no messages.
 const NOTES: &str = ".note.capriole";
 
-/// The events at the program's own texts, of each object that has some; but for those that the
-/// user has asked for, and so says what is wanted of them.
+/// Returns events for the program's own messages, for each object that has some, except where the
+/// user has asked for these markers and chosen the fields.
 pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
     let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
         return Vec::new();
@@ -29,7 +29,7 @@ pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
                 object: asked.object.clone(),
                 ..spec.clone()
             };
-            // What is wrong with it is told when it is looked for itself.
+            // Errors are reported when the user's event itself is resolved.
             resolve(objects, &texts).unwrap_or_default()
         })
         .collect();
@@ -51,13 +51,12 @@ pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
     let mut paths: Vec<String> = with_notes
         .filter_map(|object| Some(object.path().to_str()?.to_owned()))
         .collect();
-    // One that is loaded twice is one event.
+    // An object that is loaded twice makes one event.
     paths.dedup();
     paths.into_iter().map(event).collect()
 }
 
-/// The event as which texts from outside are recorded: as that of the program's own, but at no
-/// place.
+/// Returns the event for messages from outside: as for the program's own, but without a place.
 pub fn from_outside(id: u32) -> EventInfo {
     EventInfo {
         id,

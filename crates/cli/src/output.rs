@@ -1,11 +1,11 @@
-//! Standard output and standard error: whatever is written there goes through [`Visible`], as
-//! names and texts of strangers are in nearly all of it.
+//! Standard output and standard error: everything goes through [`Visible`], as nearly all of it
+//! contains names and text from elsewhere.
 
 use capriole_event::Visible;
 use std::fmt;
 use std::io::{self, ErrorKind, StderrLock, Stdout, StdoutLock, Write};
 
-/// Writes a line for a person, or of JSON.
+/// Writes a line of text or JSON to standard output.
 macro_rules! say {
     ($($words:tt)*) => {
         $crate::output::print(format_args!("{}\n", format_args!($($words)*)))
@@ -27,7 +27,7 @@ pub fn stdout() -> Visible<StdoutLock<'static>> {
     Visible::new(io::stdout().lock())
 }
 
-/// Standard output as it is, for who asks what it can do, or moves its cursor.
+/// Standard output without filter, for checking terminal features or moving the cursor.
 #[allow(clippy::disallowed_methods)] // here alone
 pub fn terminal() -> Stdout {
     io::stdout()
@@ -39,8 +39,8 @@ pub fn stderr() -> Visible<StderrLock<'static>> {
     Visible::new(io::stderr().lock())
 }
 
-/// Prints. If nobody can read it the command ends: as one that has done its work if whoever
-/// read has had enough, else with an error.
+/// Prints to standard output. A closed pipe (the reader has had enough) is ignored; after any other
+/// error the command exits with status 1.
 pub fn print(text: fmt::Arguments<'_>) {
     let mut out = stdout();
     let written = out

@@ -1,5 +1,5 @@
-//! What `record` and `stat` have in common: a program that runs or is started, probes
-//! in it, and how it comes to an end.
+//! Common parts of `record` and `stat`: a program that runs or is started, the probes in it, and
+//! the end of the recording.
 
 use crate::fields::Purpose;
 use crate::output::tell;
@@ -59,11 +59,11 @@ pub struct Means {
     pub ordered_clock: bool,
 }
 
-/// For tests: the time stamp counter advances in steps of so many ticks.
+/// Environment variable for tests: the time stamp counter advances in steps of this many ticks.
 const CLOCK_STEP: &str = "CAPRIOLE_CLOCK_STEP";
 
 impl Means {
-    /// How the clock is read.
+    /// Returns how probes read the clock.
     fn clock(&self) -> anyhow::Result<ClockReading> {
         let step = simulated_step()?;
         Ok(ClockReading {
@@ -74,16 +74,16 @@ impl Means {
     }
 }
 
-/// The clock of a recording that begins.
+/// Starts the clock of a recording.
 ///
 /// # Errors
-/// It is none.
+/// The time stamp counter cannot be used as a clock.
 pub fn clock() -> anyhow::Result<Clock> {
     let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
     Ok(clock.with_step(u64::from(simulated_step()?)))
 }
 
-/// The step of a clock that is simulated, in ticks; 0: it is the real one.
+/// Returns the step of a simulated clock, in ticks; 0 for the real clock.
 ///
 /// # Errors
 /// The environment variable is not a number of ticks in range.
@@ -96,26 +96,26 @@ pub fn simulated_step() -> anyhow::Result<u32> {
     number.with_context(|| format!("{CLOCK_STEP} has to be a number of ticks, at most 1048576"))
 }
 
-/// How often a program is started until its events can be probed, and for how long.
+/// Limits for restarting a program until its events can be probed: number of starts, and time.
 const MOST_STARTS: u32 = 10;
 const STARTING: Duration = Duration::from_secs(2);
-/// What else can be done about [`Misplaced`].
+/// Advice for [`Misplaced`].
 const ANEW: &str = "that depends on where the program was loaded, and may be possible when it was \
                     started anew";
 
-/// The program that is probed.
+/// The program to be probed.
 pub enum Program {
-    /// It was there.
+    /// A process that was already running.
     Running(Process),
-    /// It was started for this, and stands still before its first function.
+    /// A program that we started; it is paused before its first function.
     Started(Launched),
 }
 
 impl Program {
-    /// The process `pid`, or else a new one of the program and arguments in `words`.
+    /// Opens process `pid`, or starts the program in `words` with its arguments.
     ///
     /// # Errors
-    /// There is none, it may not be probed, or it cannot be started.
+    /// There is no such process, it may not be probed, or the program cannot be started.
     pub fn find(pid: Option<u32>, words: &[OsString]) -> anyhow::Result<Program> {
         Ok(match pid {
             Some(pid) => {
@@ -135,12 +135,12 @@ impl Program {
         })
     }
 
-    /// The same with what `prepare` makes of it. If an event cannot be probed for where the program
-    /// happens to be loaded, which each start decides anew, the program is started again: it has
-    /// run nothing yet but its loader.
+    /// Finds or starts the program and runs `prepare` on it. If an event cannot be probed because
+    /// of where the program happens to be loaded, which differs with each start, starts it again:
+    /// only its loader has run so far.
     ///
     /// # Errors
-    /// As [`Program::find`], and those of `prepare`, after which the program is abandoned.
+    /// The errors of [`Program::find`] and of `prepare`; after the latter the program is abandoned.
     pub fn prepared<T>(
         pid: Option<u32>,
         words: &[OsString],
@@ -149,7 +149,7 @@ impl Program {
         let begin = Instant::now();
         for start in 1.. {
             let program = Program::find(pid, words)?;
-            // Only now: the program has its signals as they were.
+            // Not earlier: a program that we start must inherit its signal actions unchanged.
             signals::catch();
             let error = match prepare(&program) {
                 Ok(prepared) => return Ok((program, prepared)),
@@ -169,7 +169,7 @@ impl Program {
         unreachable!("the number of starts is limited")
     }
 
-    /// Its process.
+    /// Returns the process.
     pub fn process(&self) -> &Process {
         match self {
             Program::Running(process) => process,
@@ -177,7 +177,7 @@ impl Program {
         }
     }
 
-    /// Ends it if it was started for this: it is not left running unwatched.
+    /// Ends a program that we started, so that it is not left running unwatched.
     pub fn abandon(self) {
         if let Program::Started(mut launched) = self {
             let _ = launched.child.kill();
@@ -186,7 +186,7 @@ impl Program {
         }
     }
 
-    /// Lets it run if it was started for this; then it is ours to wait for.
+    /// Lets a program that we started run, and returns it to be waited for.
     pub fn release(self) -> Option<Child> {
         match self {
             Program::Running(_) => None,
@@ -198,13 +198,13 @@ impl Program {
     }
 }
 
-/// What was found for the user's events, before the program is touched.
+/// Sites and plans for the user's events, before the program is touched.
 pub struct Planned {
-    /// Every function that was meant.
+    /// Every site that the events select.
     pub selected: Vec<Selected>,
-    /// For each, why it has no probe.
+    /// For each site, why it has no probe.
     pub dropped: Vec<Option<String>>,
-    /// Events that mean nothing here, with `--keep-going`.
+    /// Events that select nothing that can be probed, with `--keep-going`.
     impossible: Vec<Impossible>,
     probes: Probes,
     guards: Guards,
@@ -212,11 +212,12 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Finds and plans what `events` name; `works` tells what the probe of each has to do, or why
-    /// that cannot be done.
+    /// Finds and plans the sites of `events`; `works` returns the work for the probe of each, or
+    /// why that cannot be done.
     ///
     /// # Errors
-    /// Something is not there, or was named and cannot be probed; with `--keep-going` nothing can.
+    /// An event is not found, or was named and cannot be probed; with `--keep-going`, only if none
+    /// can be probed.
     pub fn new(
         process: &Process,
         events: &[EventSpec],
@@ -281,23 +282,23 @@ impl Planned {
         })
     }
 
-    /// Those that have a probe.
+    /// Returns the sites that get a probe.
     pub fn kept(&self) -> impl Iterator<Item = &Selected> {
         let both = self.selected.iter().zip(&self.dropped);
         both.filter(|(_, d)| d.is_none()).map(|(event, _)| event)
     }
 
-    /// Puts the probes in; what they record goes to this trace.
+    /// Inserts the probes, which record into this trace.
     ///
     /// # Errors
-    /// No probe could be put in, or not one that was named. None is in then.
+    /// No probe could be inserted, or not one that was named. No probe is left in the program then.
     pub fn attach(
         mut self,
         process: &Process,
         trace: Option<&TraceId>,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> anyhow::Result<Probed> {
-        // Planning could be broken off.
+        // Up to here a signal may end this process.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
         let attached = attach_recorded(process, probes, &self.guards, self.clock, geometry, trace)
@@ -330,9 +331,9 @@ impl Planned {
     }
 }
 
-/// The error of an attach, after which nothing is left in the program.
+/// Returns the error of an attach, with nothing left in the program.
 fn failed(process: &Process, error: TargetError) -> anyhow::Error {
-    // What it has mapped already is of no use to anybody.
+    // Memory that was already mapped is useless now.
     if matches!(
         error,
         TargetError::NoSpace { .. } | TargetError::Refused { .. }
@@ -344,20 +345,20 @@ fn failed(process: &Process, error: TargetError) -> anyhow::Error {
 
 /// A process with its probes in.
 pub struct Probed {
-    /// Every function that was meant.
+    /// Every site that the events select.
     pub selected: Vec<Selected>,
-    /// For each, why it has no probe.
+    /// For each site, why it has no probe.
     pub dropped: Vec<Option<String>>,
-    /// Events that mean nothing here.
+    /// Events that select nothing that can be probed.
     impossible: Vec<Impossible>,
-    /// For each, the number of its probe.
+    /// For each site, the number of its probe.
     probe_of: Vec<Option<usize>>,
-    /// The probes.
+    /// The inserted probes.
     pub attached: Attached,
 }
 
 impl Probed {
-    /// `capriole: DOING 3 functions of process 17 (name)`, and until when.
+    /// Prints `capriole: DOING 3 functions of process 17 (name)`, and until when.
     pub fn say_begin(&self, doing: &str, limit: Option<Duration>) {
         let probed = self.selected.iter().zip(&self.dropped);
         let probed = probed
@@ -382,8 +383,7 @@ impl Probed {
         );
     }
 
-    /// How many functions are left out, and why, most frequent reason first; and what cannot be
-    /// read.
+    /// Prints how many functions are left out, with examples and reasons, and what cannot be read.
     pub fn say_dropped(&self) {
         if self.attached.unguarded {
             tell!(
@@ -444,7 +444,7 @@ impl Probed {
         }
     }
 
-    /// The functions for `--json`, in the order of `selected`.
+    /// Formats the sites for `--json`, in the order of `selected`.
     pub fn sites_json(&self) -> Vec<Value> {
         let disturbances = self.attached.disturbances();
         let disturbances: HashMap<usize, &How> =
@@ -477,7 +477,7 @@ impl Probed {
         sites.chain(impossible).collect()
     }
 
-    /// For each probe, the names of what it is for.
+    /// Returns, for each probe, the name of its first event.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = vec![String::new(); self.attached.outcomes.len()];
         for (event, number) in self.selected.iter().zip(&self.probe_of) {
@@ -491,7 +491,7 @@ impl Probed {
         names
     }
 
-    /// How many events have lost their probes to other tools.
+    /// Returns the number of events that lost their probes to other tools.
     pub fn taken_out(&self) -> usize {
         let outcome = |number: &usize| self.attached.outcomes[*number].as_ref();
         let is_out = |number: &usize| outcome(number).is_ok_and(|s| s.state == SiteState::TakenOut);
@@ -499,7 +499,7 @@ impl Probed {
         numbers.filter(|number| is_out(number)).count()
     }
 
-    /// How long the program stood still, for `--json`.
+    /// Formats how long the program was paused, for `--json`.
     pub fn standstill_json(&self, detached: &Detached) -> Value {
         let standstill = self.attached.standstill;
         json!({
@@ -509,7 +509,7 @@ impl Probed {
         })
     }
 
-    /// How long the program stood still, and what stays in it.
+    /// Prints how long the program was paused, and what stays in it.
     pub fn say_end(&self, ended: Ended, detached: &Detached) {
         let out = match ended {
             Ended::Exited => String::new(),
@@ -554,19 +554,19 @@ impl Probed {
         }
     }
 
-    /// Takes the probes out.
+    /// Removes the probes.
     ///
     /// # Errors
-    /// They are still in; the error says why.
+    /// The probes are still in the program; the error says why.
     pub fn detach(&self) -> Result<Detached, TargetError> {
         let mut tries = 0;
         loop {
             tries += 1;
             match self.attached.detach() {
-                // It ended while it was being left: nothing is left to take out.
+                // The program ended during the detach: nothing is left to remove.
                 Err(_) if self.attached.process.is_over() => return Ok(Detached::default()),
-                // A parent in vfork stops when its child has executed its program; and
-                // `capriole detach` may be at the same work.
+                // A parent in vfork can be stopped once its child has executed its program; and
+                // `capriole detach` may be running as well.
                 Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })
                     if tries < DETACH_TRIES =>
                 {
@@ -577,7 +577,7 @@ impl Probed {
         }
     }
 
-    /// What is left in the program after an error.
+    /// Describes what is left in the program after an error.
     pub fn aftermath(&self) -> String {
         if !self.attached.process.is_alive() {
             "the program has ended".to_owned()
@@ -590,12 +590,12 @@ impl Probed {
     }
 }
 
-/// What ended it.
+/// Reason for the end of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The time given was over.
+    /// The time limit was reached.
     Duration,
-    /// Ctrl-C, SIGTERM or SIGHUP.
+    /// Ctrl-C, SIGTERM or SIGHUP arrived.
     Requested,
     /// The program ended.
     Exited,
@@ -603,16 +603,16 @@ pub enum Ended {
     Executed,
     /// Somebody took the probes out with `capriole detach`.
     Detached,
-    /// Another tool came to a probe without which there may be no others.
+    /// Another tool came to a probe that all others depend on.
     Disturbed,
-    /// The program, or a child of it, gives up the time stamp counter, which probes read.
+    /// The program, or a child of it, disables the time stamp counter, which probes read.
     NoClock,
-    /// A child of other rights keeps session memory, and could read what is recorded.
+    /// A child with other privileges keeps session memory, and could read what is recorded.
     Overheard,
 }
 
 impl Ended {
-    /// The word in `--json`.
+    /// Returns the word for `--json`.
     pub fn as_str(self) -> &'static str {
         match self {
             Ended::Duration => "duration",
@@ -626,7 +626,7 @@ impl Ended {
         }
     }
 
-    /// What a person has to be told.
+    /// Returns the remark for the user's summary.
     pub fn remark(self) -> &'static str {
         match self {
             Ended::Duration | Ended::Requested => "",
@@ -646,21 +646,21 @@ impl Ended {
     }
 }
 
-/// Between two looks at what takes longer to look at.
+/// Interval between the more expensive checks.
 const SECOND: Duration = Duration::from_secs(1);
-/// How often it is tried to stop a thread that does not stop, before its probes are left
-/// in the program. Each try takes seconds.
+/// Number of attempts to stop a thread that does not stop, before the probes are left in the
+/// program. Each attempt takes seconds.
 const DETACH_TRIES: u32 = 3;
-/// When sites that were occupied are tried again for the first time; then after twice
-/// as long each time, up to the longest.
+/// Delay until occupied sites are tried again for the first time; it doubles each time, up to the
+/// longest.
 const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
-/// Between two looks at whether another tool has come to a probe.
+/// Interval between checks whether another tool has come to a probe.
 const LOOK: Duration = Duration::from_millis(100);
-/// Looking takes at most this part of the time.
+/// These checks take at most one part in this many of the time.
 const LOOK_SHARE: u32 = 100;
 
-/// Looks for what ends it, and now and then at sites that were occupied.
+/// Watches for the end of a recording, and retries occupied sites now and then.
 pub struct Watch {
     process: Process,
     pidfd: Option<OwnedFd>,
@@ -668,11 +668,11 @@ pub struct Watch {
     limit: Option<Duration>,
     second: Instant,
     family: Family,
-    /// Between two tries, and when the next one is.
+    /// Delay between two rounds for occupied sites, and the time of the next one.
     round: Duration,
     next_round: Instant,
-    /// When it is looked next whether another tool has come to a probe, and what has to be
-    /// told of that.
+    /// Time of the next check whether another tool has come to a probe, and the messages from these
+    /// checks.
     next_look: Instant,
     names: Vec<String>,
     notices: Vec<String>,
@@ -681,17 +681,17 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of a process, for `limit` at most, from now on.
+    /// Starts watching a process, for `limit` at most, from now on.
     ///
     /// # Errors
-    /// The process has no number that could be one.
+    /// The process id is invalid.
     pub fn new(probed: &Probed, limit: Option<Duration>) -> anyhow::Result<Watch> {
         let process = &probed.attached.process;
         let pid = Pid::from_raw(process.pid() as i32).context("no process")?;
         let now = Instant::now();
         Ok(Watch {
             process: process.clone(),
-            // Not before Linux 5.3, nor if it has just ended.
+            // Fails before Linux 5.3, or if the process has just ended.
             pidfd: pidfd_open(pid, PidfdFlags::empty()).ok(),
             started: now,
             limit,
@@ -707,13 +707,13 @@ impl Watch {
         })
     }
 
-    /// What is left of the time given.
+    /// Returns the time left until the limit.
     pub fn left(&self) -> Option<Duration> {
         let elapsed = self.started.elapsed();
         self.limit.map(|limit| limit.saturating_sub(elapsed))
     }
 
-    /// For how long there is nothing to look at: at most `most`.
+    /// Returns how long nothing needs checking, at most `most`.
     pub fn pause(&self, attached: &Attached, most: Duration) -> Duration {
         let mut pause = self.left().map_or(most, |left| left.min(most));
         pause = pause.min(self.next_look.saturating_duration_since(Instant::now()));
@@ -724,7 +724,7 @@ impl Watch {
         pause
     }
 
-    /// The other processes that are recorded now.
+    /// Returns the other processes that are recorded now.
     pub fn other_processes(&mut self, attached: &Attached) -> impl Iterator<Item = Process> {
         self.family.members(attached).cloned()
     }
@@ -756,7 +756,7 @@ impl Watch {
         }
     }
 
-    /// Looks whether another tool has come to a probe.
+    /// Checks whether another tool has come to a probe.
     fn look(&mut self, attached: &mut Attached) -> Option<Ended> {
         match attached.look() {
             Ok(Beside::TakenOut(disturbances)) => {
@@ -778,7 +778,8 @@ impl Watch {
                 ));
                 Some(Ended::Disturbed)
             }
-            // A debugger that runs the program puts our bytes back when it goes or passes by.
+            // A debugger that runs the program restores our bytes when it leaves or steps over
+            // them.
             Err(error @ TargetError::AlreadyTraced { .. }) if !self.held => {
                 self.held = true;
                 self.notices.push(format!(
@@ -786,12 +787,12 @@ impl Watch {
                 ));
                 None
             }
-            // It is tried again soon; a program that is just ending needs nothing more.
+            // The check is repeated soon; a program that is just ending needs nothing more.
             Err(_) => None,
         }
     }
 
-    /// Says what has happened beside what was asked for, and returns it.
+    /// Prints the messages about other tools, and returns them.
     pub fn notices(&mut self) -> Vec<String> {
         for notice in &self.notices {
             tell!("capriole: {notice}");
@@ -799,7 +800,7 @@ impl Watch {
         std::mem::take(&mut self.notices)
     }
 
-    /// What has ended it by now.
+    /// Returns what has ended the recording by now, if anything.
     pub fn ended(&mut self, attached: &mut Attached) -> Option<Ended> {
         if signals::requests() > 0 {
             return Some(Ended::Requested);
@@ -818,8 +819,8 @@ impl Watch {
         }
         if attached.has_waiting() && Instant::now() >= self.next_round {
             self.round = (self.round * 2).min(LONGEST_ROUND);
-            // A process that is just ending, or a thread that does not stop: what is
-            // there goes on working.
+            // This fails for a process that is just ending, or a thread that does not stop: the
+            // probes that are there go on working.
             let _ = attached.optimise();
             self.next_round = Instant::now() + self.round;
         }
@@ -863,8 +864,8 @@ impl Watch {
     }
 }
 
-/// Waits for a program that we started, and passes on its status. Whoever asks
-/// (once more) that we end has us leave it running.
+/// Waits for a program that we started, and passes on its status. A further signal to end leaves it
+/// running.
 pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
     let before = signals::requests();
     loop {
@@ -877,7 +878,7 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
         }
         let pid = Pid::from_child(&child);
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // A signal ends this wait; one that came just before it is seen soon.
+            // A signal interrupts this wait; one that came just before it is noticed soon.
             Ok(ended) => {
                 let soon = Timespec {
                     tv_sec: 0,

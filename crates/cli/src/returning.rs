@@ -1,4 +1,4 @@
-//! How events at returns are seen.
+//! Detection of function returns.
 
 use crate::output::tell;
 use crate::selection::Selected;
@@ -17,20 +17,20 @@ pub enum Returns {
     Stack,
 }
 
-/// Calls that were followed by their return address and whose return was not seen.
+/// Calls whose return address was replaced and whose return was not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unseen {
-    /// There was no slot free when they began, or more than five functions were left for one
-    /// another.
+    /// Number of calls for which no slot was free when they began, or where more than five
+    /// functions, linked by tail calls, would have shared one.
     pub missed: u64,
-    /// They were left in another way than by returning.
+    /// Number of calls that ended without returning.
     pub abandoned: u64,
-    /// The numbers were written over, and are not known.
+    /// True if the numbers were overwritten, and so are unknown.
     pub damaged: bool,
 }
 
 impl Unseen {
-    /// What a session has counted, in all processes that share it.
+    /// Reads the session's counts, over all processes that share it.
     pub fn of(attached: &Attached) -> Unseen {
         let memory = &attached.memory.memory;
         Unseen {
@@ -42,14 +42,14 @@ impl Unseen {
         }
     }
 
-    /// Adds it to what is told of a session as JSON.
+    /// Adds the counts to the session's JSON.
     pub fn put_into(self, value: &mut serde_json::Value) {
         value["returns_missed"] = self.missed.into();
         value["returns_abandoned"] = self.abandoned.into();
         value["returns_damaged"] = self.damaged.into();
     }
 
-    /// Tells a person what was missed.
+    /// Prints a warning about missed returns, if there are any.
     pub fn say(self) {
         if self.damaged {
             tell!(
@@ -67,7 +67,7 @@ impl Unseen {
     }
 }
 
-/// Work at a function's entry, and what is done when it returns.
+/// Splits the work of an event into that at the site and that at the function's return.
 pub fn part(event: &Selected, work: Vec<Work>) -> (Vec<Work>, Vec<Work>) {
     match event.followed {
         true => (Vec::new(), work),
@@ -75,7 +75,7 @@ pub fn part(event: &Selected, work: Vec<Work>) -> (Vec<Work>, Vec<Work>) {
     }
 }
 
-/// Why an event that the user named cannot have its return address replaced.
+/// Formats the reason why a named function cannot have its return address replaced.
 pub fn refusal(reason: NotFollowed) -> String {
     format!(
         "the function's return address cannot be replaced: {reason}; without --return=stack a \

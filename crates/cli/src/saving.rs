@@ -1,4 +1,4 @@
-//! What a recorder that was killed has not written: from session memory into its trace.
+//! Saves what a killed recorder has not written: from session memory into its trace.
 
 use crate::commands::record::mappings;
 use crate::units;
@@ -17,69 +17,69 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the trace has to have of a packet beside its records.
+/// Returns the metadata of a packet for the trace.
 pub fn meta(packet: &Packet<'_>) -> PacketMeta {
     let now = tsc::read();
     PacketMeta {
         cpu: packet.cpu,
         lane: packet.lane,
         seq: packet.seq,
-        // Losses that no record has come behind.
+        // Losses with no record after them.
         ts_begin: packet.content.is_empty().then_some(now),
-        // Nothing in it is from the future, whatever the program wrote.
+        // No time in it is in the future, whatever the program wrote.
         ts_end: Some(now),
         discarded: packet.discarded,
     }
 }
 
-/// The id of a thread as the records have it: in a PID namespace the inner one.
+/// Returns a thread's id as in the records: in a PID namespace the inner one.
 pub fn inner_tid(process: &Process, tid: u32) -> u32 {
     own_tid(process.pid() as i32, tid as i32).unwrap_or(tid)
 }
 
-/// The name of a thread, and its [`inner_tid`].
+/// Returns the [`inner_tid`] of a thread, and its name.
 pub fn named_thread(process: &Process, tid: u32) -> Option<(u32, String)> {
     let name = process.thread_name(tid).ok()?;
     Some((inner_tid(process, tid), name))
 }
 
-/// Saves what a dead recorder has left in a process into its trace.
+/// Saves what a dead recorder left in a process into its trace.
 struct Saver {
     process: Process,
     path: PathBuf,
     trace: TraceId,
-    /// The trace, or why nothing can be saved there.
+    /// The writer of the trace, or why nothing can be saved there.
     writer: Result<TraceWriter, ReopenError>,
-    /// Processes whose session memory was read.
+    /// Number of processes whose session memory was read.
     read: usize,
-    /// Events lost since the session began, and places of it that made no sense.
+    /// Number of events lost since the session began, and of places in it that made no sense.
     lost: u64,
     damaged: u64,
     /// Bytes of records that cannot be saved.
     unsaved: u64,
-    /// What went wrong first.
+    /// The first error.
     problem: Option<String>,
 }
 
-/// What became of it.
+/// Result of saving.
 #[derive(Debug, Default)]
 pub struct Saved {
     trace: PathBuf,
-    /// Events that were added; nothing if there was no trace to add them to.
+    /// Number of events that were added; `None` if there was no trace to add them to.
     events: Option<u64>,
-    /// Events that are not in the trace.
+    /// Number of events that are not in the trace.
     lost: u64,
-    /// Bytes of records that were not saved, if it is known.
+    /// Bytes of records that were not saved, if known.
     unsaved: u64,
-    /// Why.
+    /// Reason why records were not saved or the trace is incomplete.
     problem: Option<String>,
 }
 
 impl Saver {
-    /// For the sessions of dead recorders in a process, if there are any; the trace is in the
-    /// directory `path`, and nothing that the process says leads elsewhere.
+    /// Creates a saver for the sessions of dead recorders in a process, if there are any; the trace
+    /// is in the directory `path`, and nothing that the process says leads elsewhere.
     fn of(process: &Process, path: &Path) -> Option<Saver> {
-        // What is wrong with them is said by who takes them out.
+        // Errors are reported when the probes are taken out.
         let sessions = find(process).unwrap_or_default();
         let dead = sessions.iter().filter(|session| session.owner.is_none());
         let mut opened = dead
@@ -103,9 +103,9 @@ impl Saver {
         })
     }
 
-    /// Saves what is in one process. In that which was recorded it is the last, unless it has
-    /// forked meanwhile: the trace ends while the session is still there, so that whoever is
-    /// killed behind that has left nothing to do.
+    /// Saves the session memory of one process. The process that was recorded comes last, unless it
+    /// has forked meanwhile: its trace ends while the session is still there, so that a kill after
+    /// that leaves nothing to do.
     fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) {
         let saved = remains.map_err(anyhow::Error::from).and_then(|remains| {
             let is_last = remains.pid() == self.process.pid() as i32;
@@ -144,8 +144,8 @@ impl Saver {
         result.map(drop)
     }
 
-    /// Ends the trace, if there is one and something of its session was read, as its recorder
-    /// would have done.
+    /// Completes the trace as its recorder would have, if there is one and some of its session was
+    /// read.
     fn end(&mut self, warning: Option<String>, stop: Option<Duration>) -> anyhow::Result<()> {
         let Some(writer) = self.writer.as_mut().ok().filter(|_| self.read > 0) else {
             return Ok(());
@@ -155,7 +155,7 @@ impl Saver {
         }
         let document = writer.document();
         let mut clock = Clock::resume(&document.clock);
-        // A point that is no better than those that there are is not needed.
+        // If this sync point is no better than the existing ones, it is not needed.
         let _ = clock.sync();
         let mut threads = document.threads.clone();
         let tids = self.process.threads().unwrap_or_default();
@@ -190,7 +190,7 @@ impl Saver {
         Ok(())
     }
 
-    /// What became of it all.
+    /// Completes the trace if needed, and returns the result.
     fn finish(mut self, detached: Option<&Detached>) -> Saved {
         if self.writer.is_ok() && self.problem.is_none() {
             self.problem = match self.read {
@@ -217,19 +217,19 @@ impl Saver {
     }
 }
 
-/// What the trace of a recorder that was killed says of itself.
+/// Warning in the trace of a killed recorder.
 const KILLED: &str = "the recorder was killed: what it had not written was saved afterwards, but \
                       not what else it had noticed (how long the program stood still at first, \
                       other tools)";
-/// What it says if not all processes could be left.
+/// Warning if not all processes could be detached from.
 const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
                         that is missing";
-/// Why it is not ended.
+/// Reason why the trace is not completed.
 const STAYS: &str = "the session stays, as memory cannot be unmapped now; `capriole detach` saves \
                      what is in it when it can";
 
 impl Saved {
-    /// For a person: what was saved and what was not; nothing if there was nothing to save.
+    /// Returns a message on what was saved and what was not; `None` if there was nothing to save.
     pub fn message(&self) -> Option<String> {
         let trace = self.trace.display();
         let events = |events| units::counted(events, "event", "events");
@@ -257,7 +257,7 @@ impl Saved {
         }
     }
 
-    /// For `--json`.
+    /// Formats the result for `--json`.
     pub fn json(&self) -> Value {
         json!({
             "trace": self.trace.to_string_lossy(),
@@ -269,11 +269,11 @@ impl Saved {
     }
 }
 
-/// Takes every probe out of a process, and saves what dead recorders have not written of their
-/// trace in the directory `path`, if it is one of theirs. Tells what became of that.
+/// Removes every probe from a process, and saves what dead recorders have not written of their
+/// trace in the directory `path`, if it belongs to one of them. Also returns the result of saving.
 ///
 /// # Errors
-/// As [`detach_all_and_save`].
+/// The errors of [`detach_all_and_save`].
 pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>, Option<Saved>) {
     match Saver::of(process, path) {
         Some(mut saver) => {
@@ -282,7 +282,7 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
             };
             let detached = detach_all_and_save(process, Some(&mut save));
             let saved = match &detached {
-                // All of it is in the trace by then, or nothing was read.
+                // Either all of it is in the trace by then, or nothing was read.
                 Err(_) if process.is_over() => saver.finish(Some(&Detached::default())),
                 detached => saver.finish(detached.as_ref().ok()),
             };
@@ -292,13 +292,13 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
     }
 }
 
-/// The same before another recording begins, if there are none but dead recorders. Tells what a
-/// person has to hear.
+/// Runs [`detach`] before another recording begins, if all recorders in the process are dead.
+/// Returns a message for the user, if any.
 ///
 /// # Errors
-/// As [`detach`].
+/// The errors of [`detach`].
 pub fn take_over(process: &Process, path: &Path) -> Result<Option<String>, TargetError> {
-    // What is wrong with them is said by who attaches.
+    // Errors are reported by the attach that follows.
     let sessions = find(process).unwrap_or_default();
     let is_left = sessions.iter().any(|session| session.trace.is_some());
     if !is_left || sessions.iter().any(|session| session.owner.is_some()) {

@@ -1,4 +1,4 @@
-//! From what the user wrote to sites with plans.
+//! Resolves the user's events to sites with plans.
 
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
 use crate::returning::{self, Returns};
@@ -28,56 +28,56 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of `endbr64`.
+/// Length of `endbr64` in bytes.
 const ENDBR: u64 = 4;
 
-/// An event at one site: what will be recorded there, and how it is reached. That of a
-/// function's returns has several, one after the other.
+/// An event at one site: what is recorded there, and how the site is reached. An event at a
+/// function's returns has several sites, one after the other.
 #[derive(Debug)]
 pub struct Selected {
-    /// The event's number in the trace: the place in the list of the first of its sites.
+    /// Number of the event in the trace: the index of the first of its sites.
     pub id: u32,
-    /// What it is for a call of its function.
+    /// Role in call pairing: entry, return, tail call, or none.
     pub role: Role,
-    /// What it has in common with the events of the same function's entry and other exits:
-    /// the number of the first of them.
+    /// Link between the events of one function's entry and exits: the number of the first of them.
     pub call: Option<u32>,
-    /// Which of the events that the user wrote it is of, from 0 on.
+    /// Index of the user's event that this belongs to, from 0 on.
     pub definition: usize,
-    /// That one as it was written.
+    /// Source text of the user's event.
     pub text: String,
-    /// Whether that is one of calls from entry to exit.
+    /// True if the user's event is one of calls from entry to exit.
     pub of_calls: bool,
-    /// Whether it only begins calls, for the event at the exits.
+    /// True if it only begins calls, for the event at the exits.
     pub keeps: bool,
-    /// Whether that one records whole calls.
+    /// True if the event at the exits records whole calls.
     pub whole: bool,
-    /// The area where calls have their slots that it begins or ends.
+    /// Area of the slots for calls that it begins or ends.
     pub area: u32,
-    /// Where.
+    /// The site.
     pub site: Site,
-    /// Whether the site is the entry of a function whose return address is replaced there, and
-    /// the event is when it returns.
+    /// True if the site is the entry of a function whose return address is replaced there, and the
+    /// event happens when it returns.
     pub followed: bool,
-    /// What it records.
+    /// Fields that it records.
     pub fields: Arc<Fields>,
-    /// The name that the user gave it.
+    /// Name given by the user.
     pub given_name: Option<String>,
-    /// What has to be more than zero for the program to come there.
+    /// Reference counter that must be above zero for the program to reach the site.
     pub counter: Option<ReferenceCounter>,
-    /// How, or why not.
+    /// The plan, or why there is none.
     pub plan: Result<Plan, Refused>,
-    /// Why it has no probe although it could have one: what the event asks for is not there
-    /// in this copy of the function, or not all of its exits can have one.
+    /// Reason why it has no probe although it could have one: a field is not available in this copy
+    /// of the function, or not all of the function's exits can have a probe.
     pub left_out: Option<String>,
-    /// Whether the user named this very function, rather than a pattern.
+    /// True if the user named this very function, rather than a pattern.
     pub named: bool,
-    /// Whether nobody asked for it by an event: it is there, or it is not.
+    /// True if it was added without an event of the user's; it is no error if it is not there.
     pub implied: bool,
 }
 
 impl Selected {
-    /// The event's name: that which was given, or the function's; at exits with what they are.
+    /// Returns the event's name: the given one, or the function's; at exits with a suffix for their
+    /// kind.
     pub fn name(&self) -> String {
         match (&self.given_name, self.role) {
             (Some(name), Role::TailCall) => format!("{name}__tail"),
@@ -89,13 +89,13 @@ impl Selected {
         }
     }
 
-    /// `PROVIDER:NAME`, of a marker.
+    /// Returns `PROVIDER:NAME` of a marker.
     fn marker_name(&self) -> String {
         let marker = self.site.marker.as_ref();
         marker.map_or_else(|| self.place(), |marker| marker.full_name())
     }
 
-    /// The function, or the place in the file where it begins.
+    /// Returns the function, or the place in the file where it begins.
     pub fn function(&self) -> String {
         let Some(leaving) = &self.site.leaving else {
             return self.place();
@@ -108,8 +108,8 @@ impl Selected {
         })
     }
 
-    /// The function, with the offset if there is one, or the place in the file; of a copy
-    /// that was inlined, which function, and there.
+    /// Returns the function, with the offset if there is one, or the place in the file; for an
+    /// inlined copy, the inlined function and its place.
     pub fn place(&self) -> String {
         let place = match (&self.site.symbol, self.offset()) {
             (Some(symbol), Some(0)) => symbol.clone(),
@@ -124,7 +124,8 @@ impl Selected {
         }
     }
 
-    /// Bytes from where the function is entered; `None` in a part of it that stands apart.
+    /// Returns the offset in bytes from the function's entry; `None` in a separate part of the
+    /// function.
     fn offset(&self) -> Option<u64> {
         match &self.site.leaving {
             Some(leaving) if leaving.function != self.site.extent.start => None,
@@ -132,12 +133,12 @@ impl Selected {
         }
     }
 
-    /// Whether the site is where control leaves the function.
+    /// True if control leaves the function at the site.
     pub fn is_exit(&self) -> bool {
         matches!(self.role, Role::Return | Role::TailCall)
     }
 
-    /// What tells several sites of an event apart, for people: ` at main+0x12`.
+    /// Returns a suffix that distinguishes several sites of an event: ` at main+0x12`.
     pub fn at_exit(&self) -> String {
         if self.site.marker.is_some() {
             return format!(" at {}", self.place());
@@ -156,20 +157,20 @@ impl Selected {
         }
     }
 
-    /// When its turn comes at an instruction where there are several events: first other
-    /// functions are left, then one is entered, then that one is left, which may have no other
+    /// Returns its turn among several events at one instruction: first other functions are left
+    /// (0), then a function is entered (1), then that function is left (2), which may have no other
     /// instruction.
     fn turn(&self) -> u8 {
         let leaves = self.site.leaving.as_ref().map(|leaving| leaving.function);
         match leaves {
-            // Behind `endbr64` a function begins as well.
+            // A site behind `endbr64` is also at the function's beginning.
             Some(function) if self.site.address.wrapping_sub(function) > ENDBR => 0,
             None => 1,
             Some(_) => 2,
         }
     }
 
-    /// What it is one of, for people: a function, or a marker.
+    /// Returns the noun for these events, singular and plural: function, marker, or place.
     pub fn nouns<'a>(all: impl Iterator<Item = &'a Selected>) -> (&'static str, &'static str) {
         let (mut markers, mut functions) = (false, false);
         for event in all {
@@ -183,8 +184,8 @@ impl Selected {
         }
     }
 
-    /// What it is about, to be counted: the marker, wherever it is; the function that is left
-    /// there; or else the place.
+    /// Returns the subject, for counting: the marker, wherever it is; the function that ends there;
+    /// or else the place.
     pub fn subject(&self) -> (u64, Option<String>) {
         match &self.site.marker {
             Some(marker) => (0, Some(marker.full_name())),
@@ -192,25 +193,25 @@ impl Selected {
         }
     }
 
-    /// The function that is left there, or else the place.
+    /// Returns the function that ends there, or else the place.
     pub fn place_of_call(&self) -> u64 {
         self.site.function()
     }
 
-    /// Why it has no probe.
+    /// Returns the reason why it has no probe, if it has none.
     pub fn refused(&self) -> Option<String> {
         let refused = self.plan.as_ref().err().map(ToString::to_string);
         self.left_out.clone().or(refused)
     }
 
-    /// `reserved`, `jump`, `region`, `int3`, or `none`.
+    /// Returns the name of the tactic: `reserved`, `jump`, `region`, `int3`, …, or `none`.
     pub fn tactic(&self) -> &'static str {
         self.plan
             .as_ref()
             .map_or("none", |plan| plan.shape.tactic.as_str())
     }
 
-    /// Why other tactics were not used.
+    /// Returns the reasons why other tactics were not used.
     pub fn refusals(&self) -> &[(Tactic, Refusal)] {
         match &self.plan {
             Ok(plan) => &plan.shape.refusals,
@@ -218,7 +219,7 @@ impl Selected {
         }
     }
 
-    /// The site for `--json`.
+    /// Formats the site for `--json`.
     pub fn json(&self) -> Value {
         let refusals: Vec<Value> = self
             .refusals()
@@ -269,7 +270,7 @@ impl Selected {
         site
     }
 
-    /// What its probe does to record it.
+    /// Returns the work of its probe for recording.
     pub fn record(&self) -> Work {
         if self.keeps {
             let nothing = || Work::Enter {
@@ -280,27 +281,27 @@ impl Selected {
             let made = self.fields.fetch.enter(self.call());
             return made.unwrap_or_else(|_| nothing());
         }
-        // That it can be made was found out when the event was read.
+        // It can be made: that was checked when the event was read.
         let made = self.fields.fetch.work(self.id);
         made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
     }
 
-    /// The call that it begins.
+    /// Returns the number that marks the slots of the calls it begins.
     pub fn call(&self) -> u32 {
         calls::number(self.site.function(), self.area)
     }
 
-    /// Whether it is in a trace.
+    /// True if it appears in the trace.
     fn is_told(&self) -> bool {
         !self.keeps || self.whole
     }
 
-    /// What the probes of these do to record them.
+    /// Returns the work of the probes of these events for recording.
     pub fn record_all(selected: &[Selected]) -> Vec<Vec<Work>> {
         selected.iter().map(|event| vec![event.record()]).collect()
     }
 
-    /// The event for the trace.
+    /// Describes the event for the trace.
     pub fn info(&self) -> EventInfo {
         let build_id = self.site.object.file().build_id();
         EventInfo {
@@ -330,7 +331,7 @@ impl Selected {
     }
 }
 
-/// The events of `sites`, each once, for the trace.
+/// Describes the events of `sites` for the trace, each once.
 pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
     let mut infos: Vec<EventInfo> = Vec::new();
     let mut known: HashMap<u32, usize> = HashMap::new();
@@ -348,7 +349,8 @@ pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
             }
         }
     }
-    // The one that a call was called after may not be recorded after all.
+    // The event whose number links a call's events may not be in the trace; use the first one that
+    // is.
     let mut calls: HashMap<u32, u32> = HashMap::new();
     for info in &mut infos {
         if let Some(call) = &mut info.call {
@@ -360,11 +362,11 @@ pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
     infos
 }
 
-/// Reads events of which each hit is looked at: those of the command line, then those of files
-/// of definitions. They are without aggregates and keys.
+/// Parses events whose hits are recorded one by one, without aggregates and keys: those of the
+/// command line, then those of definition files.
 ///
 /// # Errors
-/// The first that cannot be understood, with a mark where; of a file, all of them.
+/// The first event that cannot be parsed, with its position marked; for a file, all such events.
 pub fn parse_plain(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<EventSpec>> {
     let mut parsed: Vec<EventSpec> = Vec::new();
     for text in events {
@@ -394,7 +396,7 @@ pub fn parse_plain(events: &[String], files: &[PathBuf]) -> anyhow::Result<Vec<E
     Ok(parsed)
 }
 
-/// Whether each hit is looked at.
+/// Checks that an event has neither aggregates nor keys.
 fn plain(spec: &EventSpec) -> Result<(), ParseError> {
     match spec.aggregation.at() {
         None => Ok(()),
@@ -408,7 +410,7 @@ fn plain(spec: &EventSpec) -> Result<(), ParseError> {
     }
 }
 
-/// The error for `latency(...)` where calls are not timed.
+/// Returns the error for `latency(...)` where calls are not timed.
 fn for_stat(text: &str) -> ParseError {
     ParseError {
         text: text.to_owned(),
@@ -419,18 +421,18 @@ fn for_stat(text: &str) -> ParseError {
     }
 }
 
-/// What stands in a file of definitions, with the numbers of the lines.
+/// Contents of a definition file, with line numbers.
 pub struct InFile {
-    /// Events as they are on the command line.
+    /// Events written as on the command line.
     pub events: Vec<(usize, EventSpec)>,
-    /// Those that are `latency(...)`, which [`calls::latency`] understands.
+    /// Events that are `latency(...)`, for [`calls::latency`].
     pub latencies: Vec<(usize, String)>,
 }
 
-/// Reads a file of definitions.
+/// Reads a definition file.
 ///
 /// # Errors
-/// All lines that cannot be understood.
+/// The file cannot be read or has no event, or all lines that cannot be parsed.
 pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
     let bytes = files::read_input(file);
     let bytes = bytes.with_context(|| format!("cannot read {}", file.display()))?;
@@ -451,7 +453,7 @@ pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
     Ok(InFile { events, latencies })
 }
 
-/// The errors of several events as one.
+/// Combines the errors of several events into one.
 fn all_of(mut errors: BTreeMap<usize, anyhow::Error>) -> anyhow::Error {
     let count = errors.len();
     if count == 1
@@ -466,12 +468,12 @@ fn all_of(mut errors: BTreeMap<usize, anyhow::Error>) -> anyhow::Error {
     anyhow!("{count} events cannot be recorded:{lines}")
 }
 
-/// The text of a file of events. Comments may be in any encoding.
+/// Decodes a definition file. Comments may be in any encoding.
 fn event_text(bytes: &[u8]) -> anyhow::Result<String> {
     let mut text = String::new();
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
         let shown = String::from_utf8_lossy(line);
-        // What is no character here stands there as one that no event has.
+        // Invalid bytes appear as U+FFFD, which no event contains.
         let said = definition_lines(&shown).next().map_or("", |(_, said)| said);
         if std::str::from_utf8(line).is_err() && said.contains(char::REPLACEMENT_CHARACTER) {
             bail!("line {number} is not text in UTF-8: {said}");
@@ -482,29 +484,29 @@ fn event_text(bytes: &[u8]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// An event that the user wrote and of which nothing is there that could be probed.
+/// An event of the user's without any site that could be probed.
 #[derive(Debug)]
 pub struct Impossible {
-    /// As it was written.
+    /// Source text of the event.
     pub event: String,
-    /// Why not.
+    /// Reason why it cannot be probed.
     pub reason: String,
 }
 
-/// Why not all events can be selected.
+/// Reasons why not all events can be selected.
 enum Unselected {
-    /// Reasons of these events, by their places in the list.
+    /// Errors of single events, by their indices in the list.
     Events(BTreeMap<usize, anyhow::Error>),
-    /// One that is not about an event.
+    /// An error that does not belong to a single event.
     All(anyhow::Error),
 }
 
 /// Finds the sites of events and plans them.
 ///
 /// # Errors
-/// All events that cannot be found, or whose fields cannot be recorded. One that is found but
-/// cannot be probed has its reasons in [`Selected::plan`]; a copy of a function, made by the
-/// compiler, in which a field cannot be recorded has them in [`Selected::left_out`].
+/// All events that cannot be found, or whose fields cannot be recorded. If an event is found but
+/// cannot be probed, [`Selected::plan`] has the reasons; if a field cannot be recorded in a
+/// compiler-made copy of a function, [`Selected::left_out`] has them.
 pub fn select(
     objects: &Objects,
     planner: &Planner,
@@ -520,10 +522,10 @@ pub fn select(
     })
 }
 
-/// The same for the events that can be found and recorded, with those that cannot.
+/// Selects the events that can be found and recorded, and returns the others separately.
 ///
 /// # Errors
-/// None can.
+/// No event can be found and recorded.
 pub fn select_possible(
     objects: &Objects,
     planner: &Planner,
@@ -548,7 +550,7 @@ pub fn select_possible(
         };
         for (at, error) in errors {
             let parts = parts(events, at);
-            // The reason of one part will do.
+            // The reason of one part is enough.
             if without.is_disjoint(&parts.clone().collect()) {
                 impossible.insert(at, error);
             }
@@ -561,8 +563,8 @@ pub fn select_possible(
     }
 }
 
-/// The places of all events that were made of the same one of the user's: the entry of calls
-/// stands before their exits.
+/// Returns the indices of all events made from the same event of the user's: the entry of calls
+/// comes right before their exits.
 fn parts(events: &[EventSpec], at: usize) -> std::ops::RangeInclusive<usize> {
     let joined = |first: usize| {
         events.get(first + 1).is_some_and(|next| {
@@ -575,7 +577,7 @@ fn parts(events: &[EventSpec], at: usize) -> std::ops::RangeInclusive<usize> {
     first.unwrap_or(at)..=last.unwrap_or(at)
 }
 
-/// [`select`], without the events at these places.
+/// Does the work of [`select`], without the events at these indices.
 fn select_without(
     objects: &Objects,
     planner: &Planner,
@@ -585,10 +587,10 @@ fn select_without(
     returns: Returns,
 ) -> Result<Vec<Selected>, Unselected> {
     let mut found: Vec<(Site, usize)> = Vec::new();
-    // By definition and function.
+    // Reasons by definition and function.
     let mut not_followed: HashMap<(usize, u64), NotFollowed> = HashMap::new();
     let by_stack = |spec: &EventSpec| returns == Returns::Stack && spec.at == At::Return;
-    // The first error of each event: whoever has many wants to see all.
+    // Collect the first error of each event, to report them all at once.
     let mut errors: BTreeMap<usize, anyhow::Error> = BTreeMap::new();
     let wanted = events.iter().enumerate();
     for (definition, spec) in wanted.filter(|(at, _)| !without.contains(at)) {
@@ -630,7 +632,7 @@ fn select_without(
     let mut last: Option<(&EventSpec, &Site)> = None;
     for (site, definition) in &found {
         let spec = &events[*definition];
-        // They depend on the site only if debug information or addresses are asked for.
+        // Fields depend on the site only if they need debug information or addresses.
         let same = last.is_some_and(|(other, before)| {
             std::ptr::eq(other, spec)
                 && Arc::ptr_eq(&before.object, &site.object)
@@ -645,11 +647,11 @@ fn select_without(
             (true, Some(Ok(before))) => Ok(before.clone()),
             _ => reader.fields(spec, site, areas[*definition]).map(Arc::new),
         };
-        // The function was named, not what the compiler made of it.
-        // Nor by a pattern all that returns something else.
-        // And a marker may be another one, or have its arguments elsewhere, at each place.
+        // A missing field is an error only in code that the user named exactly: not in a copy that
+        // the compiler made, not in another function that a glob matches, whose return type may not
+        // fit, and not at a marker, which may be another one or have other arguments at each place.
         let other = match leaves(site) {
-            // Of assembly in a Go program it is not known where the arguments are.
+            // For assembly in a Go program, the registers of the arguments are unknown.
             None => site.marker.is_some() || spec.is_glob() && site.object.file().is_go(),
             Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
         };
@@ -670,9 +672,9 @@ fn select_without(
     if !errors.is_empty() {
         return Err(Unselected::Events(errors));
     }
-    // Two events may mean the same; one record of it will do, unless each has a name.
+    // Two events may be identical; record such an event once, unless each has a name.
     let mut seen = HashSet::new();
-    // What is counted has a table for each definition.
+    // Counting has a table for each definition, so it keeps duplicates.
     let asked = events.iter().filter(|spec| !spec.implied).count();
     let several = asked > 1 && purpose == Purpose::Record;
     let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
@@ -702,7 +704,7 @@ fn select_without(
             not_followed.entry(function).or_insert(NotFollowed::Loop);
         }
     }
-    // Whether an event is recorded at all.
+    // For each event: true if it works at some site.
     let mut works = vec![false; events.len()];
     for (((site, definition), fields), plan) in distinct.iter().zip(&plans) {
         let there = site.leaving.as_ref().is_none_or(|l| l.way.is_ok());
@@ -741,11 +743,11 @@ fn select_without(
             }
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
         };
-        // Of its copies one may be missing, but not all; and jumps to other functions, from
-        // which there is nothing to record.
+        // One compiler-made copy may be missing, but not all; so may a tail call with nothing to
+        // record.
         let own = site.body == Body::Own || !works[definition];
         let own = own && (role != Role::TailCall || left_out.is_none());
-        // Of a marker at several places one that works will do, and the others are told.
+        // For a marker at several places, one that works is enough; the others are reported.
         let own = own && (site.marker.is_none() || !works[definition]);
         let next = selected.len() as u32;
         let id = match (&site.leaving, leaves(&site), &site.marker) {
@@ -799,7 +801,8 @@ fn select_without(
     Ok(selected)
 }
 
-/// The name that the user gave an event; that of a place in a file as the kernel gives it.
+/// Returns the name that the user gave an event; for a place in a file, the name that the kernel
+/// would give it.
 fn given_name(spec: &EventSpec) -> Option<String> {
     let automatic = || match (&spec.place, &spec.object) {
         (Place::FileOffset(offset), ObjectRef::Path(path)) => {
@@ -810,7 +813,7 @@ fn given_name(spec: &EventSpec) -> Option<String> {
     spec.name.clone().or_else(automatic)
 }
 
-/// Whether an event is about one place, or one marker, by its name; and not about what matches.
+/// True if an event names one place or one marker, rather than a pattern.
 fn names_one(spec: &EventSpec) -> bool {
     match &spec.place {
         Place::FileOffset(_) => true,
@@ -821,7 +824,7 @@ fn names_one(spec: &EventSpec) -> bool {
     }
 }
 
-/// The reference counter that an event was written with, or that of a marker.
+/// Returns the reference counter in the event's definition, or the semaphore of its marker.
 pub fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<ReferenceCounter>> {
     let of = |offset| ReferenceCounter::of(&site.object, offset);
     let semaphore = site.marker.as_ref().and_then(|marker| marker.semaphore);
@@ -834,8 +837,8 @@ pub fn counter(spec: &EventSpec, site: &Site) -> anyhow::Result<Option<Reference
     counter.with_context(|| format!("event `{}`", spec.text))
 }
 
-/// What the records of an event look like, how they read as text, and where it has to be known at
-/// which place it was: places of a marker that have this in common are one event.
+/// Layout of an event's records, its text format, whether it can fault, and the address if it has
+/// to be known (for call stacks): places of a marker for which all this is equal are one event.
 type Layout = (Vec<FieldInfo>, Option<TextFormat>, bool, Option<u64>);
 
 fn layout(fields: &Fields, site: &Site) -> Layout {
@@ -848,9 +851,9 @@ fn layout(fields: &Fields, site: &Site) -> Layout {
     )
 }
 
-/// The area of slots of each definition, for calls that it begins or ends.
+/// Assigns each definition the area of slots for calls that it begins or ends.
 fn areas(events: &[EventSpec], found: &[(Site, usize)]) -> anyhow::Result<Vec<u32>> {
-    // An entry and the exits behind it are one.
+    // An entry and the exits that follow it share an area.
     let entries: Vec<usize> = (0..events.len())
         .filter(|at| events[*at].keeps.is_some())
         .collect();
@@ -869,7 +872,7 @@ fn areas(events: &[EventSpec], found: &[(Site, usize)]) -> anyhow::Result<Vec<u3
     Ok(areas)
 }
 
-/// Room for calls that are open, if any are followed: areas, and words of each call.
+/// Returns the room for open calls, if any are followed: number of areas, and words per call.
 pub fn frames(selected: &[Selected]) -> Option<(u32, u32)> {
     let entries = || selected.iter().filter(|event| event.keeps);
     let areas = entries().map(|event| event.area + 1).max()?;
@@ -877,18 +880,18 @@ pub fn frames(selected: &[Selected]) -> Option<(u32, u32)> {
     Some((areas, words.max().unwrap_or(0)))
 }
 
-/// How a site leaves its function, if it does.
+/// Returns how control leaves the function at a site, if it does.
 fn leaves(site: &Site) -> Option<ExitKind> {
     site.leaving.as_ref()?.way.clone().ok()
 }
 
-/// What the flags have to be for control to leave there, if they decide.
+/// Returns the condition on the flags under which control leaves there, if there is one.
 fn condition(site: &Site) -> Option<ConditionCode> {
     site.leaving.as_ref()?.condition
 }
 
-/// With an exit that cannot be probed the others of its function are worth nothing: some
-/// calls would never end. (One that was named is an error, told later.)
+/// Leaves out all exits of a function if one cannot be probed: otherwise some calls would never
+/// end. (A named exit is an error, reported later.)
 fn all_exits_or_none(selected: &mut [Selected]) {
     let function =
         |event: &Selected| Some((event.definition, event.site.leaving.as_ref()?.function));
@@ -909,12 +912,12 @@ fn all_exits_or_none(selected: &mut [Selected]) {
     }
 }
 
-/// Finds out which events are the entry and the exits of one function: of each the first
-/// that was written for calls, or else the first that was written.
+/// Links the events of each function's entry and exits: for each, the first that was written for
+/// calls, or else the first that was written.
 fn join_calls(selected: &mut [Selected]) {
     let mut by_turn: Vec<&mut Selected> = selected.iter_mut().collect();
     by_turn.sort_by_key(|event| !event.of_calls);
-    // Of each function that is left somewhere, the definition that says so.
+    // For each function with probed exits, the first definition of them and its event.
     let mut exits: HashMap<u64, (usize, u32)> = HashMap::new();
     for event in by_turn.iter().filter(|event| event.left_out.is_none()) {
         if let (Some(leaving), true) = (&event.site.leaving, event.is_exit()) {
@@ -951,14 +954,14 @@ fn join_calls(selected: &mut [Selected]) {
     }
 }
 
-/// What [`Reader::fields`] says, but for the event's text.
+/// Formats an error of [`Reader::fields`] without the event's text.
 fn without_event(error: &anyhow::Error) -> String {
     let parts: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
     parts.join(": ")
 }
 
-/// Says that the reason why an event is refused is that of one of its places: an inlined copy may
-/// lack a variable that another one has.
+/// Adds to an error that it is about one of the event's places: an inlined copy may lack a variable
+/// that another one has.
 fn at_one_place(
     error: anyhow::Error,
     spec: &EventSpec,
@@ -967,7 +970,7 @@ fn at_one_place(
 ) -> anyhow::Error {
     let by_name =
         |argument: &FetchArg| matches!(argument.fetch.base, Base::Variable(_) | Base::AllArguments);
-    // The refusal of a marker names the marker, and has its arguments.
+    // An error about a marker already names the marker and its arguments.
     if places < 2 || site.marker.is_some() || !spec.arguments.iter().any(by_name) {
         return error;
     }
@@ -981,33 +984,32 @@ fn at_one_place(
 
 /// True if an event's fields are the same at every function of a site's object.
 fn is_alike(spec: &EventSpec, site: &Site) -> bool {
-    // Not all functions of a Go program have their arguments in the same registers.
+    // Functions of a Go program differ in the registers of their arguments.
     let go = site.object.file().is_go();
     let depends = |argument: &FetchArg| match argument.fetch.base {
         Base::Variable(_) | Base::AllArguments => true,
-        // Which function's call it is.
+        // Depends on the function whose call it is.
         Base::Entry(_) | Base::Latency => true,
         Base::Retval => go || is_untyped_result(argument), // its type
         Base::Register(_) => go && argument.name == calls::GOROUTINE,
-        // Which of them are on the stack depends on the place in the function.
+        // Arguments on the stack depend on the place in the function.
         Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
         _ => false,
     };
     !spec.arguments.iter().any(depends)
 }
 
-/// Probes to be written.
+/// Probes to be inserted.
 #[derive(Debug)]
 pub struct Probes {
-    /// Each with the indices of the events that it serves: an address has one
-    /// probe, whatever the number of events there, and so have several that one jump
-    /// leads away from.
+    /// Each probe with the indices of the events that it serves. All events at an address share one
+    /// probe, as do several addresses covered by one jump.
     pub probes: Vec<(Probe, Vec<usize>)>,
-    /// Events whose bytes overlap those of another one's probe, which stays.
+    /// Events whose bytes overlap another event's probe, and that other event, whose probe stays.
     pub overlapping: Vec<(usize, usize)>,
 }
 
-/// The probes for what can be probed; `works` tells what the probe of each event does.
+/// Builds the probes for all sites that can be probed; `works` has the work for each event.
 pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     let mut by_address: BTreeMap<(u64, u64), (Probe, Vec<usize>)> = BTreeMap::new();
     let mut all: Vec<_> = selected.iter().zip(works).enumerate().collect();
@@ -1016,7 +1018,7 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
         let (Ok(plan), None) = (&event.plan, &event.left_out) else {
             continue;
         };
-        // Several sites that one jump leads away from cover the same.
+        // Several sites under one jump cover the same bytes.
         let covered = plan.shape.covered;
         let (probe, events) = by_address
             .entry((covered.start, covered.end))
@@ -1049,7 +1051,7 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     result
 }
 
-/// The file that the first event is about, if it says so by its path.
+/// Returns the file of the first event, if it is given by its path.
 pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
     match &events.first()?.object {
         ObjectRef::Path(path) => Some(PathBuf::from(path)),
@@ -1057,7 +1059,7 @@ pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
     }
 }
 
-/// Objects and planner of a process or of a file.
+/// Opens the objects of a process or of a file, and creates its planner.
 pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects, Planner)> {
     match (pid, path) {
         (Some(pid), None) => {
@@ -1077,13 +1079,13 @@ pub fn subject(pid: Option<u32>, path: Option<&Path>) -> anyhow::Result<(Objects
     }
 }
 
-/// Takes all events for such that match a pattern: what cannot be probed is left out.
+/// Treats all events as matches of a pattern: sites that cannot be probed are left out.
 pub fn keep_going(selected: &mut [Selected]) {
     for event in selected.iter_mut() {
         event.named = false;
     }
     all_exits_or_none(selected);
-    // Who has lost its exits is no entry of calls any more.
+    // An entry whose exits are left out no longer begins calls.
     for event in selected
         .iter_mut()
         .filter(|event| event.role == Role::Entry)
@@ -1093,7 +1095,7 @@ pub fn keep_going(selected: &mut [Selected]) {
     join_calls(selected);
 }
 
-/// An event that was named cannot be probed where the program is loaded now.
+/// Error: a named event cannot be probed where the program is loaded now.
 #[derive(Debug)]
 pub struct Misplaced(String);
 
@@ -1105,8 +1107,8 @@ impl std::fmt::Display for Misplaced {
     }
 }
 
-/// An error for events that the user named and that cannot be probed: [`Misplaced`] if other addresses of
-/// the program could make a difference for all of them.
+/// Returns an error if events that the user named cannot be probed: [`Misplaced`] if other load
+/// addresses could make a difference for all of them.
 pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
     let named = selected.iter().filter(|e| e.named && e.left_out.is_none());
     let refused = named.filter_map(|event| Some((event, event.plan.as_ref().err()?)));
@@ -1139,9 +1141,8 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the site might be probed if the program was loaded elsewhere: the bytes of a jump that
-/// has to be there anyway led to an address that was not free, or to one where another probe's
-/// went.
+/// True if the site might be probed if the program were loaded elsewhere: fixed bytes of a jump led
+/// to an address that was not free, or to one that another probe uses.
 fn depends_on_addresses(refused: &Refused) -> bool {
     let depends = |refusal: &Refusal| {
         matches!(
@@ -1152,8 +1153,8 @@ fn depends_on_addresses(refused: &Refused) -> bool {
     refused.refusals.iter().any(|(_, refusal)| depends(refusal))
 }
 
-/// Why an event cannot be probed, for a person. An offset that was miscounted is
-/// answered with those that are right, in the way it was given.
+/// Formats the reason why an event cannot be probed. For an offset inside an instruction, shows the
+/// nearest valid ones, in the notation that the user chose.
 fn refusal(event: &Selected, refused: &Refused) -> String {
     if event.is_exit() && !event.followed {
         let function = event.function();
@@ -1191,7 +1192,7 @@ fn refusal(event: &Selected, refused: &Refused) -> String {
     )
 }
 
-/// A path that exists, or what the user may have meant.
+/// Returns the path if it exists, else an error with a hint at what the user may have meant.
 pub fn existing(path: &Path) -> anyhow::Result<PathBuf> {
     if path.exists() {
         return Ok(path.to_owned());

@@ -1,15 +1,15 @@
-//! Ctrl-C and its like end a recording cleanly.
+//! Signals such as Ctrl-C end a recording cleanly.
 
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How many such signals came. Only a count: nothing else is published by it.
+/// Number of such signals. Only a count: no other data is published by it.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
-/// What the signals did before they were caught.
+/// Actions of the signals before they were caught.
 static BEFORE: Mutex<Vec<(libc::c_int, libc::sigaction)>> = Mutex::new(Vec::new());
-/// Set once there is something to bring to an end. Until then a signal ends this process.
+/// Set once there is something to end cleanly. Until then a signal ends this process.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn count(signal: libc::c_int) {
@@ -22,20 +22,20 @@ extern "C" fn count(signal: libc::c_int) {
     }
 }
 
-/// From now on such signals wait until somebody asks for them: a process is about to be changed,
-/// or measured.
+/// Makes such signals only count from now on, to be polled by [`requests`]: a process is about to
+/// be changed, or measured.
 pub fn hold() {
     BEGUN.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn go_on(_: libc::c_int) {}
 
-/// From now on SIGINT, SIGTERM and SIGHUP end this process, also where they were ignored; after
-/// [`hold`] they only ask to end. System calls that wait are interrupted by them. See also
+/// Makes SIGINT, SIGTERM and SIGHUP end this process from now on, even if they were ignored; after
+/// [`hold`] they only request the end. They interrupt blocking system calls. See also
 /// [`outlive_file_limit`].
 ///
-/// A program that is to keep these signals as they were is started before, or after
-/// [`let_go`].
+/// A program that must inherit the original actions of these signals is started before this call,
+/// or after [`let_go`].
 pub fn catch() {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -44,21 +44,21 @@ pub fn catch() {
     before.push((libc::SIGXFSZ, handle(libc::SIGXFSZ, go_on)));
 }
 
-/// The signals do again what they did before they were caught.
+/// Restores the actions that the signals had before they were caught.
 pub fn let_go() {
     let mut before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, action) in before.drain(..).rev() {
-        // SAFETY: the action is one that the kernel has told.
+        // SAFETY: the action is one that the kernel returned.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
 }
 
-/// From now on a file that reaches the limit for files (SIGXFSZ) is an error like a full disk.
+/// Makes a write beyond the file size limit (SIGXFSZ) an error, like a full disk, from now on.
 pub fn outlive_file_limit() {
     handle(libc::SIGXFSZ, go_on);
 }
 
-/// What the signal did before.
+/// Installs a handler and returns the previous action.
 fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> libc::sigaction {
     // SAFETY: zero is a valid `sigaction` (no flags, empty mask).
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -69,7 +69,7 @@ fn handle(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> libc::sig
     before
 }
 
-/// How often it was asked to end.
+/// Returns the number of requests to end so far.
 pub fn requests() -> u32 {
     REQUESTS.load(Ordering::Relaxed)
 }

@@ -1,8 +1,8 @@
-//! Times and sizes as people write and read them.
+//! Parses and formats times, sizes and numbers.
 
 use std::time::Duration;
 
-/// Reads `500ms`, `2s`, `1.5m`, `1h`; a bare number is seconds.
+/// Parses `500ms`, `2s`, `1.5m`, `1h`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text
         .find(|c: char| c.is_ascii_alphabetic())
@@ -24,7 +24,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * scale).map_err(|_| "the time is out of range".into())
 }
 
-/// Reads `64M`, `1G`, `512K`, `4096`: bytes, with powers of 1024.
+/// Parses `64M`, `1G`, `512K`, `4096`: bytes, with powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let upper = text.trim().to_ascii_uppercase();
     let trimmed = upper.trim_end_matches("IB").trim_end_matches('B');
@@ -43,7 +43,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the size must be from 64K to 16E".into())
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -56,18 +56,18 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// `1 probe`, `1,234 probes`.
+/// Formats a count with its noun: `1 probe`, `1,234 probes`.
 pub fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// A rate: whole numbers, or tenths where it is low.
+/// Formats a rate: whole numbers, or tenths below 100.
 pub fn rate(per_second: f64) -> String {
     let places = usize::from(per_second < 100.0);
     format!("{per_second:.places$}")
 }
 
-/// Bytes as `39.5 MB`.
+/// Formats bytes as `39.5 MB`.
 pub fn bytes(number: u64) -> String {
     match number {
         0..1000 => format!("{number} B"),
@@ -77,7 +77,7 @@ pub fn bytes(number: u64) -> String {
     }
 }
 
-/// A time as `0.83 ms`.
+/// Formats a time as `0.83 ms`.
 pub fn time(duration: Duration) -> String {
     let ns = duration.as_nanos() as f64;
     match ns {

@@ -1,45 +1,44 @@
-//! What is made of many hits: aggregates, and the keys by which they are kept apart.
+//! Aggregation over many hits: aggregate functions, and the keys that group hits.
 
 use std::fmt;
 
-/// What an aggregate does with the values of its field.
+/// Aggregate function, applied to the values of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
-    /// `count()`: how many hits; has no field.
+    /// `count()`: number of hits; takes no field.
     Count,
     /// `sum(X)`
     Sum,
-    /// `min(X)`: the least value.
+    /// `min(X)`: the smallest value.
     Minimum,
-    /// `max(X)`: the greatest value.
+    /// `max(X)`: the largest value.
     Maximum,
     /// `avg(X)`: the arithmetic mean.
     Average,
-    /// `hist(X)`: how many values are about how great.
+    /// `hist(X)`: histogram with logarithmic buckets.
     Histogram,
 }
 
-/// A function of a field's values.
+/// An aggregate function applied to a field.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Aggregate {
-    /// Which function.
+    /// The function.
     pub function: Function,
-    /// The name of the field in [`EventSpec::arguments`](crate::EventSpec::arguments). `None`
-    /// for [`Function::Count`], and for no other. Where the field's type is known, it is a
-    /// number, and neither a `char` nor a `symbol`; of variables debug information tells it.
+    /// Name of the field in [`EventSpec::arguments`](crate::EventSpec::arguments). `None` for
+    /// [`Function::Count`] only. If the field's type is known, it is a number other than `char` and
+    /// `symbol`; types of variables come from debug information.
     pub field: Option<String>,
-    /// Where the function's name stands in the event's text: bytes from its start.
+    /// Byte offset of the function's name in the event's text.
     pub at: usize,
 }
 
-/// What keeps hits apart.
+/// Kind of key that groups hits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KeyKind {
-    /// The value of the field that has this name in
-    /// [`EventSpec::arguments`](crate::EventSpec::arguments). Not an array, where the type is
-    /// known.
+    /// The value of the field with this name in
+    /// [`EventSpec::arguments`](crate::EventSpec::arguments). Not an array, if its type is known.
     Field(String),
-    /// `tid`: the thread's number.
+    /// `tid`: the thread's id.
     Thread,
     /// `comm`: the thread's name.
     Comm,
@@ -47,29 +46,28 @@ pub enum KeyKind {
     Cpu,
 }
 
-/// One of what stands behind `by`.
+/// One key of the `by` list.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// What it is.
+    /// Kind of key.
     pub kind: KeyKind,
-    /// Where it stands in the event's text: bytes from its start.
+    /// Byte offset of the key in the event's text.
     pub at: usize,
 }
 
-/// The aggregates and keys of an event: what `capriole stat` shows of it.
+/// Aggregates and keys of an event, as shown by `capriole stat`.
 ///
-/// `Display` is one ordinary way to write them, with fields by their names:
-/// `sum(n) hist(n) by fd, comm`.
+/// `Display` writes them in canonical form, with fields by name: `sum(n) hist(n) by fd, comm`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Aggregation {
-    /// In the order of the text, no two the same; at most [`Aggregation::MAX_AGGREGATES`].
+    /// Aggregates in source order, without duplicates; at most [`Aggregation::MAX_AGGREGATES`].
     pub aggregates: Vec<Aggregate>,
-    /// In the order of the text, with different names; at most [`Aggregation::MAX_KEYS`].
+    /// Keys in source order, with distinct names; at most [`Aggregation::MAX_KEYS`].
     pub keys: Vec<Key>,
 }
 
 impl Function {
-    /// All of them.
+    /// All functions.
     pub const ALL: [Function; 6] = [
         Function::Count,
         Function::Sum,
@@ -79,7 +77,7 @@ impl Function {
         Function::Histogram,
     ];
 
-    /// As it is written.
+    /// The function's name in an event.
     pub fn as_str(self) -> &'static str {
         match self {
             Function::Count => "count",
@@ -97,7 +95,7 @@ impl Function {
 }
 
 impl Key {
-    /// The name of its column: the field's, `tid`, `comm` or `cpu`.
+    /// Name of the key's column: the field's name, `tid`, `comm` or `cpu`.
     pub fn name(&self) -> &str {
         self.kind.name()
     }
@@ -116,19 +114,19 @@ impl KeyKind {
 }
 
 impl Aggregation {
-    /// How many aggregates an event may have.
+    /// Maximum number of aggregates of an event.
     pub const MAX_AGGREGATES: usize = 16;
 
-    /// How many keys an event may have.
+    /// Maximum number of keys of an event.
     pub const MAX_KEYS: usize = 8;
 
-    /// Whether there are neither aggregates nor keys.
+    /// True if there are neither aggregates nor keys.
     pub fn is_empty(&self) -> bool {
         self.aggregates.is_empty() && self.keys.is_empty()
     }
 
-    /// Where the first aggregate, or else the first key, stands in the event's text: bytes from
-    /// its start.
+    /// Byte offset in the event's text of the first aggregate or, without aggregates, the first
+    /// key.
     pub fn at(&self) -> Option<usize> {
         let aggregate = self.aggregates.first().map(|aggregate| aggregate.at);
         aggregate.or(self.keys.first().map(|key| key.at))
@@ -142,7 +140,7 @@ impl fmt::Display for Function {
 }
 
 impl fmt::Display for Aggregate {
-    /// With the field by its name: `sum(n)`, `count()`.
+    /// Writes the aggregate with its field's name: `sum(n)`, `count()`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,6 +1,6 @@
-//! Before or after.
+//! Entry or return.
 
-/// When an event happens.
+/// Point of execution at which an event happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum At {
     /// `p`: before the instruction at the place is executed.

@@ -1,4 +1,4 @@
-//! Files of definitions: one event a line, as they are written to the kernel's `uprobe_events`.
+//! Definition files: one event per line, in the format of the kernel's `uprobe_events`.
 
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::error::ParseError;
@@ -9,31 +9,31 @@ use crate::spec::{EventSpec, ObjectRef, Place};
 use std::collections::HashMap;
 use std::fmt;
 
-/// A line of a file of definitions.
+/// A line of a definition file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are probes")]
 pub enum Definition {
     /// An event.
     Probe(EventSpec),
-    /// `-:GROUP/EVENT`: what was defined before under that name is taken back.
+    /// `-:GROUP/EVENT`: removes the events defined so far under this name.
     Remove {
-        /// Without it, events of all groups.
+        /// The group; `None` matches events of all groups.
         group: Option<String>,
-        /// Empty for `-:GROUP/`: all events of the group.
+        /// The event's name; empty for `-:GROUP/`, which matches all events of the group.
         name: String,
     },
 }
 
-/// What is wrong with a line of a file.
+/// Error in one line of a definition file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefinitionError {
-    /// The line's number, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The error; its text is the line, its column is counted in the line.
+    /// The error; its text is the line, and its column is relative to the line.
     pub error: ParseError,
 }
 
-/// Everything that is wrong with a file, in the order of its lines; never empty.
+/// All errors of a definition file, in line order; never empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct DefinitionErrors(pub Vec<DefinitionError>);
 
@@ -42,7 +42,7 @@ impl Definition {
     ///
     /// # Errors
     ///
-    /// What is wrong, at which column, and what to write instead. Never panics.
+    /// Returns the message, its column, and what to write instead. Never panics.
     pub fn parse(line: &str) -> Result<Definition, ParseError> {
         let (start, end) = parse::trimmed(line);
         if !parse::removes(&line[start..end]) {
@@ -63,19 +63,19 @@ impl Definition {
     }
 }
 
-/// Reads a file: the events that are left when all lines have been done one after the other,
-/// each with the number of its line, from 1.
+/// Parses a definition file: processes all lines in order and returns the events that remain, each
+/// with its line number, from 1.
 ///
-/// Empty lines are passed over; a `#` at the start of a line or behind a blank begins a comment,
-/// unless it stands in double quotes. A definition does not go on in the next line.
+/// Empty lines are skipped. A `#` at the start of a line or after a blank begins a comment, unless
+/// it is inside double quotes. A definition cannot continue on the next line.
 ///
-/// As in the kernel, several definitions may have the same name: they are one event in several
-/// places, and must be of the same kind and have the same arguments, aggregates and keys. The same place twice is
-/// refused, and so is the removal of what is not there.
+/// As in the kernel, several definitions may share a name: they are one event at several places,
+/// and must have the same kind, arguments, aggregates and keys. An exact duplicate is an error, and
+/// so is the removal of an event that is not defined.
 ///
 /// # Errors
 ///
-/// All lines that are wrong.
+/// The errors of all invalid lines.
 pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErrors> {
     let mut events = Events::default();
     let mut errors = Vec::new();
@@ -104,7 +104,7 @@ pub fn definitions(text: &str) -> Result<Vec<(usize, EventSpec)>, DefinitionErro
     }
 }
 
-/// The lines of a file that say something, without their comments, each with its number.
+/// Returns the non-empty lines of a file without their comments, each with its line number.
 pub fn definition_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(text.lines().map(without_comment));
     lines.filter(|(_, line)| !line.trim().is_empty())
@@ -127,12 +127,12 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
-/// What is defined so far.
+/// Events defined so far.
 #[derive(Default)]
 struct Events {
-    /// In the order of their lines; those that were taken back are gone.
+    /// All events in line order; `None` for those that were removed.
     all: Vec<Option<(usize, EventSpec)>>,
-    /// Which have this group and name.
+    /// Indices into `all` of the events with this group and name.
     named: HashMap<(String, String), Vec<usize>>,
 }
 
@@ -151,7 +151,8 @@ impl Events {
         Ok(())
     }
 
-    /// Whether there was such an event. An empty name means all of the group.
+    /// Removes the matching events; returns whether there were any. An empty name matches the whole
+    /// group.
     fn remove(&mut self, of_group: Option<&str>, of_name: &str) -> bool {
         let mut found = false;
         for one in &mut self.all {
@@ -172,7 +173,7 @@ fn group(event: &EventSpec) -> &str {
     event.group.as_deref().unwrap_or(EventSpec::DEFAULT_GROUP)
 }
 
-/// The name that was given, or the automatic one of a place in a file.
+/// The given name, or the automatic name of an event at a file offset.
 fn name(event: &EventSpec) -> Option<String> {
     match (&event.name, &event.object, &event.place) {
         (Some(name), ..) => Some(name.clone()),
@@ -183,7 +184,7 @@ fn name(event: &EventSpec) -> Option<String> {
     }
 }
 
-/// Where the argument stands, with its name.
+/// Byte offset of the argument, including its name.
 fn word_at(argument: &FetchArg) -> usize {
     match argument.named {
         true => argument.at - argument.name.len() - 1,
@@ -191,8 +192,8 @@ fn word_at(argument: &FetchArg) -> usize {
     }
 }
 
-/// Where what is shown of an event first differs from that of another; `Some(None)` where there
-/// is less of it.
+/// Byte offset of the first aggregate or key of `one` that differs from `other`'s; `Some(None)` if
+/// `one` has fewer.
 fn differs(one: &Aggregation, other: &Aggregation) -> Option<Option<usize>> {
     fn first<T, K: PartialEq>(
         one: &[T],
@@ -212,7 +213,7 @@ fn differs(one: &Aggregation, other: &Aggregation) -> Option<Option<usize>> {
     aggregates.map(|at| at.or(behind)).or(keys)
 }
 
-/// Refuses what cannot be the same event as others of its name.
+/// Rejects a definition that is incompatible with the others of its name.
 fn fits<'a>(
     line: &str,
     event: &EventSpec,

@@ -1,10 +1,10 @@
-//! The one error of this crate, drawn with a caret under the place it means.
+//! The error type of this crate, printed with a caret under the error's column.
 
 use std::fmt;
 
-/// Why a text is not an event, and where.
+/// Parse error and its position in the input.
 ///
-/// `Display` takes three or four lines:
+/// `Display` prints three or four lines:
 ///
 /// ```text
 /// invalid register name `%foo`
@@ -14,21 +14,21 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ParseError {
-    /// The whole text that was parsed: of a file of definitions, the line.
+    /// The whole input; for a definition file, the line.
     pub text: String,
-    /// Where the error is: bytes from the start of `text`, 0-based, at the start of a
-    /// character. The length of `text` when something is missing at its end.
+    /// Position of the error: 0-based byte offset in `text`, at the start of a character. The
+    /// length of `text` if something is missing at its end.
     pub column: usize,
-    /// What is wrong, a lower-case fragment without a full stop, in the words of the kernel's
-    /// `error_log` where it knows the same mistake.
+    /// Message: a lower-case fragment without a full stop, in the words of the kernel's `error_log`
+    /// if the kernel has the same error.
     pub message: String,
-    /// What to write instead; empty when `message` already says so.
+    /// Suggested correction; empty if `message` already gives it.
     pub help: String,
 }
 
 impl ParseError {
-    /// An error at a byte position of `text`. The position is moved back to the start of the
-    /// character it falls into and to the end of the text if it lies behind it.
+    /// Creates an error at a byte position of `text`. The position is moved back to the start of
+    /// the character it falls into, or to the end of the text if it lies beyond.
     pub(crate) fn at(
         text: &str,
         byte: usize,
@@ -62,7 +62,7 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// One column a character: a tab or a newline would move the caret away from its place.
+/// Makes each character one column wide: a tab or a newline would displace the caret.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| match c {

@@ -7,46 +7,45 @@ use crate::parse;
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a value comes from, before anything is dereferenced.
+/// Source of a value, before any dereference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Base {
     /// `%di`, `%rdi`: all 64 bits of the register.
     Register(Gpr),
-    /// `%xmm0` to `%xmm15`: the low 64 bits of the vector register, in which a floating point
-    /// number is. Never dereferenced. (The kernel does not read them.)
+    /// `%xmm0` to `%xmm15`: the low 64 bits of the vector register, which hold a floating point
+    /// number. Never dereferenced. (The kernel does not support them.)
     Vector(u8),
     /// `$arg1` and so on, from 1: an integer or pointer argument of the function. The first six
     /// are in registers, see [`Gpr::of_argument`], the others on the stack.
     Argument(u8),
-    /// `$arg*`: all arguments, as debug information names them.
+    /// `$arg*`: all arguments, named by debug information.
     AllArguments,
-    /// `$retval`: what the function returns. Only of an event at the return.
+    /// `$retval`: the return value. Only for an event at the return.
     Retval,
-    /// `$entry:arg1`, `$entry:NAME`: what this was when the function was entered. Only of an
-    /// event at the return, where `$arg1` means the same. What stands around it is read at the
-    /// return.
+    /// `$entry:arg1`, `$entry:NAME`: the value at the function's entry. Only for an event at the
+    /// return, where `$arg1` means the same. Enclosing dereferences are done at the return.
     Entry(Box<EntryValue>),
     /// `$stack`: the stack pointer at the site.
     StackPointer,
-    /// `$stackN`: the word of 8 bytes at `8 * N` above the stack pointer.
+    /// `$stackN`: the 8-byte word at `8 * N` above the stack pointer.
     StackWord(u16),
-    /// How long the call has taken that ends here. It is not written: `latency(EVENT)` means
-    /// it. Never dereferenced.
+    /// Duration of the call that ends here. Has no syntax of its own: `latency(EVENT)` implies it.
+    /// Never dereferenced.
     Latency,
-    /// `stack`, `stack(SIZE)`: who called whom, found out from a copy of so many bytes of the
-    /// stack. Never dereferenced.
+    /// `stack`, `stack(SIZE)`: the call stack, unwound from a copy of this many bytes of the stack.
+    /// Never dereferenced.
     CallStack(u16),
     /// `$comm`: the name of the thread. Never dereferenced.
     Comm,
     /// `\IMM`: a number, as two's complement.
     Immediate(u64),
-    /// `\"string"`: a text. Never dereferenced.
+    /// `\"string"`: a string constant. Never dereferenced.
     Text(String),
     /// `@ADDR`: the memory at this run-time address.
     Address(u64),
-    /// `@+OFFSET`: the memory that this offset of the probed file was mapped to.
+    /// `@+OFFSET`: the memory that this offset of the probed file is mapped to.
     FileOffset(u64),
-    /// A variable or parameter from debug information, with the path to its part:
+    /// A variable or parameter from debug information, maybe with a member path:
     /// `req->list[2].name`.
     Variable(String),
 }
@@ -54,54 +53,54 @@ pub enum Base {
 /// A value at a function's entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EntryValue {
-    /// Where it is then. Never an [`Base::Entry`] itself.
+    /// Location of the value at the entry. Never a [`Base::Entry`] itself.
     pub fetch: Fetch,
-    /// What it is, if that is not told by the type of the whole.
+    /// Type of the value, if the type of the whole expression does not determine it.
     pub field_type: Option<FieldType>,
 }
 
-/// One `+|-[u]OFFS( ... )`: the memory at what is inside, plus the offset.
+/// One dereference `+|-[u]OFFS( ... )`: the memory at the inner value plus the offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Deref {
-    /// In bytes.
+    /// Offset in bytes.
     pub offset: i64,
-    /// `u` was given: user memory. In a program there is no other.
+    /// `u` was given: user memory. Without effect, since a program has no other.
     pub user: bool,
 }
 
-/// A value and the way to it.
+/// A base value and its dereferences.
 ///
-/// `Display` and [`FromStr`] are the kernel's spelling: `+8(+0(%di))`.
+/// `Display` and [`FromStr`] use the kernel's syntax: `+8(+0(%di))`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fetch {
-    /// Where it begins.
+    /// The innermost value.
     pub base: Base,
-    /// What is done with it, the innermost first; at most [`Fetch::MAX_DEREFS`].
+    /// Dereferences, innermost first; at most [`Fetch::MAX_DEREFS`].
     pub derefs: Vec<Deref>,
 }
 
 /// A fetch argument with its name and type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FetchArg {
-    /// The field's name in the trace: what stands before the `=`, or an automatic one. Always
-    /// an identifier, and different from the other names of its event, except that of `$arg*`,
-    /// which is `arg*` until it is replaced by the names of the arguments.
+    /// Name of the field in the trace: the name before `=`, or an automatic one. Always an
+    /// identifier, and unique within its event, except for `$arg*`, whose name is `arg*` until the
+    /// names of the arguments replace it.
     pub name: String,
     /// `NAME=` was given.
     pub named: bool,
-    /// Where the value is.
+    /// The value.
     pub fetch: Fetch,
-    /// The type behind the colon.
+    /// The type after the colon, if given.
     pub field_type: Option<FieldType>,
-    /// Where the value stands in the event's text: bytes from its start.
+    /// Byte offset of the value in the event's text.
     pub at: usize,
 }
 
 impl Fetch {
-    /// How deep dereferences may be nested, as in the kernel.
+    /// Maximum nesting of dereferences, as in the kernel.
     pub const MAX_DEREFS: usize = 14;
 
-    /// Whether what is fetched lies in memory, at an address: only then can it be a string or an
+    /// True if the fetched value lies in memory, at an address: only then can it be a string or an
     /// array.
     pub fn is_memory(&self) -> bool {
         !self.derefs.is_empty()
@@ -111,9 +110,8 @@ impl Fetch {
             )
     }
 
-    /// The type if none is given: `string` for `$comm` and texts, `f64` for `%xmm0` and so on,
-    /// `x64` for the others. `None`
-    /// where debug information tells it.
+    /// The type if none is given: `string` for `$comm` and string constants, `f64` for `%xmm0` and
+    /// so on, `stack(SIZE)` for call stacks, else `x64`. `None` if debug information determines it.
     pub fn default_type(&self) -> Option<FieldType> {
         match &self.base {
             Base::Comm | Base::Text(_) => Some(FieldType::STRING),
@@ -130,7 +128,7 @@ impl Fetch {
 }
 
 impl FetchArg {
-    /// The type that was given, or else the default; see [`Fetch::default_type`].
+    /// The given type, or else the default; see [`Fetch::default_type`].
     pub fn known_type(&self) -> Option<FieldType> {
         self.field_type.or_else(|| self.fetch.default_type())
     }

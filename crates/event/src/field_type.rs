@@ -1,4 +1,4 @@
-//! Types of fields, in the kernel's spelling.
+//! Field types, in the kernel's syntax.
 
 use crate::error::ParseError;
 use crate::number;
@@ -6,7 +6,7 @@ use crate::parse::call_stack;
 use std::fmt;
 use std::str::FromStr;
 
-/// How a number is shown.
+/// Display format of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shown {
     /// `u8` to `u64`, `b3@5/32`: decimal.
@@ -23,26 +23,25 @@ pub enum Shown {
     Float,
 }
 
-/// Which bits of a number are the field. `1 <= width` and `width + offset <=` the bits of the
-/// number.
+/// Bit field within a number. `1 <= width`, and `width + offset <=` the bits of the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bits {
-    /// How many bits.
+    /// Number of bits.
     pub width: u8,
-    /// Number of the lowest one; 0 is the least significant of the container.
+    /// Number of the lowest bit; 0 is the least significant bit of the container.
     pub offset: u8,
 }
 
-/// What a field, or an element of an array, is.
+/// Type of a field, or of an element of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
     /// A number, little endian.
     Number {
-        /// How it is shown.
+        /// Display format.
         shown: Shown,
-        /// How long it is: 1, 2, 4 or 8 bytes. Of a bit field, its container.
+        /// Size: 1, 2, 4 or 8 bytes. For a bit field, the size of its container.
         bytes: u8,
-        /// The part of it that is meant.
+        /// The bit field within it, if any.
         bits: Option<Bits>,
     },
     /// The bytes at the address up to a NUL.
@@ -50,41 +49,41 @@ pub enum Element {
         /// `ustring`, which in a program means the same as `string`.
         user: bool,
     },
-    /// Registers, and a copy of the stack: what it takes to find out who called whom. Only of
-    /// the field `stack`; never an array.
+    /// Registers and a copy of the stack, from which the call stack is unwound. Only for the field
+    /// `stack`; never an array.
     CallStack {
-        /// How much of the stack is copied, at most: a multiple of 8, from
-        /// [`FieldType::LEAST_STACK`] to [`FieldType::MOST_STACK`].
+        /// Maximum number of stack bytes copied: a multiple of 8, from [`FieldType::LEAST_STACK`]
+        /// to [`FieldType::MOST_STACK`].
         bytes: u16,
     },
 }
 
-/// The type behind the colon of a fetch argument.
+/// The type after the colon of a fetch argument.
 ///
-/// `Display` and [`FromStr`] are the kernel's spelling: `u32`, `s8`, `x64`, `char`, `string`,
-/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and what it has not: `f32`, `f64`, bit
-/// fields that are shown otherwise (`s3@5/32`, `x8@8/64`, `c8@8/64`, `f32@32/64`), and
-/// `stack(4096)`, which is not written in events.
+/// `Display` and [`FromStr`] use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
+/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, bit fields
+/// with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`, `f32@32/64`), and `stack(4096)`,
+/// which is not a type that events can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
-    /// Of each element.
+    /// Type of each element.
     pub element: Element,
     /// The number of elements of an array, 1 to 64.
     pub count: Option<u16>,
 }
 
-/// The longest array.
+/// Maximum number of elements of an array.
 const MAX_COUNT: u64 = 64;
 
-/// What a bit field's type begins with: how it is shown.
+/// First letters of bit field types; they select the display format.
 const LETTERS: [char; 5] = ['b', 's', 'x', 'c', 'f'];
 
-/// The help for a type that there is not.
+/// Help for an unknown type.
 const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, char, string, ustring, \
      symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
 
 impl FieldType {
-    /// `x64`: a register or 8 bytes of memory, unless a type is given.
+    /// `x64`: the default for a register or 8 bytes of memory.
     pub const X64: FieldType = FieldType {
         element: Element::Number {
             shown: Shown::Hexadecimal,
@@ -130,7 +129,7 @@ impl FieldType {
         count: None,
     };
 
-    /// One number, all bits of it.
+    /// Type of one number without a bit field.
     #[must_use]
     pub const fn number(shown: Shown, bytes: u8) -> FieldType {
         FieldType {
@@ -143,7 +142,7 @@ impl FieldType {
         }
     }
 
-    /// Whether it is a floating point number, or several.
+    /// True for floating point numbers and arrays of them.
     pub fn is_float(&self) -> bool {
         matches!(
             self.element,
@@ -154,11 +153,11 @@ impl FieldType {
         )
     }
 
-    /// How much of the stack is copied unless a size is given, in bytes.
+    /// Default size of a stack copy, in bytes.
     pub const USUAL_STACK: u16 = 4096;
-    /// The least that can be asked for, in bytes.
+    /// Minimum size of a stack copy, in bytes.
     pub const LEAST_STACK: u16 = 64;
-    /// The most, in bytes: with all other fields it has to fit into a record.
+    /// Maximum size of a stack copy, in bytes: it has to fit into a record with all other fields.
     pub const MOST_STACK: u16 = 32_000;
 
     /// `stack(SIZE)`
@@ -169,18 +168,18 @@ impl FieldType {
         }
     }
 
-    /// Whether there is a string in it, so that its length is known only when it is read.
+    /// True for strings and arrays of them, whose length is known only when they are read.
     pub fn is_string(&self) -> bool {
         matches!(self.element, Element::String { .. })
     }
 
-    /// Whether it is a call stack.
+    /// True for a call stack.
     pub fn is_call_stack(&self) -> bool {
         matches!(self.element, Element::CallStack { .. })
     }
 }
 
-/// Parses the type that is `text[start..end]`.
+/// Parses the type `text[start..end]`.
 pub(crate) fn parse(text: &str, start: usize, end: usize) -> Result<FieldType, ParseError> {
     let word = &text[start..end];
     let (name, count) = match word.find('[') {
@@ -194,7 +193,7 @@ pub(crate) fn parse(text: &str, start: usize, end: usize) -> Result<FieldType, P
     Ok(FieldType { element, count })
 }
 
-/// The number of elements, from behind the bracket.
+/// Parses the number of elements after the opening bracket.
 fn array(text: &str, start: usize, end: usize) -> Result<u16, ParseError> {
     let inside = &text[start..end];
     let Some(close) = inside.find(']') else {
@@ -218,7 +217,7 @@ fn array(text: &str, start: usize, end: usize) -> Result<u16, ParseError> {
     }
 }
 
-/// A type without its array.
+/// Parses a type without its array suffix.
 fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> {
     let unknown = |help: &str| {
         let message = match name {
@@ -267,7 +266,7 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
     })
 }
 
-/// `bWIDTH@OFFSET/SIZE`, all in bits, or another of [`LETTERS`].
+/// Parses `bWIDTH@OFFSET/SIZE`, all in bits, with `b` or another of [`LETTERS`].
 fn bit_field(text: &str, start: usize, name: &str) -> Result<Element, ParseError> {
     let bad = |why: &str| {
         let help = "write bWIDTH@OFFSET/SIZE in bits; SIZE is 8, 16, 32 or 64";

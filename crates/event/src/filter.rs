@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a field is compared.
+/// Comparison operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Comparison {
     /// `==`
@@ -17,9 +17,9 @@ pub enum Comparison {
     Greater,
     /// `>=`, of numbers only
     GreaterOrEqual,
-    /// `&`: some bit of the number is set in both.
+    /// `&`: field and number have at least one set bit in common.
     Bits,
-    /// `~`: the text matches a pattern, see [`glob_match`](crate::glob_match).
+    /// `~`: the string matches a pattern, see [`glob_match`](crate::glob_match).
     Matches,
 }
 
@@ -39,17 +39,17 @@ impl Comparison {
     }
 }
 
-/// What a field is compared with.
+/// Value that a field is compared with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// A number, or a character's code.
     Number {
-        /// As two's complement: `-1` is `u64::MAX`.
+        /// The number as two's complement: `-1` is `u64::MAX`.
         value: u64,
-        /// It is below zero.
+        /// The number is negative.
         negative: bool,
     },
-    /// A text, or a pattern; without quotes and without the backslashes before quotes.
+    /// A string or a pattern, without quotes and without the backslashes before quotes.
     Text(String),
 }
 
@@ -60,10 +60,10 @@ pub enum Operand {
 pub enum Filter {
     /// `FIELD OPERATOR VALUE`
     Compare {
-        /// The name of an argument of the event, or else one of [`Filter::COMMON`]: an argument
-        /// of such a name comes first.
+        /// Name of an argument of the event, or else one of [`Filter::COMMON`]; an argument with
+        /// such a name takes precedence.
         field: String,
-        /// Where the field stands in the event's text: bytes from its start.
+        /// Byte offset of the field in the event's text.
         at: usize,
         /// The operator.
         comparison: Comparison,
@@ -79,14 +79,14 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// What every event can be filtered by: the thread's name (a text), its number, and the
-    /// CPU's.
+    /// Fields that every event can be filtered by: the thread's name (a string), its id, and the
+    /// CPU's number.
     pub const COMMON: [&str; 6] = ["comm", "COMM", "tid", "common_pid", "cpu", "CPU"];
 
-    /// How deep parentheses and `!` may be nested.
+    /// Maximum nesting of parentheses and `!`.
     pub const MAX_DEPTH: usize = 32;
 
-    /// The names of all fields that it asks for.
+    /// Returns the names of all fields that the filter uses.
     pub fn names(&self) -> Vec<&str> {
         match self {
             Filter::Compare { field, .. } => vec![field],
@@ -112,7 +112,7 @@ impl fmt::Display for Operand {
     }
 }
 
-/// A pattern as it stands between quotes: its own backslashes stay.
+/// Escapes a pattern for use between quotes; its own backslashes stay.
 fn quoted_pattern(pattern: &str) -> String {
     let mut result = String::with_capacity(pattern.len() + 2);
     let mut chars = pattern.chars();
@@ -127,7 +127,8 @@ fn quoted_pattern(pattern: &str) -> String {
 }
 
 impl fmt::Display for Filter {
-    /// In one ordinary way, with parentheses around each `&&` and `||` inside another.
+    /// Writes the filter in canonical form, with parentheses around each `&&` and `||` inside
+    /// another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, all: &[Filter], operator: &str| {
             for (index, one) in all.iter().enumerate() {

@@ -1,19 +1,18 @@
 //! Shell-style patterns over symbol names.
 
-/// Whether the whole of `name` matches `pattern`.
+/// Reports whether the whole of `name` matches `pattern`.
 ///
-/// `*` any number of characters, `?` one, `[abc]`, `[a-z]` one of a set, `[!a-z]` or `[^a-z]`
-/// one that is not in the set; `]` right after the opening is a member, `-` first or last is
-/// itself. A backslash takes the meaning from the character after it. A `[` without its `]` and
-/// a backslash at the end stand for themselves.
+/// `*` matches any number of characters, `?` one, `[abc]` and `[a-z]` one of a set, `[!a-z]` and
+/// `[^a-z]` one that is not in the set; `]` right after the opening bracket is a member, `-` first
+/// or last is literal. A backslash makes the next character literal. A `[` without its `]` and a
+/// backslash at the end are literal.
 ///
-/// Takes at most `pattern.len() * name.len()` steps and no memory: after a mismatch only the
-/// last `*` is tried again, which suffices because an earlier one could only give up
-/// characters that the later one can take as well (R. Cox, "Glob Matching Can Be Simple And
-/// Fast Too").
+/// Takes at most `pattern.len() * name.len()` steps and no memory: after a mismatch only the last
+/// `*` is retried, which suffices because an earlier one could only give up characters that the
+/// later one can take as well (R. Cox, "Glob Matching Can Be Simple And Fast Too").
 pub fn glob_match(pattern: &str, name: &str) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to go on after a mismatch: behind the last `*`, with one more character under it.
+    // Where to resume after a mismatch: after the last `*`, which then takes one more character.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if pattern[p..].starts_with('*') {
@@ -46,8 +45,7 @@ pub fn glob_match(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Whether `pattern` has a character with a meaning of its own at byte `at`, and if it is a set,
-/// how many bytes the set takes.
+/// Returns the width in bytes of the set at the start of `pattern`, if there is one.
 pub(crate) fn set_width(pattern: &str) -> Option<usize> {
     match one(pattern) {
         Some((Token::Set { .. }, width)) => Some(width),
@@ -55,7 +53,7 @@ pub(crate) fn set_width(pattern: &str) -> Option<usize> {
     }
 }
 
-/// What one character of the name is compared with.
+/// Element of a pattern that one character of the name is compared with.
 enum Token<'a> {
     Any,
     Literal(char),
@@ -86,7 +84,7 @@ fn one(pattern: &str) -> Option<(Token<'_>, usize)> {
     })
 }
 
-/// The set at the start of `pattern`, or nothing if it is not closed.
+/// The set at the start of `pattern`, or `None` if it is not closed.
 fn set(pattern: &str) -> Option<(Token<'_>, usize)> {
     let negated = pattern[1..].starts_with(['!', '^']);
     let start = if negated { 2 } else { 1 };
@@ -106,7 +104,7 @@ fn set(pattern: &str) -> Option<(Token<'_>, usize)> {
     None
 }
 
-/// Whether the inside of a set, without brackets and `!`, contains `c`.
+/// Reports whether the inside of a set, without brackets and `!`, contains `c`.
 fn set_contains(members: &str, c: char) -> bool {
     let mut rest = members;
     while let Some((low, width)) = member(rest) {

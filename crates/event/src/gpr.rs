@@ -1,4 +1,4 @@
-//! The general registers and what they are called.
+//! General registers and their names.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ pub enum Gpr {
 }
 
 impl Gpr {
-    /// All, in the order of their encodings.
+    /// All registers, in the order of their encodings.
     pub const ALL: [Gpr; 16] = [
         Gpr::Rax,
         Gpr::Rcx,
@@ -73,9 +73,9 @@ impl Gpr {
         registers.get(index).copied()
     }
 
-    /// The register that carries this word of the arguments of a Go function, 1 to 9, in which
-    /// there are no floating point numbers (cmd/compile/abi-internal.md, "amd64 architecture").
-    /// The result's first word is in that of the first.
+    /// The register that carries this word of a Go function's arguments, 1 to 9, counted without
+    /// floating point numbers (cmd/compile/abi-internal.md, "amd64 architecture"). The first word
+    /// of the result is in the register of word 1.
     pub fn of_go_argument(number: u8) -> Option<Gpr> {
         let registers = [
             Gpr::Rax,
@@ -139,7 +139,7 @@ impl Gpr {
 }
 
 impl fmt::Display for Gpr {
-    /// As in a fetch argument, by the kernel's name: `%di`.
+    /// Writes the register as in a fetch argument, by the kernel's name: `%di`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "%{}", self.kernel_name())
     }

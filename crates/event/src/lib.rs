@@ -1,4 +1,4 @@
-//! What to record: the text of an event, parsed.
+//! Parser for events: where to probe, and what to record there.
 //!
 //! ```text
 //! [KIND] OBJECT:PLACE [ARGUMENT|AGGREGATE]... [by KEY[,] KEY...] [if FILTER]
@@ -35,8 +35,8 @@
 //! assert_eq!(error.column, 12);
 //! ```
 //!
-//! Nothing here looks at a process or a file: it is a function of the text. Errors use the
-//! words of the kernel's `error_log` where it has them.
+//! This crate reads no process and no file: it is a function of the text. Errors use the words of
+//! the kernel's `error_log` where it has them.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Names of groups, events and arguments: which there may be, and those made up.
+//! Names of groups, events and arguments: validation, and automatic names.
 
 use crate::at::At;
 use crate::error::ParseError;
@@ -8,7 +8,7 @@ use crate::symbol::is_word;
 pub(crate) const MAX_EVENT: usize = 63;
 /// The longest name of an argument.
 const MAX_ARGUMENT: usize = 32;
-/// Names that every record of the kernel has.
+/// Field names that every kernel event has.
 const RESERVED: [&str; 8] = [
     "common_type",
     "common_flags",
@@ -22,15 +22,14 @@ const RESERVED: [&str; 8] = [
 
 const RULES: &str = "a name has letters, digits and underscores, and no digit first";
 
-/// Which name it is.
+/// Kind of name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Group,
     Event,
 }
 
-/// Checks the name of a group or event that stands at `at`. Groups may have dashes, as in the
-/// kernel.
+/// Checks the name of a group or event at byte `at`. Groups may have dashes, as in the kernel.
 pub(crate) fn event(text: &str, at: usize, name: &str, kind: Kind) -> Result<(), ParseError> {
     let what = match kind {
         Kind::Group => "group",
@@ -56,7 +55,7 @@ pub(crate) fn event(text: &str, at: usize, name: &str, kind: Kind) -> Result<(),
     Ok(())
 }
 
-/// Checks the name of an argument that stands at `at`.
+/// Checks the name of an argument at byte `at`.
 pub(crate) fn argument(text: &str, at: usize, name: &str) -> Result<(), ParseError> {
     let (message, help) = if name.is_empty() {
         (
@@ -84,7 +83,7 @@ pub(crate) fn argument(text: &str, at: usize, name: &str) -> Result<(), ParseErr
     Err(ParseError::at(text, at, message, help))
 }
 
-/// The first character that an identifier does not have there.
+/// Returns the first character that an identifier cannot have at its position.
 fn misplaced(name: &str, dash: bool) -> Option<char> {
     name.char_indices()
         .find(|(at, c)| {
@@ -94,7 +93,7 @@ fn misplaced(name: &str, dash: bool) -> Option<char> {
         .map(|(_, c)| c)
 }
 
-/// An identifier made of a variable's path: `req->list[2].name` becomes `req_list_2_name`.
+/// Makes an identifier from a variable's path: `req->list[2].name` becomes `req_list_2_name`.
 /// `None` if nothing is left.
 pub(crate) fn identifier(path: &str) -> Option<String> {
     let words = path.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
@@ -104,11 +103,11 @@ pub(crate) fn identifier(path: &str) -> Option<String> {
     (!name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit())).then_some(name)
 }
 
-/// The name that the kernel gives to an event without one, from the file's name up to its first
-/// dot, dash or underscore and the offset in the file: `p_libc_0x2a2f0`.
+/// Returns the kernel's name for an event without one: the file's name up to its first dot, dash or
+/// underscore, and the offset in the file: `p_libc_0x2a2f0`.
 ///
-/// Of an event at a return it starts with `r_`; the kernel uses `p_` there as well, so that the
-/// two events of one function cannot be had together.
+/// For an event at a return the name starts with `r_`; the kernel uses `p_` there as well, so that
+/// it cannot have both events of one function.
 pub fn automatic_name(at: At, path: &str, file_offset: u64) -> String {
     let letter = match at {
         At::Entry => 'p',

@@ -2,7 +2,7 @@
 
 use crate::error::ParseError;
 
-/// Why a word is not a number, as it stands in a message.
+/// Parses an unsigned number; the error is the reason, worded for a message.
 pub(crate) fn unsigned(word: &str) -> Result<u64, String> {
     let hexadecimal = word.strip_prefix("0x").or(word.strip_prefix("0X"));
     let (digits, radix, kind) = match hexadecimal {
@@ -19,7 +19,7 @@ pub(crate) fn unsigned(word: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, radix).map_err(|_| "it does not fit into 64 bits".to_string())
 }
 
-/// A number after its sign, as two's complement.
+/// Parses a number after its sign, as two's complement.
 pub(crate) fn with_sign(negative: bool, word: &str) -> Result<u64, String> {
     let magnitude = unsigned(word)?;
     match negative {
@@ -29,12 +29,12 @@ pub(crate) fn with_sign(negative: bool, word: &str) -> Result<u64, String> {
     }
 }
 
-/// The number `word`, which stands at byte `at` of `text` and is called `what` in messages.
+/// Parses the number `word` at byte `at` of `text`, which messages call `what`.
 pub(crate) fn parse(text: &str, at: usize, word: &str, what: &str) -> Result<u64, ParseError> {
     unsigned(word).map_err(|why| bad(text, at, what, &why))
 }
 
-/// The error for a number.
+/// Creates the error for an invalid number.
 pub(crate) fn bad(text: &str, at: usize, what: &str, why: &str) -> ParseError {
     let help = "a number is decimal, hexadecimal after 0x, or octal after 0";
     ParseError::at(text, at, format!("invalid {what}: {why}"), help)

@@ -13,20 +13,20 @@ use crate::fetch::{Base, Fetch, FetchArg};
 use crate::names::{self, Kind};
 use crate::spec::EventSpec;
 
-/// The help that fits most errors about the whole form.
+/// Help for most errors about the overall form.
 const FORM: &str = "write LIBRARY:SYMBOL, PATH:SYMBOL, or :SYMBOL for the main program";
 
-/// What stands before the object.
+/// The part of an event before the object.
 struct Head {
     at: At,
     group: Option<String>,
     name: Option<String>,
     form: Form,
-    /// Where the object starts.
+    /// Byte offset of the object.
     end: usize,
 }
 
-/// Whose way to write an event it is.
+/// Syntax in which an event is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// `p`, `r`, or nothing.
@@ -103,7 +103,7 @@ pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
     })
 }
 
-/// What is recorded of a marker unless something else is asked for, as if it was written at `at`.
+/// The default argument of a marker, `$arg*`, as if it was written at `at`.
 fn all_arguments(at: usize) -> FetchArg {
     FetchArg {
         name: "arg*".to_string(),
@@ -117,13 +117,13 @@ fn all_arguments(at: usize) -> FetchArg {
     }
 }
 
-/// Where the text without blanks at either end begins and ends.
+/// Returns the start and end of the text without leading and trailing blanks.
 pub(crate) fn trimmed(text: &str) -> (usize, usize) {
     let end = text.trim_end().len();
     (end - text[..end].trim_start().len(), end)
 }
 
-/// Whether it is the removal of an event: `-:GROUP/EVENT`.
+/// True for the removal of an event: `-:GROUP/EVENT`.
 pub(crate) fn removes(text: &str) -> bool {
     text == "-" || text.starts_with("-:") || text.starts_with("- ")
 }
@@ -179,7 +179,7 @@ fn head(text: &str, start: usize, end: usize) -> Result<Head, ParseError> {
     })
 }
 
-/// Parses `GROUP/EVENT`, `EVENT` or `GROUP/`; a dot parts them as well.
+/// Parses `GROUP/EVENT`, `EVENT` or `GROUP/`; with `dots`, a dot separates them as well.
 pub(crate) fn names(
     text: &str,
     at: usize,

@@ -1,4 +1,4 @@
-//! What a parsed event says.
+//! The parsed event.
 
 use crate::aggregation::Aggregation;
 use crate::at::At;
@@ -8,22 +8,23 @@ use crate::filter::Filter;
 use crate::glob::glob_match;
 use crate::{parse, symbol};
 
-/// An event as it was asked for: which places of which object, and what to record there.
+/// An event: places in an object, and what to record there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EventSpec {
-    /// The text it was parsed from, for messages.
+    /// Source text of the event, for messages.
     pub text: String,
     /// Before the place is executed, or at the function's return.
     pub at: At,
-    /// Whether it is the entry or the exits of calls that are followed from one to the other:
-    /// then the name of a function means its own code only, not the copies that compilers make
-    /// of it. No text says so.
+    /// True if this is the entry or the exits of calls that are matched with each other: then a
+    /// function's name means its own code only, not the copies that compilers make of it. Has no
+    /// syntax.
     pub of_calls: bool,
-    /// If it only begins calls, at a function's entry: how many of its arguments, from the first
-    /// on, are kept for the event behind it, which is at the exits; the others are for the filter.
-    /// No text says so.
+    /// For an event that only begins calls, at a function's entry: how many of its arguments, from
+    /// the first on, are kept for the following event, at the exits; the others are for the filter.
+    /// Has no syntax.
     pub keeps: Option<usize>,
-    /// Whether nobody wrote it: what cannot be probed of it is no error. No text says so.
+    /// True if the event was added implicitly: then places that cannot be probed are no error. Has
+    /// no syntax.
     pub implied: bool,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
     pub group: Option<String>,
@@ -33,24 +34,24 @@ pub struct EventSpec {
     pub object: ObjectRef,
     /// The place, or places, in that file.
     pub place: Place,
-    /// Where in the file a 16-bit counter is that has to be more than zero for the program to
-    /// come here: `PATH:OFFSET(COUNTER)`.
+    /// File offset of a 16-bit counter that must be greater than zero for the program to reach the
+    /// place: `PATH:OFFSET(COUNTER)`.
     pub reference_counter: Option<u64>,
-    /// What to record at each hit, in the order given; at most 128, with different names. Of a
-    /// static marker for which nothing was written, `$arg*`.
+    /// Values to record at each hit, in the given order; at most 128, with distinct names. For a
+    /// static marker without arguments in the event, `$arg*`.
     pub arguments: Vec<FetchArg>,
-    /// What is made of all hits together. Every field that it names is in `arguments`, also if
-    /// it was written inside an aggregate or behind `by`.
+    /// Aggregation over all hits. Every field that it names is in `arguments`, also if it was
+    /// written inside an aggregate or after `by`.
     pub aggregation: Aggregation,
-    /// What a hit must meet to be recorded. Every field that it names is in `arguments` or in
-    /// [`Filter::COMMON`], unless there is `$arg*` among the arguments.
+    /// Condition for recording a hit. Every field that it names is in `arguments` or in
+    /// [`Filter::COMMON`], unless `$arg*` is among the arguments.
     pub filter: Option<Filter>,
 }
 
-/// Which file the code is in.
+/// Object that contains the code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectRef {
-    /// The main program: nothing stands before the colon.
+    /// The main program: nothing before the colon.
     Main,
     /// A file by its path; contains a `/`.
     Path(String),
@@ -58,7 +59,7 @@ pub enum ObjectRef {
     Name(String),
 }
 
-/// Which code in that file.
+/// Place in the object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// One function, or all that match.
@@ -66,51 +67,51 @@ pub enum Place {
         /// The symbol's name as written, mangled or demangled; maybe with wildcards, see
         /// [`EventSpec::is_glob`].
         pattern: String,
-        /// Bytes from the start of the function to the instruction meant.
+        /// Byte offset of the instruction from the start of the function.
         offset: u64,
     },
-    /// Bytes from the start of the file.
+    /// Byte offset in the file.
     FileOffset(u64),
-    /// Where the code of a line of source begins.
+    /// Start of the code of a source line.
     Line {
         /// The file's name as debug information has it, or the end of its path.
         file: String,
-        /// From 1.
+        /// Line number, from 1.
         line: u32,
     },
-    /// A marker that the program's author put there (`sys/sdt.h`).
+    /// A static marker (`sys/sdt.h`) in the program's source.
     Static {
-        /// Whose marker it is; may be a pattern.
+        /// The marker's provider; may be a pattern.
         provider: String,
-        /// Its name; may be a pattern.
+        /// The marker's name; may be a pattern.
         name: String,
-        /// The format that its arguments are expected to have, if one was given.
+        /// Expected format of its arguments, if given.
         format: Option<String>,
     },
 }
 
 impl EventSpec {
-    /// The group of events that name none.
+    /// Group of events without one.
     pub const DEFAULT_GROUP: &str = "uprobes";
 
-    /// The longest text of an event, in bytes without blanks around it. Where a symbol ends is
-    /// found in a time that grows with its square.
+    /// Maximum length of an event's text, in bytes without surrounding blanks. Finding the end of a
+    /// symbol takes time quadratic in its length.
     pub const MAX_LENGTH: usize = 1 << 14;
 
     /// Parses the text of one event.
     ///
     /// # Errors
     ///
-    /// What is wrong, at which column, and what to write instead. Never panics.
+    /// Returns the message, its column, and what to write instead. Never panics.
     pub fn parse(text: &str) -> Result<EventSpec, ParseError> {
         parse::event(text)
     }
 
-    /// Whether the symbol has wildcards, so that it stands for any number of functions.
+    /// True if the symbol has wildcards, so that it can match any number of functions.
     ///
-    /// `*`, `?` and `[...]` are wildcards except where they belong to a demangled name:
-    /// pointers (`f(char const*)`, `void (*)(int)`), `operator*`, `operator[]`, slices
-    /// (`<[u8]>`), `[abi:cxx11]` and `[clone .cold]`. A backslash takes the meaning away.
+    /// `*`, `?` and `[...]` are wildcards except where they belong to a demangled name: pointers
+    /// (`f(char const*)`, `void (*)(int)`), `operator*`, `operator[]`, slices (`<[u8]>`),
+    /// `[abi:cxx11]` and `[clone .cold]`. A backslash makes them literal.
     pub fn is_glob(&self) -> bool {
         match &self.place {
             Place::Symbol { pattern, .. } => symbol::has_wildcards(pattern),
@@ -118,8 +119,8 @@ impl EventSpec {
         }
     }
 
-    /// Whether a static marker is meant: provider and name are those, or match the patterns.
-    /// Always false for a place that is none.
+    /// True if the event means this static marker: provider and name are equal to, or match, the
+    /// event's. Always false if the place is not a static marker.
     pub fn matches_marker(&self, of: &str, called: &str) -> bool {
         match &self.place {
             Place::Static { provider, name, .. } => {
@@ -131,8 +132,8 @@ impl EventSpec {
         }
     }
 
-    /// Whether a symbol of this name is meant: it is the name itself, or matches the pattern.
-    /// Always false for a place that is no symbol.
+    /// True if the event means a symbol of this name: it is the name itself, or matches the
+    /// pattern. Always false if the place is not a symbol.
     pub fn matches(&self, name: &str) -> bool {
         match &self.place {
             Place::Symbol { pattern, .. } => {

@@ -8,21 +8,21 @@
 use crate::aggregation::Function;
 use crate::glob::set_width;
 
-/// A character that is not part of an operator's name, and where it is.
+/// A character that is not part of an operator's name, and its position.
 struct Spot {
     /// Byte position in the text.
     at: usize,
     c: char,
-    /// How many brackets are open around it; an opening bracket itself is outside.
+    /// Number of brackets open around it; an opening bracket itself is outside.
     depth: usize,
-    /// The character is behind a backslash.
+    /// The character is a backslash, together with the one that it escapes.
     escaped: bool,
 }
 
 /// Walks over a symbol, keeping count of brackets.
 ///
-/// `operator<`, `operator->`, `operator()` and so on are passed over as one word, as are the
-/// brackets' look-alikes `->` and a set of a pattern (`[<>]`) outside all brackets.
+/// `operator<`, `operator->`, `operator()` and so on are skipped as one word, and so are `->` and,
+/// outside all brackets, a set of a pattern (`[<>]`), which only look like brackets.
 struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -44,7 +44,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// How many bytes the operator's name takes that starts here, blanks included; 0 if none does.
+    /// Length in bytes of the operator's name that starts here, blanks included; 0 if none does.
     fn operator(&self) -> usize {
         let before = self.text[..self.at].chars().next_back();
         let Some(rest) = self.text[self.at..].strip_prefix("operator") else {
@@ -56,7 +56,7 @@ impl<'a> Scanner<'a> {
         let Some(token) = OPERATORS.iter().find(|token| rest.starts_with(**token)) else {
             return 0;
         };
-        // A demangler parts `operator<` and the template arguments with a blank.
+        // A demangler separates `operator<` and the template arguments by a blank.
         let blank = rest[token.len()..].starts_with(" <") as usize;
         "operator".len() + token.len() + blank
     }
@@ -103,8 +103,8 @@ impl Iterator for Scanner<'_> {
     }
 }
 
-/// Where the symbol at the start of `text` ends, in bytes: at the end of the text, or at the
-/// blank before what is not part of it.
+/// Returns the end of the symbol at the start of `text`, in bytes: the end of the text, or the
+/// blank before something that is not part of it.
 pub(crate) fn symbol_end(text: &str) -> usize {
     for spot in Scanner::new(text) {
         if !spot.c.is_whitespace() || spot.escaped {
@@ -114,7 +114,7 @@ pub(crate) fn symbol_end(text: &str) -> usize {
         let rest = text[spot.at..].trim_start();
         let ends = match spot.depth {
             0 => rest.is_empty() || starts_argument(rest) || !continues(before, rest),
-            // In brackets that are never closed, only what no symbol has.
+            // In brackets, which may never be closed, it ends only before text that no symbol has.
             _ => rest.is_empty() || starts_dollar(rest),
         };
         if ends {
@@ -124,7 +124,8 @@ pub(crate) fn symbol_end(text: &str) -> usize {
     text.len()
 }
 
-/// What can only be an argument: `$...`, `%...`, `@...`, `+8(...)`, `\1`, `NAME=...`, `if ...`
+/// True for text that can only be an argument: `$...`, `%...`, `@...`, `+8(...)`, `\1`, `NAME=...`,
+/// `if ...`
 pub(crate) fn starts_argument(rest: &str) -> bool {
     let mut chars = rest.chars();
     match chars.next() {
@@ -141,20 +142,20 @@ pub(crate) fn starts_argument(rest: &str) -> bool {
     }
 }
 
-/// `$...` or `NAME=$...`
+/// True for `$...` and `NAME=$...`
 fn starts_dollar(rest: &str) -> bool {
     rest.starts_with('$') || assigned(rest).is_some_and(|value| value.starts_with('$'))
 }
 
-/// What follows `NAME=` if the text starts that way.
+/// Returns the text after `NAME=`, if `text` starts that way.
 pub(crate) fn assigned(text: &str) -> Option<&str> {
     let name = text.find(|c| !is_word(c)).filter(|end| *end > 0)?;
     let value = text[name..].strip_prefix('=')?;
     (!value.starts_with('=')).then_some(value)
 }
 
-/// The function of the aggregate that `text` starts with: its name and a parenthesis, maybe with
-/// blanks between, which is a mistake.
+/// Returns the function of the aggregate at the start of `text`: its name and a parenthesis, maybe
+/// with blanks between, which is an error.
 pub(crate) fn starts_aggregate(text: &str) -> Option<Function> {
     let name = text.find(|c| !is_word(c))?;
     let function = Function::from_name(&text[..name])?;
@@ -162,10 +163,10 @@ pub(crate) fn starts_aggregate(text: &str) -> Option<Function> {
     behind.starts_with('(').then_some(function)
 }
 
-/// Whether an aggregate, a call stack with its size or the word `by` starts at `rest`, behind a
+/// True if an aggregate, a call stack with its size or the word `by` starts at `rest`, after a
 /// blank outside all brackets.
 ///
-/// No demangler prints a return type before `sum(`, as templates alone have one (`int
+/// No demangler prints a return type before `sum(`, as only templates have one (`int
 /// sum<int>(int)`); but `operator sum()` is a conversion and `transaction clone for sum(int)` a
 /// function.
 fn starts_statistics(before: &str, rest: &str) -> bool {
@@ -174,13 +175,13 @@ fn starts_statistics(before: &str, rest: &str) -> bool {
         && !matches!(last_word(before), "operator" | "for")
 }
 
-/// The word that `text` ends with, before blanks.
+/// Returns the last word of `text`, ignoring blanks at the end.
 fn last_word(text: &str) -> &str {
     let mut words = text.trim_end().rsplit(|c| !is_word(c));
     words.next().unwrap_or("")
 }
 
-/// Whether a symbol goes on with `rest` after a blank outside all brackets.
+/// True if a symbol continues with `rest` after a blank outside all brackets.
 fn continues(before: &str, rest: &str) -> bool {
     let word = rest.split(|c: char| !is_word(c)).next().unwrap_or("");
     let qualifier = matches!(word, "const" | "volatile" | "noexcept");
@@ -207,7 +208,7 @@ fn continues(before: &str, rest: &str) -> bool {
     !has_parameters(before) && rest[..end].contains('(')
 }
 
-/// Where the first argument starts in `text`, or its end.
+/// Returns the start of the first argument in `text`, or the end of `text`.
 fn argument_start(text: &str) -> usize {
     let end = text
         .char_indices()
@@ -220,12 +221,12 @@ fn argument_start(text: &str) -> usize {
         .map_or(end, |spot| spot.at)
 }
 
-/// Whether a parenthesis opens outside all other brackets.
+/// True if a parenthesis opens outside all other brackets.
 fn has_parameters(text: &str) -> bool {
     Scanner::new(text).any(|spot| spot.c == '(' && spot.depth == 0)
 }
 
-/// The last `+` of a symbol that can only part it from its offset.
+/// Finds the last `+` of a symbol that can only separate it from its offset.
 pub(crate) fn offset_sign(symbol: &str) -> Option<usize> {
     Scanner::new(symbol)
         .filter(|spot| spot.c == '+' && spot.depth == 0)
@@ -233,7 +234,7 @@ pub(crate) fn offset_sign(symbol: &str) -> Option<usize> {
         .map(|spot| spot.at)
 }
 
-/// The first `:` that stands alone, outside all brackets.
+/// Finds the first single `:` outside all brackets.
 pub(crate) fn lone_colon(symbol: &str) -> Option<usize> {
     let mut spots = Scanner::new(symbol).filter(|spot| !spot.escaped).peekable();
     while let Some(spot) = spots.next() {
@@ -249,7 +250,7 @@ pub(crate) fn lone_colon(symbol: &str) -> Option<usize> {
     None
 }
 
-/// Whether `pattern` stands for more than one name; see `EventSpec::is_glob`.
+/// True if `pattern` can match more than one name; see `EventSpec::is_glob`.
 pub(crate) fn has_wildcards(pattern: &str) -> bool {
     Scanner::new(pattern).any(|spot| match spot.c {
         _ if spot.escaped => false,
@@ -261,12 +262,12 @@ pub(crate) fn has_wildcards(pattern: &str) -> bool {
     })
 }
 
-/// A set, and not what demanglers put into square brackets.
+/// True for a set, but not for what demanglers put into square brackets.
 fn is_wildcard_set(text: &str) -> bool {
     set_width(text).is_some() && !text.starts_with("[abi:") && !text.starts_with("[clone ")
 }
 
-/// Whether a `*` between brackets is a wildcard, as in `f(*)` and `vector<*, int>`, and not a
+/// True if a `*` between brackets is a wildcard, as in `f(*)` and `vector<*, int>`, and not a
 /// pointer, as in `f(int*)`, `f(int (*)(int))` and Rust's `f<*const u8>`.
 fn stands_for_types(before: &str, after: &str) -> bool {
     if after.starts_with("const ") || after.starts_with("mut ") {
@@ -280,7 +281,7 @@ fn stands_for_types(before: &str, after: &str) -> bool {
     }
 }
 
-/// Letters, digits and underscores.
+/// True for letters, digits and underscores.
 pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

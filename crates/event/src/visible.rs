@@ -1,14 +1,14 @@
-//! Text from outside, for a person to read: names of symbols, files and processes, and whatever
-//! an error quotes.
+//! Safe output of text from outside: names of symbols, files and processes, and text that errors
+//! quote.
 //!
-//! Any of it may hold what moves a terminal's cursor or what turns the direction of writing
-//! around. [`printable`] makes one name of a line or a table; [`Visible`] stands in front of
-//! a terminal, so that nothing is forgotten.
+//! Such text may contain characters that move a terminal's cursor or reverse the writing direction.
+//! [`printable`] makes one name safe for a line or a table; [`Visible`] filters all output to a
+//! terminal, so that nothing is forgotten.
 
 use std::io::{self, Write};
 
-/// Whether a character cannot be seen, and does something instead: control characters (C0, DEL,
-/// C1), those that end lines or turn the direction of writing (Unicode TR 36, 2.5), and tags.
+/// True for characters that are invisible and have an effect: control characters (C0, DEL, C1),
+/// those that end lines or change the writing direction (Unicode TR 36, 2.5), and tags.
 pub fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -25,22 +25,22 @@ pub fn is_hidden(character: char) -> bool {
         )
 }
 
-/// A name as it can stand in a line: `?` for each character that is hidden.
+/// Returns a name that can be printed in a line: each hidden character becomes `?`.
 pub fn printable(name: &str) -> String {
     name.replace(is_hidden, "?")
 }
 
-/// Passes text on, and all that is hidden as `\u001b`, which means the same in JSON; newlines
-/// and tabs stay. Bytes that are not UTF-8 become `\xff`.
+/// Writer that passes text on and escapes hidden characters as in `\u001b`, which means the same in
+/// JSON; newlines and tabs stay. Bytes that are not UTF-8 become `\xff`.
 #[derive(Debug)]
 pub struct Visible<W: Write> {
     out: W,
-    /// The first bytes of a character, of which the others are still to come.
+    /// First bytes of a character whose other bytes are still to come.
     begun: Vec<u8>,
 }
 
 impl<W: Write> Visible<W> {
-    /// In front of `out`.
+    /// Creates a filter in front of `out`.
     pub fn new(out: W) -> Visible<W> {
         Visible {
             out,
@@ -48,7 +48,7 @@ impl<W: Write> Visible<W> {
         }
     }
 
-    /// Writes bytes of which none begins a character that does not end there.
+    /// Writes bytes that do not end within a character.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut text = String::with_capacity(bytes.len() + 16);
         for chunk in bytes.utf8_chunks() {
@@ -69,7 +69,7 @@ impl<W: Write> Visible<W> {
     }
 }
 
-/// Bytes at the end that begin a character and do not end it.
+/// Number of bytes at the end that begin a character without completing it.
 fn unfinished(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last();
     let last = last.map_or(&[][..], |chunk| chunk.invalid());
@@ -84,7 +84,7 @@ fn unfinished(bytes: &[u8]) -> usize {
 
 impl<W: Write> Write for Visible<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Nearly all there is; written so that the compiler looks at many bytes at once.
+        // The common case; written so that the compiler checks many bytes at once.
         let special =
             |byte: &u8| (*byte < b' ' && *byte != b'\n' && *byte != b'\t') | (*byte > b'~');
         if self.begun.is_empty() && !bytes.iter().fold(false, |any, byte| any | special(byte)) {
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(printable("a\u{202e}\u{1b}b\nü"), "a??b?ü");
     }
 
-    /// Through it JSON means what it meant.
+    /// Escaping does not change the meaning of JSON.
     #[test]
     fn escapes_are_those_of_json() {
         let every = (0..=0x10ffffu32).filter_map(char::from_u32);

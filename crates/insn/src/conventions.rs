@@ -1,25 +1,25 @@
-//! Bytes at the entries of functions that belong to tool chains, which read them there.
+//! Bytes that tool chains place at function entries and read there.
 //!
-//! They stand before the entry, where other code has padding, or behind a jump over them. None
-//! of them is ever executed, and none may change: a caller compares them with what it expects
-//! and ends the program, or a tool looks for them.
+//! They lie before the entry, where other code has padding, or behind a jump over them. None of
+//! them is ever executed, and none may change: a caller compares them with an expected value and
+//! ends the program on a mismatch, or a tool looks for them.
 
 use crate::decode::{Code, Extent};
 
-/// A kind of such bytes.
+/// One kind of bytes that a tool chain places at entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Convention {
-    /// What makes them.
+    /// Compiler option or attribute that produces them.
     pub name: &'static str,
-    /// Where the pattern begins, bytes from the entry.
+    /// Start of the pattern, in bytes from the entry.
     from: i64,
-    /// What stands there; `None` is any byte.
+    /// Bytes of the pattern; `None` matches any byte.
     pattern: &'static [Option<u8>],
-    /// Must not change: from and to, bytes from the entry.
+    /// Range that must not change: start and end, in bytes from the entry.
     kept: (i64, i64),
-    /// No instructions: from and to, bytes from the entry.
+    /// Range that holds no instructions: start and end, in bytes from the entry.
     data: (i64, i64),
-    /// Where control goes on that is entered, bytes from the entry.
+    /// Where execution continues after entry, in bytes from the entry.
     goes_on: u64,
 }
 
@@ -28,10 +28,10 @@ const fn is(byte: u8) -> Option<u8> {
     Some(byte)
 }
 
-/// All of them. What depends on symbols and sections is found by whoever has these:
-/// `__cfi_NAME` (`-fsanitize=kcfi`), objects in the text, and the nops before an entry that
-/// `__patchable_function_entries` names (`-fpatchable-function-entry=N,M`), which the program
-/// itself may write to.
+/// All conventions recognisable from bytes alone. Those that need symbols or sections are found by
+/// callers that have them: `__cfi_NAME` (`-fsanitize=kcfi`), objects in the text, and the nops
+/// before an entry that `__patchable_function_entries` names (`-fpatchable-function-entry=N,M`),
+/// which the program itself may write to.
 pub const CONVENTIONS: &[Convention] = &[
     // nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it is another. The
     // nops before it align the entry.
@@ -61,7 +61,7 @@ pub const CONVENTIONS: &[Convention] = &[
         data: (2, 8),
         goes_on: 8,
     },
-    // The same of older ones: jmp .+8, "FT", and where the type's description is.
+    // Older Clang: jmp .+8, "FT", and where the type's description is.
     Convention {
         name: "-fsanitize=function (FT)",
         from: 0,
@@ -70,7 +70,7 @@ pub const CONVENTIONS: &[Convention] = &[
         data: (2, 8),
         goes_on: 8,
     },
-    // lea 0(%rsp), %rsp of 8 bytes, which others replace by a jump to the 32 bytes before it
+    // lea 0(%rsp), %rsp of 8 bytes, which hooking code replaces by a jump to the 32 bytes before it
     // (`ms_hook_prologue` of GCC, for Wine).
     Convention {
         name: "ms_hook_prologue",
@@ -93,7 +93,7 @@ pub const CONVENTIONS: &[Convention] = &[
 ];
 
 impl Convention {
-    /// Those at an entry.
+    /// Returns the conventions whose pattern matches at `entry`.
     pub fn at(code: Code<'_>, entry: u64) -> impl Iterator<Item = &'static Convention> {
         CONVENTIONS.iter().filter(move |convention| {
             let start = entry.wrapping_add_signed(convention.from);
@@ -108,25 +108,25 @@ impl Convention {
         })
     }
 
-    /// True if its bytes stand before the entry.
+    /// True if its bytes lie before the entry.
     #[must_use]
     pub fn is_before(&self) -> bool {
         self.from < 0
     }
 
-    /// What must not change, at an entry.
+    /// Returns the bytes that must not change, for a function at `entry`.
     #[must_use]
     pub fn kept(&self, entry: u64) -> Extent {
         around(entry, self.kept)
     }
 
-    /// What is no instruction, at an entry.
+    /// Returns the bytes that are no instructions, for a function at `entry`.
     #[must_use]
     pub fn data(&self, entry: u64) -> Extent {
         around(entry, self.data)
     }
 
-    /// Where control goes on that is entered at `entry`, over the bytes there.
+    /// Returns where execution continues if `entry` holds a jump over such bytes.
     #[must_use]
     pub fn behind(code: Code<'_>, entry: u64) -> Option<u64> {
         let over = Self::at(code, entry).find(|convention| convention.goes_on != 0)?;

@@ -15,31 +15,31 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The range `[start, end)`.
+    /// Creates the range `[start, end)`.
     #[must_use]
     pub const fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
 
-    /// The number of bytes in the range; 0 if `end <= start`.
+    /// Returns the number of bytes in the range; 0 if `end <= start`.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether no address lies in the range.
+    /// True if no address lies in the range.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 
-    /// Whether `address` lies in the range.
+    /// True if `address` lies in the range.
     #[must_use]
     pub const fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// Whether some address lies in both ranges.
+    /// True if some address lies in both ranges.
     #[must_use]
     pub const fn overlaps(&self, other: &Self) -> bool {
         !self.is_empty() && !other.is_empty() && self.start < other.end && other.start < self.end
@@ -55,16 +55,16 @@ impl std::fmt::Display for Extent {
 /// A contiguous piece of text and the run-time address of its first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// The bytes as they stand in memory (or in the file, before any patch).
+    /// The bytes as they are in memory (or in the file, before any patch).
     pub bytes: &'a [u8],
     /// The run-time address of `bytes[0]`.
     pub address: u64,
-    /// What of it is known to be no instructions, ascending.
+    /// Ranges within it that are known to be data, not instructions; ascending.
     pub data: &'a [Extent],
 }
 
 impl<'a> Code<'a> {
-    /// `bytes` as they run at `address`.
+    /// Creates code consisting of `bytes` as they run at `address`.
     #[must_use]
     pub const fn new(bytes: &'a [u8], address: u64) -> Self {
         Self {
@@ -74,14 +74,14 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// The same, with `data` (ascending) known to be no instructions.
+    /// Adds `data` (ascending), the ranges known to be no instructions.
     #[must_use]
     pub const fn with_data(mut self, data: &'a [Extent]) -> Self {
         self.data = data;
         self
     }
 
-    /// The first piece of data that lies in `extent`, in part or wholly.
+    /// Returns the first piece of data that lies in `extent`, partly or wholly.
     #[must_use]
     pub fn data_in(&self, extent: Extent) -> Option<Extent> {
         let index = self.data.partition_point(|data| data.end <= extent.start);
@@ -89,7 +89,7 @@ impl<'a> Code<'a> {
         data.filter(|data| data.overlaps(&extent))
     }
 
-    /// The addresses of all bytes.
+    /// Returns the addresses of all bytes.
     #[must_use]
     pub const fn extent(&self) -> Extent {
         Extent::new(
@@ -98,7 +98,7 @@ impl<'a> Code<'a> {
         )
     }
 
-    /// The bytes of `extent`, or `None` if it is not wholly inside.
+    /// Returns the bytes of `extent`, or `None` if it is not wholly inside.
     #[must_use]
     pub fn get(&self, extent: Extent) -> Option<&'a [u8]> {
         let start = usize::try_from(extent.start.checked_sub(self.address)?).ok()?;
@@ -106,15 +106,15 @@ impl<'a> Code<'a> {
         self.bytes.get(start..end)
     }
 
-    /// The byte at `address`, or `None` outside.
+    /// Returns the byte at `address`, or `None` outside.
     #[must_use]
     pub fn byte(&self, address: u64) -> Option<u8> {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
         self.bytes.get(offset).copied()
     }
 
-    /// The instruction that begins at `address` and ends at or before `end`,
-    /// or `None` if the bytes there are none, or some of them are known to be data.
+    /// Returns the instruction that begins at `address` and ends at or before `end`, or `None` if
+    /// the bytes there are none, or some of them are known to be data.
     #[must_use]
     pub fn instruction_at(&self, address: u64, end: u64) -> Option<Instruction> {
         let end = end
@@ -128,16 +128,15 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Whether the instruction does nothing but take space: `nop` in its one-byte
-/// and multi-byte forms. `pause`, `endbr64` and hint space reserved for later
-/// processors are not nops.
+/// True if the instruction does nothing but take space: `nop` in its one-byte and multi-byte forms.
+/// `pause`, `endbr64` and hint space reserved for later processors are not nops.
 #[must_use]
 pub fn is_nop(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Nop
 }
 
-/// Whether compilers and linkers fill the space between blocks and functions
-/// with the instruction: a nop or `int3`.
+/// True for instructions that compilers and linkers use to fill the space between blocks and
+/// functions: nops and `int3`.
 #[must_use]
 pub fn is_padding(instruction: &Instruction) -> bool {
     is_nop(instruction) || instruction.mnemonic() == Mnemonic::Int3

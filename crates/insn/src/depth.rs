@@ -1,11 +1,11 @@
-//! How deep the stack is at the instructions of a function.
+//! Stack depth at the instructions of a function.
 //!
-//! The depth is by how many bytes the stack pointer is below what it is at the function's
-//! entry: there, and wherever control can leave for another function, it is 0, and points to
-//! the return address. It is followed along control flow through what moves the stack pointer
-//! by a constant; behind everything else (`mov %rbp, %rsp`, `leave`, `and $-16, %rsp`) it is
-//! not known. Nor is it where paths of different depths meet, as behind a call that never
-//! returns.
+//! The depth is the number of bytes by which the stack pointer is below its value at the function's
+//! entry. At the entry, and wherever control can leave for another function, it is 0, and the stack
+//! pointer points to the return address. The depth is followed along control flow through
+//! instructions that move the stack pointer by a constant; after any other change
+//! (`mov %rbp, %rsp`, `leave`, `and $-16, %rsp`) it is unknown. It is also unknown where paths of
+//! different depths meet, as behind a call that never returns.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ use crate::jump_table::Resolution;
 pub(crate) struct Depths(BTreeMap<u64, Option<i64>>);
 
 impl Depths {
-    /// Follows the flow of a function, or of a part of one that is entered at its start; and
-    /// from `labels`, to which it jumps in ways that are not followed, with the stack so deep.
+    /// Follows the flow of a function, or of a part of one that is entered at its start, and also
+    /// from `labels`: pairs of a jump target that the flow does not show, and the depth there.
     pub(crate) fn of(code: &Code<'_>, flow: &FunctionFlow, labels: &[(u64, i64)]) -> Self {
         let mut depths = Self::default();
         let mut factory = InstructionInfoFactory::new();
@@ -32,7 +32,7 @@ impl Depths {
         let mut work: Vec<_> = labels.collect();
         work.push((flow.extent().start, Some(0)));
         while let Some((at, depth)) = work.pop() {
-            // What was known once is changed once at most: to what is not known.
+            // A known depth changes at most once: to unknown.
             let depth = match depths.0.get(&at) {
                 None => depth,
                 Some(known) if *known == depth || known.is_none() => continue,
@@ -75,13 +75,14 @@ impl Depths {
         depths
     }
 
-    /// The depth before the instruction at `address`.
+    /// Returns the depth before the instruction at `address`.
     pub(crate) fn at(&self, address: u64) -> Option<i64> {
         self.0.get(&address).copied().flatten()
     }
 }
 
-/// By how many bytes an instruction makes the stack grow; a call, once it has returned.
+/// Returns by how many bytes an instruction makes the stack grow (a call: once it has returned), or
+/// `None` if that is not a known constant.
 pub(crate) fn grows(
     instruction: &Instruction,
     factory: &mut InstructionInfoFactory,

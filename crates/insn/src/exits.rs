@@ -1,34 +1,34 @@
-//! Where control leaves a function.
+//! Exits: the instructions by which control leaves a function.
 //!
 //! # What counts
 //!
 //! * A near `ret` of any form (`ret`, `ret imm16`, `rep ret`, `bnd ret`) is an
 //!   [`ExitKind::Return`].
-//! * A direct jump, conditional or not, to code that is no part of the function,
-//!   and an indirect one that cannot lead into the function, is an
-//!   [`ExitKind::TailCall`]. With something of the function's own on the stack an indirect
-//!   jump stays inside (a computed `goto`), wherever it may lead to. By a conditional one control leaves only if the
-//!   flags are such: [`Exit::condition`].
-//! * Control may run past the function's last instruction into another function, in
-//!   assembly (`__memcpy_chk` of the C library runs on into `memcpy`). That is a tail
-//!   call as well, by whatever instruction stands last, if there is nothing left on the
-//!   stack of the function's own: then the stack pointer there is that of a return.
-//!   Behind what a compiler put elsewhere (`name.cold`) control never runs on.
-//! * Calls are no exits, also if they never come back; nor are `ud2`, `hlt`,
-//!   `int3` and the like, behind which nothing follows.
+//! * A direct jump, conditional or not, to code that is not part of the function, and an indirect
+//!   one that cannot lead into the function, is an [`ExitKind::TailCall`]. An indirect jump while
+//!   the function still has something of its own on the stack stays inside (a computed `goto`),
+//!   wherever it may lead to. A conditional jump is an exit only with certain flags:
+//!   [`Exit::condition`].
+//! * Control may run past the function's last instruction into another function, in assembly
+//!   (`__memcpy_chk` of the C library runs on into `memcpy`). That is a tail call as well, by
+//!   whatever instruction comes last, if the function has nothing of its own left on the stack:
+//!   then the stack pointer there is that of a return. Control never runs past the end of a part
+//!   that a compiler split off (`name.cold`).
+//! * Calls are not exits, even if they never return; nor are `ud2`, `hlt`, `int3` and the like,
+//!   which do not continue to the next instruction.
 //!
-//! A function may consist of several parts: its own code, and what the compiler
-//! put elsewhere because it is rarely used (`name.cold`). Jumps between the parts
-//! stay inside; an exit in any of them is one of the function.
+//! A function may consist of several parts: its own code, and rarely used code that the compiler
+//! put elsewhere (`name.cold`). Jumps between the parts stay inside; an exit in any part is an exit
+//! of the function.
 //!
-//! # What is not known is said
+//! # Undecided cases are reported
 //!
-//! A missing exit would be a call that never ends, and a jump that is no exit a
-//! call that ends too early. So what cannot be decided is an [`Undecided`], with
-//! its address: the caller can refuse the function, or live with it.
+//! A missing exit would be a call that never ends, and a jump wrongly taken as an exit would be a
+//! call that ends too early. So every undecidable case is an [`Undecided`], with its address: the
+//! caller can refuse the function, or accept the gap.
 //!
-//! `ret`s that nothing leads to are in [`Exits::unreached`]. If some indirect jump
-//! of the function is not understood, it may lead there, and they count as exits.
+//! Unreached `ret`s are in [`Exits::unreached`]. If some indirect jump of the function is not
+//! understood, it may lead there, and they count as exits.
 
 use std::cell::LazyCell;
 
@@ -42,13 +42,13 @@ use crate::jump_table::{IndirectJump, Resolution};
 use crate::sweep::{Kind, Record};
 use crate::targets::Targets;
 
-/// How control leaves.
+/// The way in which control leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExitKind {
     /// Back to the caller, with a result.
     Return,
-    /// To another function, which will return in this one's stead: by a jump, or past the
-    /// last instruction.
+    /// To another function, which will return in its place: by a jump, or by running past the last
+    /// instruction.
     TailCall,
 }
 
@@ -57,48 +57,48 @@ pub enum ExitKind {
 pub struct Exit {
     /// Its run-time address.
     pub address: u64,
-    /// How.
+    /// The way in which control leaves.
     pub kind: ExitKind,
-    /// Control leaves only if the flags, as they are before the instruction, are such; always
-    /// if there is none.
+    /// Condition on the flags, as they are before the instruction, under which control leaves;
+    /// `None` if it always leaves.
     pub condition: Option<ConditionCode>,
 }
 
-/// An instruction of which it is not known whether, or how, control leaves by it.
+/// An instruction for which it is unknown whether, or how, control leaves by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Undecided {
-    /// It may lead anywhere: to another function, or to somewhere in this one.
+    /// A jump that may lead anywhere: to another function, or elsewhere in this one.
     #[error("it is not known where the jump at {at:#x} leads")]
     IndirectJump {
         /// The jump.
         at: u64,
     },
-    /// No instruction, though control leads there.
+    /// An address that control reaches but that holds no instruction.
     #[error("there is no instruction at {at:#x}, where control leads")]
     NoInstruction {
         /// The address.
         at: u64,
     },
-    /// Behind this instruction, which is the function's last one, control goes on
-    /// in what follows: no function that is known, or with something on the stack.
+    /// Control runs past the function's last instruction, but not into a known function, or with
+    /// something left on the stack.
     #[error("control runs past the function's end behind {at:#x}")]
     RunsOn {
         /// The last instruction.
         at: u64,
     },
-    /// Something of the function's own is still on the stack.
+    /// A jump out of the function while something of the function's own is still on the stack.
     #[error("the jump at {at:#x} leads out of the function, which keeps its stack frame")]
     KeepsFrame {
         /// The jump.
         at: u64,
     },
-    /// `loop`, `jrcxz` and their kin, out of the function.
+    /// `loop`, `jrcxz` and the like, leading out of the function.
     #[error("the jump at {at:#x} depends on a register")]
     Counted {
         /// The jump.
         at: u64,
     },
-    /// A far return, or one from an interrupt.
+    /// A far return, or a return from an interrupt.
     #[error("the return at {at:#x} is not an ordinary one")]
     FarReturn {
         /// The instruction.
@@ -107,7 +107,7 @@ pub enum Undecided {
 }
 
 impl Undecided {
-    /// The address that it is about.
+    /// Returns the address of the instruction, or of the missing one.
     #[must_use]
     pub const fn address(&self) -> u64 {
         match *self {
@@ -121,24 +121,24 @@ impl Undecided {
     }
 }
 
-/// What is known of a function besides its bytes.
+/// Knowledge about a function besides its bytes.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// Where exceptions continue in an extent.
+    /// Returns the landing pads (where exceptions continue) in an extent.
     pub landing_pads: &'a dyn Fn(Extent) -> Vec<u64>,
-    /// How to read jump tables.
+    /// Reads memory of the object, for jump tables.
     pub read: ReadMemory<'a>,
-    /// What leads into the code of the whole object. Without it every indirect
-    /// jump through a pointer is undecided.
+    /// All known jump targets of the whole object. Without them every indirect jump through a
+    /// pointer is undecided.
     pub targets: Option<&'a Targets>,
-    /// Whether a function begins at an address: one into which another may run on.
+    /// True if a function begins at the address, into which another function may run on.
     pub is_function: &'a dyn Fn(u64) -> bool,
-    /// Whether a part is one that a compiler put elsewhere, as its symbol says (`name.cold`).
+    /// True if a compiler split off the part, according to its symbol (`name.cold`).
     pub is_cold: &'a dyn Fn(Extent) -> bool,
 }
 
 impl Surroundings<'static> {
-    /// Nothing else is known.
+    /// No further knowledge.
     pub const NONE: Self = Self {
         landing_pads: &|_| Vec::new(),
         read: &|_, _| None,
@@ -151,16 +151,16 @@ impl Surroundings<'static> {
 /// All exits of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exits {
-    /// By address.
+    /// Certain exits, by address.
     pub exits: Vec<Exit>,
-    /// What could not be decided, by address.
+    /// Undecided instructions, by address.
     pub undecided: Vec<Undecided>,
-    /// `ret`s that nothing leads to, by address. They are none of `exits`.
+    /// `ret`s that no control flow reaches, by address. They are not in `exits`.
     pub unreached: Vec<u64>,
 }
 
-/// Rounds in which the parts of a function find out where they jump into each
-/// other. Each makes at least one more instruction reached.
+/// Maximum number of rounds in which the jumps between the parts of a function are followed. Each
+/// round makes at least one more instruction reached.
 const ROUNDS: usize = 64;
 
 impl Exits {
@@ -182,7 +182,7 @@ impl Exits {
         };
         let flows = function.flows()?;
         let mut found = Self::default();
-        // Most functions have nothing that asks for them.
+        // Computed only on demand: most functions do not need them.
         let depths: Lazy<'_> = LazyCell::new(Box::new(|| function.depths(&flows)));
         let unknown = function.indirect(&flows, &depths, &mut found);
         for flow in &flows {
@@ -197,14 +197,14 @@ impl Exits {
         Ok(found)
     }
 
-    /// Control never leaves: the function loops for ever, or ends the program.
+    /// True if control never leaves: the function loops for ever, or ends the program.
     #[must_use]
     pub const fn never_returns(&self) -> bool {
         self.exits.is_empty() && self.undecided.is_empty()
     }
 }
 
-/// How deep the stack is in a function, found out if somebody asks.
+/// Stack depths of a function, computed on first use.
 type Lazy<'a> = LazyCell<Depths, Box<dyn FnOnce() -> Depths + 'a>>;
 
 struct Function<'a> {
@@ -218,7 +218,7 @@ impl Function<'_> {
         self.parts.iter().any(|part| part.contains(address))
     }
 
-    /// The flow of each part, with the jumps from the others.
+    /// Analyses the flow of each part, including the jumps from the other parts.
     fn flows(&self) -> Result<Vec<FunctionFlow>, FlowError> {
         let pads: Vec<Vec<u64>> = self
             .parts
@@ -264,7 +264,7 @@ impl Function<'_> {
                 if entries.is_empty() {
                     continue;
                 }
-                // Those that were found before are found again.
+                // The new analysis needs the earlier entries as well.
                 let inside = across.iter().filter(|target| part.contains(**target));
                 entries = pads.iter().chain(inside).copied().collect();
                 let again = analyse(part, &entries)?;
@@ -278,7 +278,7 @@ impl Function<'_> {
         Ok(flows)
     }
 
-    /// How deep the stack is in the first part. (One that was split off is entered at any
+    /// Computes the stack depths in the first part. (A part that was split off is entered at any
     /// depth.)
     fn depths(&self, flows: &[FunctionFlow]) -> Depths {
         let Some(flow) = flows.first() else {
@@ -287,7 +287,7 @@ impl Function<'_> {
         let is_open = |jump: &&IndirectJump| !matches!(jump.resolution, Resolution::Table { .. });
         let open = || flow.indirect_jumps().iter().filter(is_open);
         let depths = Depths::of(self.code, flow, &[]);
-        // Where computed gotos lead, the stack is as deep as where they stand.
+        // At the targets of computed gotos, the stack is as deep as at the jumps themselves.
         let mut kept = open().filter_map(|jump| depths.at(jump.address).filter(|d| *d != 0));
         let Some(depth) = kept
             .next()
@@ -304,7 +304,8 @@ impl Function<'_> {
         Depths::of(self.code, flow, &labels)
     }
 
-    /// Indirect jumps. Returns whether one of them may lead anywhere in the function.
+    /// Classifies the indirect jumps. Returns true if one of them may lead anywhere in the
+    /// function.
     fn indirect(&self, flows: &[FunctionFlow], depths: &Lazy<'_>, found: &mut Exits) -> bool {
         let mut unreached = Vec::new();
         let mut stays = false;
@@ -340,7 +341,7 @@ impl Function<'_> {
         }
         let unknown = stays || !found.undecided.is_empty();
         if unknown {
-            // It may lead to these.
+            // The unknown jump may lead to these.
             for (at, leaves) in unreached {
                 match leaves {
                     true => found.exits.push(Exit {
@@ -355,7 +356,7 @@ impl Function<'_> {
         unknown
     }
 
-    /// All pointers into the text are known, and none leads behind the start of a part.
+    /// True if all pointers into the text are known and none leads past the start of a part.
     fn no_pointer_leads_inside(&self) -> bool {
         let Some(targets) = self.around.targets else {
             return false;
@@ -368,7 +369,8 @@ impl Function<'_> {
             })
     }
 
-    /// Returns, direct jumps, and the ends. `unknown` says that everything may be reached.
+    /// Classifies returns, direct jumps, and the function's end. `unknown` means that any
+    /// instruction may be reached.
     fn direct(&self, flow: &FunctionFlow, depths: &Lazy<'_>, unknown: bool, found: &mut Exits) {
         let mut runs_on = None;
         let mut last = None;
@@ -398,7 +400,7 @@ impl Function<'_> {
                 _ => {}
             }
             runs_on = match (runs_on, goes_on(record, &instruction)) {
-                // Nops are passed, but not by what never comes that far.
+                // Nops pass on what came before them, unless control never got that far.
                 (before, GoesOn::Nop) => before,
                 (_, GoesOn::Yes) if reached => Some(at),
                 _ => None,
@@ -423,13 +425,13 @@ impl Function<'_> {
             }
         }
         if let Some(at) = flow.undecodable() {
-            // It is data unless something leads there.
+            // It is data unless control leads there.
             if last_end == at && runs_on.is_some() || unknown {
                 found.undecided.push(Undecided::NoInstruction { at });
             }
         } else if !is_first && (self.around.is_cold)(flow.extent()) {
-            // A compiler never has a function run on into something else. Where code ends
-            // like that, control never comes (`__builtin_unreachable()`). Assembly may.
+            // A compiler never lets a function run on into something else. Where compiled code ends
+            // like that, control never gets there (`__builtin_unreachable()`). Assembly may do it.
         } else if let (Some(at), Some(last)) = (runs_on, last) {
             let depth = depths.at(last.ip()).filter(|_| is_first);
             match depth == Some(0) && self.function_behind(&last) {
@@ -442,8 +444,8 @@ impl Function<'_> {
         }
     }
 
-    /// Whether nothing but nops stands between an instruction, which leaves the stack as it
-    /// is, and another function.
+    /// True if an instruction leaves the stack pointer unchanged and only nops separate it from
+    /// another function.
     fn function_behind(&self, last: &Instruction) -> bool {
         let mut at = last.next_ip();
         let still = grows(last, &mut InstructionInfoFactory::new()) == Some(0);
@@ -457,12 +459,12 @@ impl Function<'_> {
         still
     }
 
-    /// Control leaves behind the last instruction, whatever other way there is.
+    /// Records an exit behind the last instruction, in place of any other exit there.
     fn run_on(&self, last: &Instruction, found: &mut Exits) {
         let at = last.ip();
         let condition = match last.flow_control() {
-            // One that leads back into the function has to be passed; one that leads out of
-            // it is an exit in any case.
+            // A conditional jump back into the function must not be taken for control to run on;
+            // one that leads out is an exit in any case.
             FlowControl::ConditionalBranch if self.holds(last.near_branch_target()) => {
                 let mut passed = *last;
                 passed.negate_condition_code();
@@ -482,7 +484,8 @@ impl Function<'_> {
     }
 }
 
-/// With which flags a jump is taken; `None` if they do not tell.
+/// Returns the flags condition with which a jump is taken; `None` if it does not depend on flags
+/// alone.
 fn leaves_if(jump: &Instruction) -> Option<Option<ConditionCode>> {
     match (jump.flow_control(), jump.condition_code()) {
         (FlowControl::UnconditionalBranch, _) => Some(None),
@@ -498,7 +501,7 @@ enum Stop {
     Never,
 }
 
-/// What an instruction does behind which control never goes on.
+/// Classifies an instruction that never continues to the next one.
 fn stop(instruction: &Instruction) -> Stop {
     match (instruction.mnemonic(), instruction.flow_control()) {
         (Mnemonic::Ret, _) => Stop::Return,
@@ -513,8 +516,8 @@ enum GoesOn {
     No,
 }
 
-/// Whether control comes behind an instruction that is a function's last one. A call
-/// that stands there never returns.
+/// Classifies whether control continues behind an instruction, if it is the function's last one. A
+/// call at that place never returns.
 fn goes_on(record: &Record, instruction: &Instruction) -> GoesOn {
     if is_nop(instruction) {
         return GoesOn::Nop;

@@ -6,29 +6,29 @@ use crate::decode::{Code, Extent};
 use crate::jump_table::{self, IndirectJump, Resolution};
 use crate::sweep::{Kind, Record, sweep};
 
-/// Reads `len` bytes of the object at a run-time address: jump tables stand in
-/// read-only data. `None` if there is nothing to read.
+/// Reads `len` bytes of the object at a run-time address (jump tables are in read-only data).
+/// `None` if the bytes cannot be read.
 pub type ReadMemory<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
 
-/// What is known about a function besides its bytes.
+/// Knowledge about a function besides its bytes.
 #[derive(Clone, Copy)]
 pub struct Hints<'a> {
-    /// Where exceptions continue in this function. Without them the code of
-    /// handlers counts as never reached.
+    /// Where exceptions continue in this function. Without them the code of handlers counts as
+    /// unreached.
     pub landing_pads: &'a [u64],
-    /// How to read jump tables.
+    /// Reads memory of the object, for jump tables.
     pub read: ReadMemory<'a>,
 }
 
 impl Hints<'static> {
-    /// Nothing else is known; jump tables cannot be read.
+    /// No further knowledge; jump tables cannot be read.
     pub const NONE: Self = Self {
         landing_pads: &[],
         read: &|_, _| None,
     };
 }
 
-/// Why a function could not be analysed at all.
+/// Reason why a function could not be analysed at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FlowError {
     /// The extent is empty: the symbol has no size.
@@ -62,7 +62,7 @@ pub struct FunctionFlow {
 }
 
 impl FunctionFlow {
-    /// Analyses the function at `extent`, knowing nothing else.
+    /// Analyses the function at `extent` without hints.
     ///
     /// # Errors
     ///
@@ -73,10 +73,10 @@ impl FunctionFlow {
 
     /// Analyses the function at `extent`.
     ///
-    /// Instructions are found twice. First by decoding from the start, one
-    /// after the other; that goes wrong where data stands between the code.
-    /// Then by following control flow and calls from the start, the landing pads
-    /// and the entries of jump tables: what is [reached](Self::is_reached) so is code.
+    /// Instructions are found in two passes. The first decodes from the start, one instruction
+    /// after the other; it goes wrong where data lies between the code. The second follows control
+    /// flow and calls from the start, the landing pads and the entries of jump tables: an
+    /// instruction [reached](Self::is_reached) so is certainly code.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl FunctionFlow {
         Ok(flow)
     }
 
-    /// Marks what control flow reaches.
+    /// Marks the instructions that control flow reaches.
     fn follow(&mut self, landing_pads: &[u64]) {
         let mut work = vec![self.extent.start];
         work.extend(
@@ -166,7 +166,7 @@ impl FunctionFlow {
                     work.push(record.target);
                 }
                 let next = self.records.get(index + 1);
-                // Known data may stand between the two.
+                // Known data may lie between the two.
                 let goes_on = next.is_some_and(|next| next.address == record.end());
                 if !record.kind.falls_through() || !goes_on {
                     break;
@@ -176,12 +176,12 @@ impl FunctionFlow {
         }
     }
 
-    /// All instructions, and whether each is reached.
+    /// Returns all instructions, each with true if it is reached.
     pub(crate) fn records(&self) -> impl Iterator<Item = (&Record, bool)> {
         self.records.iter().zip(self.reached.iter().copied())
     }
 
-    /// The instructions that are reached.
+    /// Returns the reached instructions.
     pub(crate) fn reached_records(&self) -> impl Iterator<Item = &Record> {
         self.records()
             .filter(|(_, reached)| *reached)
@@ -197,24 +197,24 @@ impl FunctionFlow {
         self.records.binary_search_by_key(&address, |r| r.address)
     }
 
-    /// The bounds of the function.
+    /// Returns the bounds of the function.
     #[must_use]
     pub const fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// The addresses of all instructions that decoding from the start finds.
+    /// Returns the addresses of all instructions that decoding from the start finds.
     pub fn boundaries(&self) -> impl Iterator<Item = u64> + '_ {
         self.records.iter().map(|record| record.address)
     }
 
-    /// Whether decoding from the start finds an instruction at `address`.
+    /// True if decoding from the start finds an instruction at `address`.
     #[must_use]
     pub fn is_boundary(&self, address: u64) -> bool {
         self.index(address).is_ok()
     }
 
-    /// The instruction at or before `address`: where it begins and ends.
+    /// Returns the extent of the instruction that contains `address`.
     #[must_use]
     pub fn instruction_around(&self, address: u64) -> Option<Extent> {
         let index = match self.index(address) {
@@ -226,22 +226,21 @@ impl FunctionFlow {
         extent.contains(address).then_some(extent)
     }
 
-    /// Whether control flow leads from the function's start, a landing pad or
-    /// a jump table to the instruction at `address`.
+    /// True if control flow leads from the function's start, a landing pad or a jump table to the
+    /// instruction at `address`.
     #[must_use]
     pub fn is_reached(&self, address: u64) -> bool {
         self.index(address).is_ok_and(|index| self.reached[index])
     }
 
-    /// Whether a jump of this function leads to `address`: a direct one, or by
-    /// a jump table.
+    /// True if a jump of this function leads to `address`, directly or by a jump table.
     #[must_use]
     pub fn is_jumped_to(&self, address: u64) -> bool {
         self.any_jump_into(Extent::new(address, address.saturating_add(1)))
             .is_some()
     }
 
-    /// The first address in `range` to which a jump of this function leads.
+    /// Returns the first address in `range` to which a jump of this function leads.
     #[must_use]
     pub fn any_jump_into(&self, range: Extent) -> Option<u64> {
         let index = self.jumped.partition_point(|&target| target < range.start);
@@ -262,17 +261,15 @@ impl FunctionFlow {
         })
     }
 
-    /// The indirect jumps of the function, in order.
+    /// Returns the indirect jumps of the function, in order.
     #[must_use]
     pub fn indirect_jumps(&self) -> &[IndirectJump] {
         &self.indirect_jumps
     }
 
-    /// Whether some indirect jump could lead anywhere: one whose target is
-    /// computed in a way that is not understood. A jump through a pointer
-    /// counts unless `pointers_known` (see
-    /// [`Targets::set_pointers_known`](crate::Targets::set_pointers_known)).
-    /// Returns the address of the jump.
+    /// Returns the address of an indirect jump that could lead anywhere: one whose target is
+    /// computed in a way that is not understood. A jump through a pointer counts unless
+    /// `pointers_known` (see [`Targets::set_pointers_known`](crate::Targets::set_pointers_known)).
     #[must_use]
     pub fn unresolved_indirect_jump(&self, pointers_known: bool) -> Option<u64> {
         self.indirect_jumps
@@ -285,14 +282,14 @@ impl FunctionFlow {
             .map(|jump| jump.address)
     }
 
-    /// Whether [`unresolved_indirect_jump`](Self::unresolved_indirect_jump)
-    /// finds one when nothing is known about pointers.
+    /// True if [`unresolved_indirect_jump`](Self::unresolved_indirect_jump) finds one when nothing
+    /// is known about pointers.
     #[must_use]
     pub fn has_unresolved_indirect_jump(&self) -> bool {
         self.unresolved_indirect_jump(false).is_some()
     }
 
-    /// The addresses of the direct and indirect calls of the function.
+    /// Returns the addresses of the direct and indirect calls of the function.
     pub fn calls(&self) -> impl Iterator<Item = u64> + '_ {
         self.records
             .iter()
@@ -300,23 +297,23 @@ impl FunctionFlow {
             .map(|r| r.address)
     }
 
-    /// The first byte that begins no instruction, where decoding stopped. What
-    /// follows is not known.
+    /// Returns the first byte that begins no instruction, where decoding stopped. The code behind
+    /// it is unknown.
     #[must_use]
     pub const fn undecodable(&self) -> Option<u64> {
         self.undecodable
     }
 
-    /// An address in the middle of a decoded instruction to which a jump leads:
-    /// decoding went wrong somewhere before it, or instructions overlap.
-    /// (A jump over a `lock` prefix is not meant.)
+    /// Returns an address in the middle of a decoded instruction to which a jump leads: decoding
+    /// went wrong somewhere before it, or instructions overlap. (A jump over a `lock` prefix does
+    /// not count.)
     #[must_use]
     pub const fn overlap(&self) -> Option<u64> {
         self.overlap
     }
 
-    /// Whether control runs from the function's start to `address` without a
-    /// jump, so that there is an instruction for sure.
+    /// True if control runs from the function's start to `address` without a jump, so that an
+    /// instruction certainly begins there.
     #[must_use]
     pub fn is_straight_from_start(&self, address: u64) -> bool {
         let before = self.records.partition_point(|r| r.address < address);

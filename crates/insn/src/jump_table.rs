@@ -1,6 +1,6 @@
-//! Where indirect jumps lead: the `switch` tables of GCC and Clang.
+//! Targets of indirect jumps: the `switch` tables of GCC and Clang.
 //!
-//! # What is recognised
+//! # Recognised patterns
 //!
 //! Position-independent code, a table of 32-bit offsets from the table:
 //!
@@ -17,27 +17,25 @@
 //!
 //! # Why no entry can be missed
 //!
-//! Entries too many only add targets, which forbids a few more regions. Entries
-//! too few would let a jump land inside a patched region, so:
+//! Too many entries only add targets, which forbids a few more regions. Too few entries would let a
+//! jump land inside a patched region, so:
 //!
-//! * The load, the addition and the jump must stand in one block: no jump of the
-//!   function leads between them. The addresses are kept as
-//!   [`IndirectJump::idiom`] so that jumps from elsewhere can be checked too.
-//! * The table's address is what the nearest `lea` of the same block puts in
-//!   the base register. If there is none, *every* constant address that the
-//!   function makes is tried and all that look like tables are taken: a base
-//!   that was hoisted or spilled is one of them.
-//! * If a comparison on the same straight line of code bounds the index, the
-//!   entries it lets through are read, no more: no other can be used there. One
-//!   that is no address in the text means that this is not the table.
-//! * Without such a comparison, entries are read until one does not lead into
-//!   the function. If that one leads to other text, it may still be an entry
-//!   (for a part of the function that was split off), and the jump stays
-//!   unknown.
-//! * Reading stops at [`MAX_ENTRIES`]; a table that goes on is unknown.
+//! * The load, the addition and the jump must be in one block: no jump of the function leads
+//!   between them. The addresses are kept as [`IndirectJump::idiom`] so that jumps from elsewhere
+//!   can be checked too.
+//! * The table's address is the one that the nearest `lea` of the same block puts in the base
+//!   register. If there is none, *every* constant address that the function makes is tried and all
+//!   that look like tables are taken: a hoisted or spilled base is one of them.
+//! * If a comparison on the same straight line of code bounds the index, exactly the entries it
+//!   lets through are read: no others can be used there. If one of them is not an address in the
+//!   text, this is not the table.
+//! * Without such a comparison, entries are read until one does not lead into the function. If that
+//!   one leads to other text, it may still be an entry (for a part of the function that was split
+//!   off), and the jump stays unknown.
+//! * Reading stops at [`MAX_ENTRIES`]; a longer table is unknown.
 //!
-//! What is left is either a jump through a pointer as it was loaded
-//! ([`Resolution::Pointer`]) or unknown.
+//! All other jumps are either through a pointer as it was loaded ([`Resolution::Pointer`]) or
+//! unknown.
 
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -53,7 +51,7 @@ use crate::decode::{Code, Extent};
 use crate::flow::Hints;
 use crate::sweep::{Kind, Record};
 
-/// How many instructions before an indirect jump are looked at.
+/// Number of instructions searched before an indirect jump.
 const WINDOW: usize = 32;
 
 /// An indirect jump and where it leads.
@@ -61,27 +59,26 @@ const WINDOW: usize = 32;
 pub struct IndirectJump {
     /// The address of the `jmp`.
     pub address: u64,
-    /// From the load of the table's entry to the end of the jump. A jump into
-    /// this range (but to its start) would come with another table.
+    /// From the load of the table's entry to the end of the jump. A jump into this range (except to
+    /// its start) would use another table.
     pub idiom: Extent,
-    /// Where it leads.
+    /// Where the jump leads.
     pub resolution: Resolution,
 }
 
-/// Where an indirect jump leads.
+/// Possible targets of an indirect jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Through a table that was read.
+    /// Through a table that was found and read.
     Table {
-        /// Every address that an entry leads to, and maybe some more.
+        /// Every address that an entry leads to, and possibly some more.
         targets: Vec<u64>,
-        /// So many of `targets` are entries for sure; the rest was read to be
-        /// on the safe side.
+        /// Number of leading `targets` that are certainly entries; the rest was added to be on the
+        /// safe side.
         certain: usize,
     },
-    /// To an address that was loaded from memory outside the stack, or passed
-    /// to the function, and not changed since. It stands in data as it is, or
-    /// some code made it by `lea`.
+    /// To an address that was loaded from memory outside the stack, or passed to the function, and
+    /// not changed since. It is in data in this form, or some code made it by `lea`.
     Pointer,
     /// Not understood: could lead anywhere in the function.
     Unknown,
@@ -138,7 +135,7 @@ pub(crate) struct Resolver<'a> {
     code: &'a Code<'a>,
     records: &'a [Record],
     extent: Extent,
-    /// Where jumps of the function lead, sorted.
+    /// Targets of jumps inside the function, sorted.
     joins: Vec<u64>,
     /// All constants that the function makes and that may be addresses, sorted.
     constants: Vec<u64>,
@@ -146,10 +143,10 @@ pub(crate) struct Resolver<'a> {
     /// Direct jumps inside the function, made when first needed: (target,
     /// index of the jump), sorted.
     edges: Option<Vec<(u64, usize)>>,
-    /// Whether `rbp` is a frame pointer, found out when first needed.
+    /// True if `rbp` is a frame pointer; computed on first use.
     frame_pointer: Option<bool>,
     info: InstructionInfoFactory,
-    /// The instructions before the jump that run whenever it does, in order.
+    /// The instructions before the jump that run whenever the jump runs, in order.
     window: Vec<Instruction>,
 }
 
@@ -181,7 +178,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The straight line of code that ends just before the jump.
+    /// Fills the window with the straight line of code that ends just before the jump.
     fn fill_window(&mut self, jump: usize) {
         let records = self.records;
         self.window.clear();
@@ -203,8 +200,8 @@ impl Resolver<'_> {
         }
     }
 
-    /// `jmp *mem`, or a 64-bit load whose result is jumped to. `before` counts
-    /// the instructions of the window that run before it.
+    /// Resolves `jmp *mem`, or a jump to the result of a 64-bit load. `before` is the number of
+    /// instructions of the window that run before it.
     fn through_memory(&mut self, load: &Instruction, before: usize) -> (Option<u64>, Resolution) {
         if load.segment_prefix() == Register::FS || load.segment_prefix() == Register::GS {
             return (None, Resolution::Pointer);
@@ -231,7 +228,7 @@ impl Resolver<'_> {
         (None, self.pointer())
     }
 
-    /// A pointer from memory. If the function also makes addresses inside
+    /// Resolves a jump through a pointer from memory. If the function also makes addresses inside
     /// itself, it may have computed the pointer from them and stored it.
     fn pointer(&self) -> Resolution {
         let inside = Extent::new(self.extent.start.saturating_add(1), self.extent.end);
@@ -277,8 +274,8 @@ impl Resolver<'_> {
         )
     }
 
-    /// `add a, b` at `add` of the window makes the target: one is an offset
-    /// that was loaded from the table, the other the table's address.
+    /// Resolves a target made by `add a, b` at index `add` of the window: one operand is an offset
+    /// loaded from the table, the other the table's address.
     fn offsets(&mut self, a: Register, b: Register, add: usize) -> Option<(u64, Resolution)> {
         let (load, base) = [(a, b), (b, a)]
             .into_iter()
@@ -322,8 +319,8 @@ impl Resolver<'_> {
         Some((instruction.ip(), Resolution::Table { targets, certain }))
     }
 
-    /// The place in the window of the instruction that loads 32 bits from
-    /// memory, sign-extended into `register`.
+    /// Returns the window index of the instruction that loads 32 bits from memory, sign-extended
+    /// into `register`.
     fn offset_load(&mut self, register: Register, before: usize) -> Option<usize> {
         let at = self.writer(register, before)?;
         let instruction = self.window[at];
@@ -345,7 +342,7 @@ impl Resolver<'_> {
         load.then_some(at)
     }
 
-    /// The last instruction before `before` that changes `register`.
+    /// Returns the last instruction before `before` that changes `register`.
     fn writer(&mut self, register: Register, before: usize) -> Option<usize> {
         (0..before).rev().find(|&i| self.writes_at(i, register))
     }
@@ -371,8 +368,8 @@ impl Resolver<'_> {
             })
     }
 
-    /// The address that `lea x(%rip)` of the window put in `register`; `None`
-    /// if the register was not set so in this block.
+    /// Returns the address that `lea x(%rip)` of the window put in `register`; `None` if the
+    /// register was not set that way in this block.
     fn constant_in(&mut self, register: Register, before: usize) -> Option<Vec<u64>> {
         let at = self.writer(register, before)?;
         let instruction = self.window[at];
@@ -398,7 +395,7 @@ fn is_call(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether functions keep the register by the System V ABI.
+/// True if functions preserve the register under the System V ABI.
 fn is_preserved(register: Register) -> bool {
     matches!(
         register,
@@ -412,8 +409,7 @@ fn is_preserved(register: Register) -> bool {
     )
 }
 
-/// Whether the instruction writes all 64 bits of `register`, as its first
-/// operand.
+/// True if the instruction writes all 64 bits of `register`, as its first operand.
 fn writes_whole(instruction: &Instruction, register: Register) -> bool {
     instruction.op0_kind() == OpKind::Register && instruction.op0_register() == register
 }

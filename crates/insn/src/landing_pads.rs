@@ -1,4 +1,4 @@
-//! Where exceptions continue: the call-site table of a language-specific data
+//! Landing pads, where exceptions continue, from the call-site table of a language-specific data
 //! area (LSDA).
 //!
 //! The layout is that of GCC's `unwind-pe.h` and `eh_personality.cc`, which C++,
@@ -12,11 +12,11 @@
 //! call site: start, length, landing pad (in that encoding), uleb128 action
 //! ```
 //!
-//! Only landing pads matter here. One that is 0 means that there is none.
+//! Only landing pads matter here. A value of 0 means that there is none.
 
 use thiserror::Error;
 
-/// Why an LSDA cannot be read.
+/// Reason why an LSDA cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum LandingPadError {
     /// The bytes end within the table.
@@ -33,16 +33,16 @@ pub enum LandingPadError {
     },
 }
 
-/// The landing pads of the function whose LSDA begins `lsda`.
+/// Returns the landing pads of the function whose LSDA is at the start of `lsda`.
 ///
-/// `lsda_address` is the run-time address of `lsda[0]`; `lsda` may go on behind
-/// the LSDA. `function_start` is the run-time address of the function's FDE
-/// (its `initial_location`), the base of landing pads that name no other.
+/// `lsda_address` is the run-time address of `lsda[0]`; `lsda` may extend beyond the LSDA.
+/// `function_start` is the run-time address of the function's FDE (its `initial_location`), the
+/// base of landing pads that name no other base.
 ///
 /// # Errors
 ///
-/// [`LandingPadError`] if the data is damaged or of an unknown kind. Then the
-/// landing pads are not known and regions must not be patched; see
+/// [`LandingPadError`] if the data is damaged or of an unknown kind. Then the landing pads are
+/// unknown and regions must not be patched; see
 /// [`Targets::mark_incomplete`](crate::Targets::mark_incomplete).
 pub fn landing_pads(
     lsda: &[u8],
@@ -106,7 +106,7 @@ impl Reader<'_> {
         Ok(self.take::<1>()?[0])
     }
 
-    /// LEB128 of at most 64 bits; higher bits are dropped.
+    /// Reads a LEB128 number of at most 64 bits; higher bits are dropped.
     fn leb(&mut self) -> Result<(u64, u32, u8), LandingPadError> {
         let mut value = 0;
         let mut shift = 0;
@@ -126,7 +126,7 @@ impl Reader<'_> {
         Ok(self.leb()?.0)
     }
 
-    /// A value in a DW_EH_PE encoding.
+    /// Reads a value in a DW_EH_PE encoding.
     fn pointer(&mut self, encoding: u8) -> Result<u64, LandingPadError> {
         let here = self.address.wrapping_add(self.offset as u64);
         let value = match encoding & 0x0f {

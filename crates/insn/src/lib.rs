@@ -1,4 +1,4 @@
-//! What x86-64 machine code does, as far as a probe has to know it.
+//! Analysis of x86-64 machine code, as far as a probe needs it.
 //!
 //! You give bytes and the address at which they run; you get
 //!
@@ -8,17 +8,17 @@
 //! * [`Exits`]: where control leaves a function;
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
-//! * [`Shown`]: where instructions are shown to begin;
-//! * [`stack_check`](stack_check()): how long the check is with which Go's functions begin;
+//! * [`Shown`]: where instructions are proved to begin;
+//! * [`stack_check`](stack_check()): length of the stack check at the start of Go functions;
 //! * [`live_at`]: which registers and whether the flags still matter at a site;
 //! * [`red_zone`]: which code keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
 //!   same elsewhere;
 //! * [`landing_pads`](landing_pads()): where a C++ or Rust exception continues.
 //!
-//! Nothing here touches a process; everything is a function of bytes. Memory
-//! outside the code (jump tables) comes in through a closure. What is not
-//! understood is reported as unknown and never guessed.
+//! Nothing here touches a process; everything is a function of bytes. Memory outside the code (jump
+//! tables) is read through a closure. Code that is not understood is reported as unknown and never
+//! guessed.
 #![forbid(unsafe_code)]
 
 pub mod conventions;

@@ -1,4 +1,4 @@
-//! Which registers and flags still matter at a site.
+//! Liveness: the registers and flags whose values still matter at a site.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use iced_x86::{
 
 use crate::decode::{Code, Extent};
 
-/// How many instructions are looked at, over all paths.
+/// Maximum number of instructions examined, over all paths.
 const LIMIT: usize = 128;
 
 /// A set of the 16 general registers. Bit n is the register with the hardware
@@ -22,12 +22,11 @@ impl RegSet {
     pub const EMPTY: Self = Self(0);
     /// All 16 registers.
     pub const ALL: Self = Self(0xffff);
-    /// Those that functions preserve by the System V ABI: rbx, rsp, rbp, r12
-    /// to r15.
+    /// Registers that functions preserve under the System V ABI: rbx, rsp, rbp, r12 to r15.
     pub const PRESERVED: Self = Self(0xf038);
 
-    /// The set that holds `register`, whatever its width (`al` counts as
-    /// `rax`); empty for other than general registers.
+    /// Returns the set that holds `register`, whatever its width (`al` counts as `rax`); empty for
+    /// registers other than the general ones.
     #[must_use]
     pub fn of(register: Register) -> Self {
         let full = register.full_register();
@@ -38,31 +37,31 @@ impl RegSet {
         }
     }
 
-    /// Whether `register`, of any width, is in the set.
+    /// True if `register`, of any width, is in the set.
     #[must_use]
     pub fn contains(self, register: Register) -> bool {
         self.0 & Self::of(register).0 != 0
     }
 
-    /// How many registers are in the set.
+    /// Returns the number of registers in the set.
     #[must_use]
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether the set is empty.
+    /// True if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The registers that are not in the set.
+    /// Returns the registers that are not in the set.
     #[must_use]
     pub const fn complement(self) -> Self {
         Self(!self.0)
     }
 
-    /// The 64-bit registers in the set, by their number.
+    /// Returns the 64-bit registers in the set, by their number.
     pub fn iter(self) -> impl Iterator<Item = Register> {
         (0..16u32)
             .filter(move |n| self.0 & (1 << n) != 0)
@@ -77,13 +76,13 @@ impl std::ops::BitOr for RegSet {
     }
 }
 
-/// What must be kept at a site.
+/// Registers and flags that must be preserved at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Live {
     /// The general registers whose value may still be used.
     pub gprs: RegSet,
-    /// Whether one of the flags OF, SF, ZF, AF, PF, CF may still be used. The
-    /// other flags (DF, AC, ...) are always live: never change them.
+    /// True if one of the flags OF, SF, ZF, AF, PF, CF may still be used. The other flags (DF, AC,
+    /// ...) are always live: never change them.
     pub flags: bool,
 }
 
@@ -94,7 +93,7 @@ impl Live {
         flags: true,
     };
 
-    /// The registers that may be overwritten.
+    /// Returns the registers that may be overwritten.
     #[must_use]
     pub const fn dead(&self) -> RegSet {
         self.gprs.complement()
@@ -112,33 +111,32 @@ const FLAGS: u32 = RflagsBits::OF
 /// Registers in the low 16 bits, arithmetic flags above.
 const EVERYTHING: u32 = 0xffff | (FLAGS << 16);
 
-/// Says which registers and flags may still be used when control is at `site`,
-/// before the instruction there has run.
+/// Returns the registers and flags that may still be used when control is at `site`, before the
+/// instruction there has run.
 ///
-/// The instructions that can follow are explored over all paths, at most 128 of
-/// them. Something is dead only if every path overwrites it wholly before
-/// reading it. A path that ends (by `ret`, a call, an indirect jump, leaving
-/// `extent`, a trap, bytes that are no instruction, the limit) keeps alive all
-/// that it has not overwritten until then. In particular no calling convention
-/// is assumed: GCC's `-fipa-ra` lets callers keep values in registers that the
-/// ABI calls clobbered, and assembly has conventions of its own.
+/// The instructions that can follow are explored over all paths, at most 128 of them. A register or
+/// flag is dead only if every path overwrites it wholly before reading it. A path that ends (by
+/// `ret`, a call, an indirect jump, leaving `extent`, a trap, bytes that are no instruction, the
+/// limit) keeps alive everything that it has not overwritten until then. In particular no calling
+/// convention is assumed: GCC's `-fipa-ra` lets callers keep values in registers that the ABI calls
+/// clobbered, and assembly has conventions of its own.
 ///
-/// The registers of [`RegSet::PRESERVED`] are always live. Where an instruction
-/// may fault and the program turns that into an exception
-/// (`-fnon-call-exceptions`, Ada, D), control may continue in a handler that is
-/// no successor here, but it can find its values only in memory and in
-/// preserved registers.
+/// The registers of [`RegSet::PRESERVED`] are always live. Where an instruction may fault and the
+/// program turns that into an exception (`-fnon-call-exceptions`, Ada, D), control may continue in
+/// a handler that is not among the successors here, but it can find its values only in memory and
+/// in preserved registers.
 ///
-/// Writing 32 bits of a register is a full write, writing 8 or 16 bits is not,
-/// nor is a conditional move. `xor %eax, %eax` does not read `eax`.
+/// Writing 32 bits of a register is a full write. Writing 8 or 16 bits is not, and neither is a
+/// conditional move. `xor %eax, %eax` does not read `eax`.
 #[must_use]
 pub fn live_at(code: &Code<'_>, extent: &Extent, site: u64) -> Live {
     live_among(code, extent, site, &[])
 }
 
-/// The same where all registers may be read at some addresses, ascending, whatever the
-/// instructions there say: static markers, whose notes tell others in which registers values
-/// are. Notes cannot name flags, so those are what the instructions make of them.
+/// As [`live_at`], but all registers count as read at the addresses `markers` (ascending), whatever
+/// the instructions there are. These are static markers, whose notes tell other tools which
+/// registers hold values. Notes cannot name flags, so flags are live only as the instructions need
+/// them.
 #[must_use]
 pub fn live_among(code: &Code<'_>, extent: &Extent, site: u64, markers: &[u64]) -> Live {
     let live = Explorer::new(code, extent, markers).explore(site);
@@ -150,13 +148,13 @@ pub fn live_among(code: &Code<'_>, extent: &Extent, site: u64, markers: &[u64]) 
 
 /// One explored instruction.
 struct Node {
-    /// What it reads.
+    /// Registers and flags that it reads.
     uses: u32,
-    /// What it overwrites wholly.
+    /// Registers and flags that it overwrites wholly.
     defines: u32,
-    /// Indices of what follows; `LEAVES` for paths that are not explored.
+    /// Indices of its successors; `LEAVES` for paths that are not explored.
     next: [usize; 2],
-    /// What is live before it, as far as found.
+    /// Registers and flags live before it, as far as found.
     live: u32,
 }
 
@@ -188,7 +186,7 @@ impl<'a> Explorer<'a> {
         }
     }
 
-    /// The node for `address`, or `LEAVES`.
+    /// Returns the node for `address`, or `LEAVES`.
     fn node(&mut self, address: u64) -> usize {
         if let Some(&index) = self.known.get(&address) {
             return index;
@@ -213,7 +211,7 @@ impl<'a> Explorer<'a> {
         if start == LEAVES {
             return EVERYTHING;
         }
-        // First in, first out: near code is more telling than one long path.
+        // First in, first out: nearby code tells more than one long path.
         let mut done = 0;
         while done < self.work.len() {
             let (address, index) = self.work[done];
@@ -280,7 +278,7 @@ impl<'a> Explorer<'a> {
         node.defines = defines;
     }
 
-    /// What the instruction reads and what it overwrites wholly.
+    /// Returns what the instruction reads and what it overwrites wholly.
     fn effects(&mut self, instruction: &Instruction) -> (u32, u32) {
         let (mut uses, mut defines) = (0, 0);
         for used in self.info.info(instruction).used_registers() {
@@ -294,7 +292,7 @@ impl<'a> Explorer<'a> {
                     uses |= bit;
                     defines |= bit;
                 }
-                // The old value can stay, or some of it.
+                // All or part of the old value may remain.
                 _ => uses |= bit,
             }
         }
@@ -303,9 +301,9 @@ impl<'a> Explorer<'a> {
         }
         uses |= (instruction.rflags_read() & FLAGS) << 16;
         if !leaves_flags(instruction) {
-            // Of the flags that the manual calls undefined, processors leave
-            // some as they were. AF counts all the same: every logical
-            // instruction leaves it undefined, and nothing tests it.
+            // Processors leave some of the flags that the manual calls undefined unchanged. AF
+            // counts as written anyway: every logical instruction leaves it undefined, and nothing
+            // tests it.
             let defined = instruction.rflags_written()
                 | instruction.rflags_cleared()
                 | instruction.rflags_set()
@@ -316,7 +314,7 @@ impl<'a> Explorer<'a> {
     }
 }
 
-/// Whether the kernel or a hypervisor sees the registers.
+/// True if the kernel or a hypervisor may read the registers.
 fn enters_kernel(instruction: &Instruction) -> bool {
     matches!(
         instruction.mnemonic(),
@@ -331,8 +329,8 @@ fn enters_kernel(instruction: &Instruction) -> bool {
     ) || instruction.is_privileged()
 }
 
-/// `bsf` and `bsr` of zero leave the register as it was. So does `rdssp` without a shadow
-/// stack, where it is a nop: whoever asks for one clears the register before
+/// True if the instruction may leave its destination unchanged: `bsf` and `bsr` of zero, and
+/// `rdssp` without a shadow stack, where it is a nop and its users clear the register first
 /// (`_Unwind_Resume`, `longjmp`).
 fn leaves_destination(instruction: &Instruction) -> bool {
     matches!(
@@ -341,9 +339,8 @@ fn leaves_destination(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether the instruction may leave the flags as they were although it is
-/// listed as one that changes them: shifts by `cl`, where the count may be 0,
-/// and repeated string comparisons, where `rcx` may be 0.
+/// True if the instruction may leave the flags unchanged although it is listed as changing them:
+/// shifts by `cl`, where the count may be 0, and repeated string comparisons, where `rcx` may be 0.
 fn leaves_flags(instruction: &Instruction) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Shl

@@ -1,13 +1,13 @@
-//! Values below the stack pointer.
+//! Use of the red zone, the memory below the stack pointer.
 //!
-//! The 128 bytes below the stack pointer, the *red zone*, are a function's own until it calls
-//! another one (System V ABI, AMD64 supplement, 3.2.2). Where a function is entered by a call
-//! nothing is there. But code in assembly has symbols in the middle of functions, to which it
-//! falls through or jumps with its values in place.
+//! The 128 bytes below the stack pointer, the *red zone*, belong to a function until it calls
+//! another one (System V ABI, AMD64 supplement, 3.2.2). A function entered by a call finds nothing
+//! there. But code in assembly has symbols in the middle of functions, to which the function falls
+//! through or jumps while its values are in the red zone.
 //!
-//! These functions answer for a piece of code without following its control flow: they may
-//! find a use where there is none, and miss none that is made with the stack pointer or with a
-//! register that it was copied to.
+//! The functions here judge a piece of code without following its control flow: they may report a
+//! use where there is none, but miss none that is made with the stack pointer or with a register
+//! that it was copied to.
 
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -17,12 +17,12 @@ use crate::decode::{Code, Extent, is_padding};
 use crate::depth::grows;
 use crate::liveness::RegSet;
 
-/// Whether code in `extent` may access memory below the stack pointer, or make an address
-/// there. If some of it cannot be decoded, it may.
+/// True if code in `extent` may access memory below the stack pointer, or make an address there;
+/// also if some of it cannot be decoded.
 #[must_use]
 pub fn uses_red_zone(code: &Code<'_>, extent: Extent) -> bool {
     let mut factory = InstructionInfoFactory::new();
-    // How much the code takes for its frame: copies of the stack pointer are used for that.
+    // Bytes that the code takes for its frame: copies of the stack pointer are used for that.
     let mut room: i64 = 0;
     // Registers that hold the stack pointer plus something.
     let mut copies = RegSet::EMPTY;
@@ -38,7 +38,7 @@ pub fn uses_red_zone(code: &Code<'_>, extent: Extent) -> bool {
         match grows(&instruction, &mut factory) {
             Some(by) => room = room.saturating_add(by.max(0)),
             None if is_aligned(&instruction) => {}
-            // A stack of its own size, or of another thread.
+            // A stack of computed size, or that of another thread.
             None if instruction.mnemonic() == Mnemonic::Sub => room = i64::MAX,
             None => {}
         }
@@ -50,12 +50,12 @@ pub fn uses_red_zone(code: &Code<'_>, extent: Extent) -> bool {
     false
 }
 
-/// `and $-16, %rsp`.
+/// True for `and $-16, %rsp` and the like.
 fn is_aligned(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::And
 }
 
-/// Whether the memory operand, also that of `lea`, lies below the stack pointer.
+/// True if the memory operand (for `lea` too) lies below the stack pointer.
 fn is_below(instruction: &Instruction, copies: RegSet, room: i64) -> bool {
     let has_memory =
         (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory);
@@ -68,14 +68,14 @@ fn is_below(instruction: &Instruction, copies: RegSet, room: i64) -> bool {
     if base == Register::RSP {
         let moves = instruction.mnemonic() == Mnemonic::Lea
             && instruction.op0_register().full_register() == Register::RSP;
-        // An index may be negative; in a frame it is that of an array.
+        // An index may be negative; with a frame, it indexes an array in it.
         return !moves && (displacement < 0 || index != Register::None && room == 0);
     }
     copies.contains(base) && displacement < 0 && displacement.saturating_neg() > room
         || copies.contains(index.full_register()) && room == 0
 }
 
-/// Whether arithmetic with the stack pointer or a copy of it makes an address below.
+/// True if arithmetic with the stack pointer or a copy of it makes an address below it.
 fn goes_below(instruction: &Instruction, copies: RegSet, room: i64) -> bool {
     let made = instruction.op0_register();
     if instruction.op0_kind() != OpKind::Register || made == Register::RSP {
@@ -94,8 +94,8 @@ fn goes_below(instruction: &Instruction, copies: RegSet, room: i64) -> bool {
     }
 }
 
-/// Keeps account of the registers that the stack pointer is copied to, in the order in which
-/// the instructions stand.
+/// Updates the set of registers that the stack pointer was copied to, taking instructions in memory
+/// order.
 fn follow_copies(
     instruction: &Instruction,
     copies: &mut RegSet,
@@ -138,17 +138,17 @@ fn follow_copies(
     }
 }
 
-/// Whether control may run on from the code in `before` to its end, with something below the
-/// stack pointer. `before` begins at an instruction. Behind a call nothing is left there.
+/// True if control may run on from the code in `before` to its end with values below the stack
+/// pointer. `before` begins at an instruction. After a call nothing is left there.
 ///
-/// `is_target` tells whether something leads to an address; behind code that never goes on,
-/// padding is run through only from there.
+/// `is_target` reports whether anything leads into a range; behind code that never continues,
+/// padding is run through only from such a target.
 #[must_use]
 pub fn runs_into_end(code: &Code<'_>, before: Extent, is_target: impl Fn(Extent) -> bool) -> bool {
     let mut last: Option<Instruction> = None;
     let mut at = before.start;
     while at < before.end {
-        // One that goes on behind the end shows that decoding went wrong.
+        // An instruction that extends past the end shows that decoding went wrong.
         let Some(instruction) = code.instruction_at(at, before.end) else {
             return true;
         };
@@ -158,7 +158,7 @@ pub fn runs_into_end(code: &Code<'_>, before: Extent, is_target: impl Fn(Extent)
         }
     }
     let Some(last) = last else {
-        // Nothing but padding, which something may lead to.
+        // Nothing but padding; control may still enter it from elsewhere.
         return is_target(before);
     };
     match last.flow_control() {

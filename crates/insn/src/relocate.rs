@@ -1,7 +1,7 @@
 //! Copies of instructions that behave the same at another address.
 //!
-//! Lengths never depend on the new address, so that a caller may relocate once
-//! to learn the size and again when the place is known:
+//! Lengths never depend on the new address, so that a caller may relocate once to learn the size
+//! and again when the address is known:
 //!
 //! | original | copy |
 //! | --- | --- |
@@ -12,10 +12,10 @@
 //! | `call *x` | `push 1f(%rip); jmp *x; 1: .quad next` |
 //! | anything else | itself |
 //!
-//! `next` is the *original* address behind the call, so a return address never
-//! points into a copy: unwinders, `longjmp` and detaching need not know of it.
-//! It is pushed from memory because that is one store of 8 bytes, which `ret`
-//! can take from the store buffer, and changes neither registers nor flags.
+//! `next` is the *original* address behind the call, so a return address never points into a copy:
+//! unwinders, `longjmp` and detaching need not know about copies. It is pushed from memory because
+//! that is one store of 8 bytes, which `ret` can take from the store buffer, and changes neither
+//! registers nor flags.
 
 use iced_x86::{Code, Encoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use thiserror::Error;
@@ -29,15 +29,15 @@ pub struct Relocated {
     /// For each original instruction, in order: its address and the offset of
     /// its copy in `bytes`.
     pub offsets: Vec<(u64, usize)>,
-    /// Whether control can run off the end of `bytes`. Then the caller must
-    /// append a jump to the address behind the last original instruction.
+    /// True if control can run off the end of `bytes`. Then the caller must append a jump to the
+    /// address behind the last original instruction.
     pub falls_through: bool,
 }
 
-/// Why instructions cannot be copied.
+/// Reason why instructions cannot be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum RelocateError {
-    /// The bytes are no instruction that the decoder knows.
+    /// The bytes are not an instruction known to the decoder.
     #[error("no known instruction at {at:#x}")]
     Undecodable {
         /// Its address.
@@ -50,7 +50,7 @@ pub enum RelocateError {
         /// Its address.
         at: u64,
     },
-    /// `int3`, `ud2`, ...: whoever handles the trap looks at its address.
+    /// `int3`, `ud2`, ...: the trap's handler looks at its address.
     #[error("trap instruction at {at:#x}")]
     Trap {
         /// Its address.
@@ -68,15 +68,15 @@ pub enum RelocateError {
         /// Its address.
         at: u64,
     },
-    /// Needs something more than 2 GB away from the new place.
+    /// It refers to something more than 2 GB away from the new address.
     #[error("instruction at {at:#x} refers to {target:#x}, out of reach from the new place")]
     OutOfReach {
         /// Its address.
         at: u64,
-        /// What it refers to.
+        /// The address that it refers to.
         target: u64,
     },
-    /// A call before the end of the block: it returns to the original.
+    /// A call before the end of the block: it returns to the original code.
     #[error("call at {at:#x} is not the last instruction of the block")]
     CallInside {
         /// Its address.
@@ -98,13 +98,12 @@ pub enum RelocateError {
     },
 }
 
-/// Whether the instruction can be displaced. If so, [`relocate()`] can fail
-/// only because something is out of reach from the new place, or because a
-/// call is not the last instruction.
+/// Checks that the instruction can be displaced. If so, [`relocate()`] can fail only because
+/// something is out of reach from the new address, or because a call is not the last instruction.
 ///
 /// # Errors
 ///
-/// The reason why not.
+/// The reason why it cannot be displaced.
 pub fn relocatable(instruction: &Instruction) -> Result<(), RelocateError> {
     kind_is_relocatable(instruction)?;
     copied_length(instruction).map(drop)
@@ -168,7 +167,7 @@ fn branch_relocatable(instruction: &Instruction) -> Result<(), RelocateError> {
     Ok(())
 }
 
-/// Whether pushing the return address first would change where the call goes.
+/// True if pushing the return address first would change the call's target.
 fn calls_through_stack(call: &Instruction) -> bool {
     if call.op0_kind() == OpKind::Register {
         return call.op0_register() == Register::RSP;
@@ -185,13 +184,13 @@ fn calls_through_stack(call: &Instruction) -> bool {
 /// Copies `instructions`, which must follow each other in memory, so that they
 /// behave the same at `new_address`.
 ///
-/// A branch to an instruction of the block goes to its copy, but a branch to
-/// the first one goes to the original: there is the probe, which must be hit
-/// again. If an instruction faults, the fault is reported at the copy.
+/// A branch to an instruction of the block goes to its copy, but a branch to the first one goes to
+/// the original: the probe is there and must be hit again. If an instruction faults, the fault is
+/// reported at the copy.
 ///
 /// # Errors
 ///
-/// [`RelocateError`] says which instruction cannot be copied and why.
+/// [`RelocateError`] tells which instruction cannot be copied and why.
 pub fn relocate(
     instructions: &[Instruction],
     new_address: u64,
@@ -205,7 +204,7 @@ pub fn relocate(
         offsets.push((instruction.ip(), offset));
         let here = new_address.wrapping_add(offset as u64);
         match instruction.flow_control() {
-            // Its target may be a copy that has no place yet.
+            // Its target may be a copy whose offset is not known yet.
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
                 bytes.resize(offset + copied_length(instruction)?, 0);
                 branches.push((instruction, offset));
@@ -259,7 +258,7 @@ const JCC: usize = 6;
 /// `jmp rel8`: eb rel8.
 const SHORT_JMP: usize = 2;
 
-/// How long the copy of the instruction is, at any address.
+/// Returns the length of the instruction's copy, which is the same at any address.
 fn copied_length(instruction: &Instruction) -> Result<usize, RelocateError> {
     Ok(match instruction.flow_control() {
         FlowControl::UnconditionalBranch => JMP,
@@ -304,8 +303,8 @@ fn copy_branch(
     }
 }
 
-/// `loop`, `jrcxz` and their kin at `here`, over the two bytes that follow:
-/// the first line of `loop 1f; jmp 2f; 1: jmp target; 2:`.
+/// Encodes `loop`, `jrcxz` or the like at `here` so that it jumps over the two bytes that follow:
+/// the first instruction of `loop 1f; jmp 2f; 1: jmp target; 2:`.
 fn short_branch(instruction: &Instruction, here: u64) -> Result<Vec<u8>, RelocateError> {
     let mut short = *instruction;
     short.set_near_branch64(here.wrapping_add(16));
@@ -314,7 +313,7 @@ fn short_branch(instruction: &Instruction, here: u64) -> Result<Vec<u8>, Relocat
     encode(&short, here)
 }
 
-/// The second opcode byte of `jcc rel32`.
+/// Returns the second opcode byte of `jcc rel32`.
 fn jcc_opcode(instruction: &Instruction) -> u8 {
     use iced_x86::ConditionCode as C;
     0x80 | match instruction.condition_code() {
@@ -351,7 +350,7 @@ fn copy_call(
     } else {
         encode(&jump_for(instruction), behind_push)?
     };
-    // The constant stands right behind the jump.
+    // The constant directly follows the jump.
     bytes.extend([0xff, 0x35]);
     bytes.extend((tail.len() as u32).to_le_bytes());
     bytes.extend(tail);
@@ -359,7 +358,7 @@ fn copy_call(
     Ok(())
 }
 
-/// `jmp *x` that goes where `call *x` does once the return address is pushed.
+/// Returns the `jmp *x` that goes where `call *x` does once the return address is pushed.
 fn jump_for(call: &Instruction) -> Instruction {
     let mut jump = *call;
     jump.set_code(Code::Jmp_rm64);
@@ -384,8 +383,8 @@ fn displacement(at: u64, here: u64, length: usize, target: u64) -> Result<i32, R
         .map_err(|_| RelocateError::OutOfReach { at, target })
 }
 
-/// Encodes an instruction without branch target for `here` and checks that it
-/// reads back as the same.
+/// Encodes an instruction without branch target for `here` and checks that it decodes to the same
+/// instruction.
 fn encode(instruction: &Instruction, here: u64) -> Result<Vec<u8>, RelocateError> {
     let at = instruction.ip();
     let mut encoder = Encoder::new(64);
@@ -407,7 +406,7 @@ fn encode(instruction: &Instruction, here: u64) -> Result<Vec<u8>, RelocateError
     Ok(bytes)
 }
 
-/// Whether two instructions do the same at their addresses.
+/// True if two instructions do the same at their addresses.
 fn same(a: &Instruction, b: &Instruction) -> bool {
     if a.is_ip_rel_memory_operand() && a.ip_rel_memory_address() != b.ip_rel_memory_address() {
         return false;

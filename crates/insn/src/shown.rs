@@ -1,12 +1,12 @@
-//! Where instructions begin, as far as that is shown.
+//! Instruction starts, as far as control flow proves them.
 
 use crate::decode::{Code, Extent, is_padding};
 use crate::sweep::{Kind, record};
 
-/// The addresses at which control flow from known beginnings shows instructions to begin.
+/// The addresses at which control flow from known starting points proves instructions to begin.
 ///
-/// Direct jumps and calls are followed, and what comes behind a call; not behind one that
-/// padding follows, which may never return.
+/// Direct jumps and calls are followed, and so is the code behind a call; but not behind one
+/// followed by padding, which may never return.
 #[derive(Clone, Debug)]
 pub struct Shown {
     text: Extent,
@@ -15,7 +15,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Follows the code from `roots`, which have to be beginnings of instructions.
+    /// Follows the code from `roots`, which must be addresses where instructions begin.
     #[must_use]
     pub fn from(code: &Code<'_>, roots: impl IntoIterator<Item = u64>) -> Self {
         let text = code.extent();
@@ -54,7 +54,7 @@ impl Shown {
         self.begins[(offset / 64) as usize] |= 1 << (offset % 64);
     }
 
-    /// Whether an instruction is shown to begin at `address`.
+    /// True if an instruction is proved to begin at `address`.
     #[must_use]
     pub fn contains(&self, address: u64) -> bool {
         let offset = address.wrapping_sub(self.text.start);
@@ -63,7 +63,8 @@ impl Shown {
         word.is_some_and(|word| word & 1 << (offset % 64) != 0)
     }
 
-    /// The instruction around `address` that begins before it and is shown, if there is one.
+    /// Returns the proved instruction that contains `address` but begins before it, if there is
+    /// one.
     #[must_use]
     pub fn around(&self, code: &Code<'_>, address: u64) -> Option<Extent> {
         (1..crate::decode::MAX_INSTRUCTION as u64)

@@ -1,4 +1,4 @@
-//! The check of the stack with which Go's functions begin.
+//! The stack check at the start of Go functions.
 //!
 //! ```text
 //!   entry  cmp 0x10(%r14),%rsp        is there room? (g.stackguard0)
@@ -11,27 +11,27 @@
 //!          jmp entry
 //! ```
 //!
-//! So one call comes to `entry` several times: when its stack grows, and when the runtime wants
-//! another goroutine to run (then there is never room). It comes to `body` once, with the same
+//! So one call reaches `entry` several times: when its stack grows, and when the runtime wants
+//! another goroutine to run (then the check always fails). It reaches `body` once, with the same
 //! stack pointer and arguments. Larger frames compare `%r12`, made by `lea -N(%rsp),%r12`, or by
 //! `mov %rsp,%r12; sub $N,%r12; jb more`; functions of the older calling convention get `g` from
-//! thread-local storage first. Source: `stacksplit` in `cmd/internal/obj/x86/obj6.go` of Go 1.17
-//! to 1.26.
+//! thread-local storage first. Source: `stacksplit` in `cmd/internal/obj/x86/obj6.go` of Go 1.17 to
+//! 1.26.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::decode::{Code, Extent};
 
-/// Offsets in `runtime.g` of what the stack pointer is compared with: `stackguard0`, and
+/// Offsets in `runtime.g` of the limits that the stack pointer is compared with: `stackguard0`, and
 /// `stackguard1` for functions on the system's stack.
 const GUARDS: [u64; 2] = [0x10, 0x18];
-/// More instructions are not read between `more` and the jump back: fifteen vector and nine
-/// other registers can be kept and restored.
+/// Maximum number of instructions read between `more` and the jump back: fifteen vector and nine
+/// other registers can be saved and restored.
 const MOST: usize = 64;
 
-/// How many bytes the check takes with which a function of Go begins: what is behind it is reached
-/// once in each call. `None` if the function does not begin so, does not come back to its
-/// entry, or if it jumps behind the check from elsewhere.
+/// Returns the length in bytes of the stack check at the start of a Go function: the code behind it
+/// is reached once in each call. `None` if the function does not begin with a check, if the check
+/// does not come back to the entry, or if the function jumps behind the check from elsewhere.
 #[must_use]
 pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
     let mut at = function.start;
@@ -65,7 +65,7 @@ pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
         }
         _ => {}
     }
-    // What is written has to be of no use to the function.
+    // The register written must not be of use to the function.
     let scratch = matches!(compared, Register::RSP | Register::R12 | Register::R13);
     if !scratch || !is_comparison(&instruction, compared, g) {
         return None;
@@ -82,8 +82,9 @@ pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
     (!reached_otherwise).then_some(body - function.start)
 }
 
-/// The register that gets `g`, or the offset of `g`, from thread-local storage: not one that has
-/// an argument where the calling convention uses registers (there `g` is in r14 already).
+/// Returns the register that gets `g`, or the offset of `g`, from thread-local storage. It is not
+/// one that holds an argument where the calling convention uses registers (there `g` is in r14
+/// already).
 fn loads_g(instruction: &Instruction, so_far: Register) -> Option<Register> {
     let loads = instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Memory;
     let own = instruction.segment_prefix() == Register::FS
@@ -108,7 +109,7 @@ fn is_comparison(instruction: &Instruction, compared: Register, g: Register) -> 
         && GUARDS.contains(&instruction.memory_displacement64())
 }
 
-/// Whether what is at `more` is a call and then a jump to the function's entry.
+/// True if the code at `more` is a call and then a jump to the function's entry.
 fn comes_back(code: &Code<'_>, function: Extent, more: u64) -> bool {
     let mut at = more;
     let mut called = false;
@@ -129,7 +130,7 @@ fn comes_back(code: &Code<'_>, function: Extent, more: u64) -> bool {
     false
 }
 
-/// Whether a jump in `range` leads to `target`; `None` if not all of it is instructions.
+/// Reports whether a jump in `range` leads to `target`; `None` if not all of it is instructions.
 fn jumps_to(code: &Code<'_>, range: Extent, target: u64) -> Option<bool> {
     let mut at = range.start;
     while at < range.end {
@@ -164,7 +165,7 @@ mod tests {
         0x55, 0x5d, 0xc3,
     ];
 
-    /// `mov %rax,8(%rsp); call; mov 8(%rsp),%rax; jmp entry`, where the function is so long.
+    /// `mov %rax,8(%rsp); call; mov 8(%rsp),%rax; jmp entry`, behind `length` bytes of function.
     fn more(length: usize, to: usize) -> Vec<u8> {
         let mut bytes = vec![0x48, 0x89, 0x44, 0x24, 8, 0xe8, 0, 1, 0, 0];
         bytes.extend([0x48, 0x8b, 0x44, 0x24, 8, 0xeb]);

@@ -1,39 +1,39 @@
-//! One pass over a piece of code that keeps of each instruction only what
-//! control flow needs.
+//! One pass over a piece of code that keeps only what control flow analysis needs of each
+//! instruction.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
 use crate::decode::{Code, Extent, MAX_INSTRUCTION};
 
-/// What an instruction does to the flow of control.
+/// Effect of an instruction on control flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Goes on to the next instruction.
+    /// Continues with the next instruction.
     Next,
-    /// As `Next`, and makes a constant that may be an address (`target`):
+    /// As `Next`, but also makes a constant that may be an address (`target`):
     /// `lea x(%rip), reg`, `mov $imm32, reg`, `push $imm32`.
     Constant,
-    /// Goes on to the next instruction or to `target`.
+    /// Continues with the next instruction or at `target`.
     Conditional,
-    /// Goes to `target` and never on.
+    /// Jumps to `target`, never to the next instruction.
     Jump,
-    /// Goes to an address that is computed or loaded.
+    /// Jumps to an address that is computed or loaded.
     IndirectJump,
     /// Calls `target`.
     Call,
     /// Calls an address that is computed or loaded.
     IndirectCall,
-    /// Never goes on: `ret`, `ud2`, `iret`.
+    /// Never continues: `ret`, `ud2`, `iret`.
     Stop,
 }
 
 impl Kind {
-    /// Whether the next instruction in memory may run after this one.
+    /// True if the next instruction in memory may run after this one.
     pub(crate) const fn falls_through(self) -> bool {
         !matches!(self, Self::Jump | Self::IndirectJump | Self::Stop)
     }
 
-    /// Whether `target` is where a direct jump (no call) leads.
+    /// True if `target` is the target of a direct jump (not a call).
     pub(crate) const fn jumps_to_target(self) -> bool {
         matches!(self, Self::Jump | Self::Conditional)
     }
@@ -44,27 +44,26 @@ impl Kind {
 pub(crate) struct Record {
     /// Its run-time address.
     pub address: u64,
-    /// Where it leads, or the constant it makes; 0 if `kind` has none.
+    /// Its branch target, or the constant it makes; 0 if `kind` has neither.
     pub target: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u8,
-    /// What it does to control flow.
+    /// Effect on control flow.
     pub kind: Kind,
-    /// Whether it begins with a `lock` prefix, which some hand-written code
-    /// jumps over.
+    /// True if it begins with a `lock` prefix, which some hand-written code jumps over.
     pub lock: bool,
 }
 
 impl Record {
-    /// The address of the next instruction in memory.
+    /// Returns the address of the next instruction in memory.
     pub(crate) const fn end(&self) -> u64 {
         self.address.wrapping_add(self.length as u64)
     }
 }
 
-/// Decodes `extent` from its start, one instruction after the other but for
-/// known data, and calls `each` for all of them. An instruction may end behind the extent if
-/// `straddle` says so, never behind the code.
+/// Decodes `extent` from its start, one instruction after the other, skipping known data, and calls
+/// `each` for every instruction. If `straddle` is set, an instruction may end behind the extent,
+/// but never behind the code.
 ///
 /// Returns the address of the first byte that begins no instruction.
 pub(crate) fn sweep(
@@ -105,7 +104,7 @@ pub(crate) fn sweep(
     None
 }
 
-/// What is kept of `instruction`.
+/// Returns the record of `instruction`.
 pub(crate) fn record(instruction: &Instruction) -> Record {
     let (kind, target) = match instruction.flow_control() {
         FlowControl::Next | FlowControl::Interrupt => match constant(instruction) {
@@ -142,7 +141,7 @@ fn is_far(instruction: &Instruction) -> bool {
     )
 }
 
-/// The constant that may be a code address.
+/// Returns the constant in `instruction` that may be a code address.
 fn constant(instruction: &Instruction) -> Option<u64> {
     match instruction.mnemonic() {
         Mnemonic::Lea if instruction.is_ip_rel_memory_operand() => {

@@ -10,12 +10,11 @@ use crate::sweep::{Kind, Record, sweep};
 ///
 /// Three bitmaps with one bit for each byte of text: the addresses that direct
 /// calls reach, those that jumps reach, and those that are stored as pointers.
-/// Asking whether a range of a few bytes holds a target costs a few
-/// instructions, so that a region can be checked against the whole object and
-/// not only against its function.
+/// Checking whether a range of a few bytes holds a target costs a few instructions, so that a
+/// region can be checked against the whole object and not only against its function.
 ///
-/// [`scan`](Self::scan) finds what the code itself says. The rest must come
-/// from the caller, by [`insert`](Self::insert):
+/// [`scan`](Self::scan) finds the targets that follow from the code. The rest must come from the
+/// caller, by [`insert`](Self::insert):
 ///
 /// * exception landing pads (see [`landing_pads`](crate::landing_pads())), or
 ///   [`mark_incomplete`](Self::mark_incomplete) if they cannot be read;
@@ -31,16 +30,15 @@ pub struct Targets {
     calls: Vec<u64>,
     /// Reached by jumps, jump tables, exceptions.
     jumps: Vec<u64>,
-    /// Made by some instruction, or stored in data: maybe a function's address,
-    /// maybe a label's.
+    /// Made by some instruction, or stored in data: the address of a function or of a label.
     pointers: Vec<u64>,
-    /// Addresses to which pieces of code lead whose own indirect jumps are not
-    /// understood, so that these jumps may go to the same function.
+    /// Targets of code whose own indirect jumps are not understood, so that these jumps may lead
+    /// into the same function.
     suspects: Vec<u64>,
     /// Direct jumps that lead out of their function: target and source.
     crossing: Vec<(u64, u64)>,
-    /// Where jumps lead of which it is not known for sure where they stand: by tables of
-    /// other functions, and from code that may be none.
+    /// Targets of jumps whose own addresses are uncertain: from tables of other functions, and from
+    /// bytes that may not be code.
     strays: Vec<u64>,
     /// Functions, and the space behind them, with indirect jumps whose targets are not known.
     indirect: Vec<Extent>,
@@ -51,8 +49,8 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// The empty set over `text` (an address range of at most a few hundred
-    /// MiB: three eighths of its size are allocated).
+    /// Creates the empty set over `text` (an address range of at most a few hundred MiB: three
+    /// eighths of its size are allocated).
     #[must_use]
     pub fn new(text: Extent) -> Self {
         let words = usize::try_from(text.len().div_ceil(64)).unwrap_or(0);
@@ -71,7 +69,7 @@ impl Targets {
         }
     }
 
-    /// The targets in all of `code`; see [`scan`](Self::scan).
+    /// Finds the targets in all of `code`; see [`scan`](Self::scan).
     #[must_use]
     pub fn of(code: &Code<'_>, functions: &[Extent], read: ReadMemory<'_>) -> Self {
         let mut targets = Self::new(code.extent());
@@ -100,17 +98,14 @@ impl Targets {
             .collect()
     }
 
-    /// Adds what the code in `piece` says: direct jumps and calls, addresses
-    /// that it takes (`lea x(%rip)`), and the entries of the jump tables that
-    /// are understood.
+    /// Adds the targets that follow from the code in `piece`: direct jumps and calls, addresses
+    /// that it takes (`lea x(%rip)`), and the entries of the jump tables that are understood.
     ///
-    /// `code` is all of the object's text that is contiguous, `functions` are
-    /// the extents of all known functions, sorted by their start. Decoding
-    /// starts anew at each of them. Code between functions (a stripped object
-    /// keeps its cold parts there) is decoded as well, and as nobody knows
-    /// where its instructions begin, a 32-bit relative jump or call at *any*
-    /// byte of it counts too. That may add addresses that are no targets and
-    /// cannot leave one out.
+    /// `code` is all of the object's text that is contiguous; `functions` are the extents of all
+    /// known functions, sorted by their start. Decoding starts anew at each of them. Code between
+    /// functions (a stripped object keeps its cold parts there) is decoded as well, and since the
+    /// starts of its instructions are unknown, a 32-bit relative jump or call at *any* byte of it
+    /// counts too. That may add addresses that are no targets and cannot leave one out.
     pub fn scan(
         &mut self,
         code: &Code<'_>,
@@ -164,7 +159,7 @@ impl Targets {
         self.strays.dedup();
     }
 
-    /// One function (`known`) or the space behind it.
+    /// Scans one function (`known`) or the space behind it.
     fn scan_run(
         &mut self,
         code: &Code<'_>,
@@ -250,8 +245,8 @@ impl Targets {
         self.suspects.dedup();
     }
 
-    /// `jmp rel32`, `call rel32` and `jcc rel32` at every byte; short jumps, which any other
-    /// byte looks like, as far as they lead to the starts of functions.
+    /// Adds the targets of `jmp rel32`, `call rel32` and `jcc rel32` at every byte, and of short
+    /// jumps, whose opcodes are common bytes, if they lead to the starts of functions.
     fn scan_every_byte(&mut self, code: &Code<'_>, run: Extent, functions: &[Extent]) {
         let end = run.end.saturating_add(6).min(code.extent().end);
         let Some(bytes) = code.get(Extent::new(run.start, end)) else {
@@ -299,21 +294,21 @@ impl Targets {
         }
     }
 
-    /// Adds an address that something may jump to; ignored outside the text.
+    /// Adds an address that may be jumped to; ignored outside the text.
     pub fn insert(&mut self, address: u64) {
         set(&mut self.jumps, self.text, address);
     }
 
-    /// Adds the entry of a function, which is *called*: nothing of a caller
-    /// lives below the stack pointer there. Do not use it for the cold part
-    /// that a compiler split off a function (`name.cold`).
+    /// Adds the entry of a function, which is *called*: nothing of a caller is live below the stack
+    /// pointer there. Do not use it for the cold part that a compiler split off a function
+    /// (`name.cold`).
     pub fn insert_entry(&mut self, address: u64) {
         set(&mut self.calls, self.text, address);
     }
 
-    /// Adds static markers: nops at which a note tells others where values are, so that they
-    /// read registers there that no instruction reads, and at which they may write a
-    /// breakpoint at any time.
+    /// Adds static markers: nops described by notes that tell other tools where values are. Those
+    /// tools read registers there that no instruction reads, and may write a breakpoint there at
+    /// any time.
     pub fn insert_markers(&mut self, addresses: impl IntoIterator<Item = u64>) {
         let text = self.text;
         let inside = addresses.into_iter().filter(|at| text.contains(*at));
@@ -322,7 +317,7 @@ impl Targets {
         self.markers.dedup();
     }
 
-    /// The first static marker in a range.
+    /// Returns the first static marker in a range.
     #[must_use]
     pub fn marker_in(&self, range: Extent) -> Option<u64> {
         let at = self.markers.partition_point(|at| *at < range.start);
@@ -332,7 +327,7 @@ impl Targets {
             .filter(|at| range.contains(*at))
     }
 
-    /// All static markers, ascending.
+    /// Returns all static markers, ascending.
     #[must_use]
     pub fn markers(&self) -> &[u64] {
         &self.markers
@@ -355,37 +350,36 @@ impl Targets {
         }
     }
 
-    /// Says that all addresses of text that stand in the object's data have
-    /// been inserted. Then a jump through a pointer (`jmp *16(%rax)`: a tail
-    /// call of a virtual function, or a computed `goto`) can only lead to an
-    /// address in this set and is no longer a reason to refuse.
+    /// Records that all text addresses contained in the object's data have been inserted. Then a
+    /// jump through a pointer (`jmp *16(%rax)`: a tail call of a virtual function, or a computed
+    /// `goto`) can only lead to an address in this set and is no longer a reason to refuse.
     pub fn set_pointers_known(&mut self) {
         self.pointers_known = true;
     }
 
-    /// Whether [`set_pointers_known`](Self::set_pointers_known) was called.
+    /// True if [`set_pointers_known`](Self::set_pointers_known) was called.
     #[must_use]
     pub const fn pointers_known(&self) -> bool {
         self.pointers_known
     }
 
-    /// Says that some targets could not be found, and why (a fragment such as
+    /// Records that some targets could not be found, and why (a fragment such as
     /// `"its exception tables are damaged"`).
     pub fn mark_incomplete(&mut self, why: &'static str) {
         self.incomplete = Some(why);
     }
 
-    /// Why targets may be missing, if they may.
+    /// Returns the reason why targets may be missing, if any.
     #[must_use]
     pub const fn incomplete(&self) -> Option<&'static str> {
         self.incomplete
     }
 
-    /// Adds all of `other`, which must be about the same text.
+    /// Adds all of `other`, which must cover the same text.
     ///
     /// # Panics
     ///
-    /// If the two are about different text.
+    /// If the two cover different text.
     pub fn merge(&mut self, other: &Self) {
         assert_eq!(self.text, other.text, "targets of different text");
         for (mine, theirs) in self.calls.iter_mut().zip(&other.calls) {
@@ -409,39 +403,39 @@ impl Targets {
         self.incomplete = self.incomplete.or(other.incomplete);
     }
 
-    /// The text this is about.
+    /// Returns the text that the set covers.
     #[must_use]
     pub const fn text(&self) -> Extent {
         self.text
     }
 
-    /// Whether anything leads to `address`.
+    /// True if anything leads to `address`.
     #[must_use]
     pub fn contains(&self, address: u64) -> bool {
         self.called(address) || self.jumped(address) || get(&self.pointers, self.text, address)
     }
 
-    /// Whether `address` is called, or known as the entry of a function.
+    /// True if `address` is called, or known as the entry of a function.
     #[must_use]
     pub fn called(&self, address: u64) -> bool {
         get(&self.calls, self.text, address)
     }
 
-    /// Whether a jump, a jump table or an exception leads to `address`.
+    /// True if a jump, a jump table or an exception leads to `address`.
     #[must_use]
     pub fn jumped(&self, address: u64) -> bool {
         get(&self.jumps, self.text, address)
     }
 
-    /// The first target in `range`. Meant for ranges of a few bytes.
+    /// Returns the first target in `range`. Intended for ranges of a few bytes.
     #[must_use]
     pub fn any_in(&self, range: Extent) -> Option<u64> {
         (range.start.max(self.text.start)..range.end.min(self.text.end))
             .find(|&address| self.contains(address))
     }
 
-    /// The first address in `range` that code with an unresolved indirect jump
-    /// leads to: that code may belong to the same function.
+    /// Returns the first address in `range` that code with an unresolved indirect jump leads to:
+    /// that code may belong to the same function.
     #[must_use]
     pub fn suspect_in(&self, range: Extent) -> Option<u64> {
         let index = self
@@ -453,9 +447,9 @@ impl Targets {
             .filter(|&address| range.contains(address))
     }
 
-    /// The direct jumps of functions that lead out of these, into `range`: the target of
-    /// each, and where the jump stands; by target. Where functions overlap, a jump from
-    /// one to the other is among them.
+    /// Returns the direct jumps that leave their function and lead into `range`, as pairs of target
+    /// and address of the jump, sorted by target. Where functions overlap, a jump from one to the
+    /// other is among them.
     #[must_use]
     pub fn crossing_into(&self, range: Extent) -> &[(u64, u64)] {
         let start = self.crossing.partition_point(|jump| jump.0 < range.start);
@@ -463,9 +457,9 @@ impl Targets {
         &tail[..tail.partition_point(|jump| jump.0 < range.end)]
     }
 
-    /// The first address in `range` to which a jump may lead that
-    /// [`crossing_into`](Self::crossing_into) does not tell of: by a jump table of another function, or from
-    /// code between functions, which may be none.
+    /// Returns the first address in `range` to which a jump may lead that is not in
+    /// [`crossing_into`](Self::crossing_into): by a jump table of another function, or from bytes
+    /// between functions, which may not be code.
     #[must_use]
     pub fn stray_into(&self, range: Extent) -> Option<u64> {
         let index = self.strays.partition_point(|&at| at < range.start);
@@ -473,15 +467,15 @@ impl Targets {
         found.filter(|&at| range.contains(at))
     }
 
-    /// The functions, and the space behind others, that hold indirect jumps of which it is not
-    /// known where they lead.
+    /// Returns the functions, and the space behind others, that hold indirect jumps with unknown
+    /// targets.
     #[must_use]
     pub fn indirect_jumpers(&self) -> &[Extent] {
         &self.indirect
     }
 
-    /// The first address in `range` that some instruction makes, or that is stored in
-    /// data, as far as pointers were inserted.
+    /// Returns the first address in `range` that some instruction makes, or that is stored in data,
+    /// if that pointer was inserted.
     #[must_use]
     pub fn pointed_in(&self, range: Extent) -> Option<u64> {
         let start = range.start.max(self.text.start);
@@ -499,7 +493,7 @@ impl Targets {
         None
     }
 
-    /// How many addresses are in the set.
+    /// Returns the number of addresses in the set.
     #[must_use]
     pub fn count(&self) -> usize {
         self.calls

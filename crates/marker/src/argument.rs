@@ -1,20 +1,19 @@
-//! What can be given to a marker.
+//! Types of marker arguments.
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// A value that a marker can have: integers of up to 64 bits, `bool`, `char`, `f32`, `f64`,
-/// pointers and references (as addresses), and texts ([`CStr`], and pointers to bytes).
+/// A value that can be passed to a marker: integers of up to 64 bits, `bool`, `char`, `f32`, `f64`,
+/// pointers and references (as addresses), and strings ([`CStr`], and pointers to bytes).
 pub trait Argument: sealed::Sealed {
-    /// What conversions there are for it.
+    /// Format conversions that fit the type.
     #[doc(hidden)]
     const KIND: Kind;
-    /// Size and sign, as the assembler is told them: the logarithm of the size, and 4 if it is
-    /// signed.
+    /// Size and sign, for the assembler: the logarithm of the size, plus 4 if it is signed.
     #[doc(hidden)]
     const CODE: u8;
-    /// The value in the low bytes of a register; the others are whatever they were.
+    /// The value in the low bytes of a register; the other bytes are undefined.
     #[doc(hidden)]
     fn word(self) -> MaybeUninit<u64>;
 }
@@ -23,7 +22,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What conversions of a format there are for a type.
+/// Class of format conversions that fit a type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `%d %i %u %x %X %o %c`
@@ -36,8 +35,8 @@ pub enum Kind {
     Text,
 }
 
-/// A bit for each argument, the lowest for the first: it is a floating point number. These are
-/// in general registers, so notes cannot say it in another way that all tools understand.
+/// Mask of the floating point arguments: bit 0 for the first argument. They are passed in general
+/// registers, so the notes cannot say it in another way that all tools understand.
 pub const fn floats(kinds: &[Kind]) -> u32 {
     let (mut bits, mut index) = (0, 0);
     while index < kinds.len() {
@@ -49,13 +48,14 @@ pub const fn floats(kinds: &[Kind]) -> u32 {
     bits
 }
 
-/// Without the extension to 64 bits, which would cost an instruction.
+/// Puts a value into the low bytes of a word, without extending it to 64 bits, which would cost an
+/// instruction.
 #[inline(always)]
 fn low_bytes<T: Copy>(value: T) -> MaybeUninit<u64> {
     const { assert!(size_of::<T>() <= size_of::<u64>()) };
     let mut word = MaybeUninit::<u64>::uninit();
-    // SAFETY: the word is as large as T or larger (just checked), its alignment is the largest
-    // of all types that are given, and nobody else has it.
+    // SAFETY: the word is at least as large as T (just checked), its alignment is the largest of
+    // all argument types, and nothing else refers to it.
     unsafe { word.as_mut_ptr().cast::<T>().write_unaligned(value) };
     word
 }
@@ -99,7 +99,7 @@ arguments! {
     [<T>] Option<&T>, Kind::Pointer, 3, to => to.map_or(core::ptr::null(), |to| &raw const *to);
 }
 
-/// A pointer to bytes may be one to a text.
+/// Kind of a pointer: one to bytes may point to a string.
 const fn pointer<T>() -> Kind {
     if size_of::<T>() == 1 {
         Kind::Text

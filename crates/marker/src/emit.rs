@@ -1,7 +1,7 @@
-//! The assembler text of markers.
+//! Assembler code of markers.
 //!
-//! One `asm!` statement has the nop and both notes, so that nothing can tear them apart. Without
-//! the option `nostack` the compiler has no data below the stack pointer there, where Linux 6.18
+//! One `asm!` statement has the nop and both notes, so that they cannot be separated. Without the
+//! option `nostack` the compiler keeps no data below the stack pointer there, where Linux 6.18
 //! writes when such a nop is probed.
 
 /// Names the arguments of [`mark!`](crate::mark), and expands to the marker.
@@ -34,7 +34,7 @@ macro_rules! __mark {
     };
 }
 
-/// A function, as it knows the types of its arguments; it is inlined always.
+/// Expands to a function, because that knows the types of its arguments; it is always inlined.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __mark_site {
@@ -48,8 +48,8 @@ macro_rules! __mark_site {
             const { $crate::private::check($format, &[$($type::KIND),*]) };
             $(let $value = $type::word($value);)*
             $crate::__mark_asm! {
-                // Notes go with their function when the linker drops that. For this a label is
-                // needed that there is once in the file, however often the function is inlined.
+                // The linker drops notes together with their function. This needs a label that is
+                // unique in the file, however often the function is inlined.
                 ".ifndef .Lcapriole_count",
                 ".set .Lcapriole_count, 0",
                 ".endif",
@@ -78,7 +78,7 @@ macro_rules! __mark_site {
                 ".size _.stapsdt.base, 1",
                 ".popsection",
                 ".endif",
-                // As perf, gdb, bpftrace and SystemTap know it.
+                // The note that perf, gdb, bpftrace and SystemTap know.
                 "capriole_note .note.stapsdt, %.Lcapriole_count",
                 ".4byte 3",
                 "991: .asciz \"stapsdt\"",

@@ -1,9 +1,9 @@
-//! The check of a format against the arguments, when the program is compiled.
+//! Compile-time check of a format against the arguments.
 
 use crate::argument::Kind;
 
-/// Panics, which is an error of the compiler where this is evaluated in a constant, if the
-/// conversions of the format are not those of the arguments.
+/// Panics if the conversions of the format do not fit the arguments; in a constant, that is a
+/// compile error.
 pub const fn check(format: &str, arguments: &[Kind]) {
     let text = format.as_bytes();
     let (mut at, mut argument) = (0, 0);
@@ -36,8 +36,8 @@ pub const fn check(format: &str, arguments: &[Kind]) {
     );
 }
 
-/// Flags, width, precision and length of a conversion. What a type is is known, so lengths mean
-/// nothing.
+/// Skips flags, width, precision and length of a conversion. The types are known, so lengths are
+/// ignored.
 const fn skip_modifiers(text: &[u8], mut at: usize) -> usize {
     while at < text.len() {
         match text[at] {

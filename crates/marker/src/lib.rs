@@ -1,5 +1,4 @@
-//! Static markers: named, typed probe points in a program, which are one nop while nobody
-//! looks.
+//! Static markers: named, typed probe points in a program, each a single nop while disabled.
 //!
 //! ```
 //! use capriole_marker::mark;
@@ -10,17 +9,17 @@
 //! # request(3, c"/index.html");
 //! ```
 //!
-//! Capriole, perf, bpftrace, gdb and SystemTap find markers in the notes of the program's file
-//! and switch them on and off while it runs. The notes are those of `capriole/marker.h`, the
+//! Capriole, perf, bpftrace, gdb and SystemTap find markers in the ELF notes of the program's file
+//! and enable and disable them while it runs. The notes have the format of `capriole/marker.h`, the
 //! header for C and C++.
 //!
 //! - [`mark!`]: a marker
-//! - [`enabled!`], [`mark_guarded!`]: for arguments that cost something
-//! - [`mark_text`]: a text for whoever records this program
-//! - [`Argument`]: what can be given to a marker
+//! - [`enabled!`], [`mark_guarded!`]: for arguments that are expensive to compute
+//! - [`mark_text`]: a text message for the trace
+//! - [`Argument`]: values that can be passed to a marker
 //!
-//! There is nothing to initialise and nothing to link. On other systems than Linux on x86-64
-//! formats are checked, arguments are evaluated, and nothing else is left.
+//! There is nothing to initialise and nothing to link. On systems other than Linux on x86-64,
+//! formats are checked and arguments are evaluated, and no other code is generated.
 #![no_std]
 
 mod argument;
@@ -30,7 +29,7 @@ mod text;
 
 pub use argument::Argument;
 
-/// What macros expand to. Not for use by hand.
+/// Items that the macros expand to. Not for direct use.
 #[doc(hidden)]
 pub mod private {
     pub use crate::argument::{Kind, floats};
@@ -48,13 +47,13 @@ use core::ffi::CStr;
 
 /// A marker: `mark!(provider, name)` or `mark!(provider, name, "format", arguments ...)`.
 ///
-/// `provider` and `name` are identifiers, the format is as printf's, with as many conversions
-/// as there are arguments, twelve at most. What an argument is is known from its type, so
-/// length modifiers (`%ld`) are allowed and not needed. Arguments are evaluated, once and in
-/// order, whether somebody looks or not; they are then in registers. See [`mark_guarded!`] where
-/// that costs too much.
+/// `provider` and `name` are identifiers. The format is as printf's, with as many conversions as
+/// there are arguments, twelve at most. The types of arguments are known, so length modifiers
+/// (`%ld`) are allowed but not needed. Arguments are evaluated, once and in order, whether the
+/// marker is enabled or not, and are then in registers. Use [`mark_guarded!`] if that costs too
+/// much.
 ///
-/// A text is a [`CStr`]; a `&str` has no end that somebody else could find.
+/// Strings are passed as [`CStr`]; a `&str` has no terminator that a tracer could find.
 ///
 /// ```
 /// # use capriole_marker::mark;
@@ -63,7 +62,7 @@ use core::ffi::CStr;
 /// mark!(disk, written, "bytes=%lu seconds=%f", bytes, seconds);
 /// ```
 ///
-/// What does not fit is an error when the program is compiled:
+/// A format that does not fit the arguments is a compile error:
 ///
 /// ```compile_fail
 /// # use capriole_marker::mark;
@@ -84,8 +83,8 @@ macro_rules! mark {
     };
 }
 
-/// Whether somebody looks at the markers of that name: a load, a comparison and a branch. The
-/// counter is read again each time.
+/// True while a tracer has the markers of that name enabled; costs a load, a comparison and a
+/// branch. The counter is read again each time.
 ///
 /// ```
 /// # use capriole_marker::{enabled, mark};
@@ -102,7 +101,7 @@ macro_rules! enabled {
     };
 }
 
-/// [`mark!`] inside of an `if` [`enabled!`]: nothing is evaluated while nobody looks.
+/// [`mark!`] inside an `if` [`enabled!`]: nothing is evaluated while the marker is disabled.
 ///
 /// ```
 /// # use capriole_marker::mark_guarded;
@@ -118,7 +117,7 @@ macro_rules! mark_guarded {
     };
 }
 
-/// The marker `capriole:message` with a text.
+/// Emits the marker `capriole:message` with a text.
 #[inline]
 pub fn mark_text(text: &CStr) {
     mark!(capriole, message, "%s", text);

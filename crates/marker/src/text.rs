@@ -1,13 +1,13 @@
-//! A marker's text, as the assembler is given it.
+//! A marker's format and source file, encoded for the assembler.
 
-/// How many words of text there are.
+/// Number of words of text.
 pub const WORDS: usize = 32;
 
-/// The format, a zero, the name of the source file and a zero, in words of eight bytes, the
-/// first in the lowest. As numbers, since braces, quotes and backslashes mean something in the
-/// assembler's text. What does not fit is the beginning of the file's name.
+/// The format, a zero, the name of the source file and a zero, in words of eight bytes, the first
+/// byte lowest. Numbers, because braces, quotes and backslashes have a meaning in the assembler's
+/// text. If there is no room, the beginning of the file's name is cut off.
 pub struct Text {
-    /// The bytes; those behind the end are 0.
+    /// The bytes; those after the end are 0.
     pub words: [i64; WORDS],
     /// Number of bytes, with both zeros.
     pub length: usize,

@@ -1,21 +1,21 @@
-//! When an event is wanted: comparisons of its fields, and what is made of them.
+//! Conditions of events: comparisons of their fields, and the branches compiled from them.
 //!
-//! A comparison is that of the two numbers, whatever their widths and signs: a field of
-//! type u8 is never 300, and always greater than -1. So a constant that the field cannot
-//! be is no comparison at all.
+//! Numbers are compared by value, whatever their widths and signs: a field of type u8 is never 300,
+//! and always greater than -1. So a comparison with a constant outside the field's range is decided
+//! in advance.
 
-/// What is compared.
+/// The number that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A field of the event, by its number.
     Field(usize),
-    /// The id of the thread, as the program's own namespace has it.
+    /// The thread's id in the program's own PID namespace.
     Thread,
-    /// The number of the CPU.
+    /// The CPU's number.
     Cpu,
 }
 
-/// How numbers are compared.
+/// Comparison operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Relation {
     /// `==`
@@ -30,63 +30,63 @@ pub enum Relation {
     Greater,
     /// `>=`
     GreaterOrEqual,
-    /// `&`: they have a bit in common.
+    /// `&`: the two numbers have a bit in common.
     Bits,
 }
 
-/// When an event is wanted.
+/// Condition under which an event is recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Condition {
-    /// A number compares so with a constant.
+    /// Comparison of a number with a constant.
     Number {
-        /// The number.
+        /// The number compared.
         subject: Subject,
-        /// How.
+        /// The operator.
         relation: Relation,
         /// The constant, between -2^63 and 2^64 - 1.
         with: i128,
     },
-    /// A field's text matches a pattern of `*`, `?`, `[...]`; a backslash takes the next
-    /// character as it is.
+    /// Match of a field's string with a pattern of `*`, `?`, `[...]`; a backslash makes the next
+    /// character literal.
     Text {
         /// The field's number.
         field: usize,
         /// The pattern, at most 65,535 bytes.
         pattern: Vec<u8>,
     },
-    /// It does not hold.
+    /// The inner condition does not hold.
     Not(Box<Condition>),
-    /// All hold.
+    /// All of them hold.
     All(Vec<Condition>),
-    /// One holds, or more.
+    /// At least one of them holds.
     Any(Vec<Condition>),
 }
 
-/// What a number is made of.
+/// Representation of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Width {
     /// Bytes: 1, 2, 4 or 8.
     pub bytes: u8,
-    /// Whether it is signed.
+    /// True if it is signed.
     pub signed: bool,
-    /// Of a bit field: (offset of the lowest bit, number of bits).
+    /// For a bit field: (offset of the lowest bit, number of bits).
     pub bits: Option<(u8, u8)>,
 }
 
 impl Width {
-    /// A thread's id, a CPU's number.
+    /// Representation of a thread's id or a CPU's number.
     pub const WORD: Width = Width {
         bytes: 4,
         signed: false,
         bits: None,
     };
 
-    /// Whether negative numbers are among its values.
+    /// True if its values can be negative.
     pub(crate) fn is_signed(&self) -> bool {
         self.signed
     }
 
-    /// The number that a word of 64 bits is, of which the lower ones are meant.
+    /// Returns the number that the low bits of a 64-bit word represent.
     pub(crate) fn number(&self, word: u64) -> i128 {
         let (offset, width) = self.place();
         let (above, unused) = (64 - offset - width, 64 - width);
@@ -96,7 +96,7 @@ impl Width {
         }
     }
 
-    /// The lowest bit in the word, and how many there are.
+    /// Returns the lowest bit's position in the word, and the number of bits.
     fn place(&self) -> (u32, u32) {
         match self.bits {
             Some((offset, width)) => (u32::from(offset), u32::from(width)),
@@ -104,7 +104,7 @@ impl Width {
         }
     }
 
-    /// The least and the greatest value.
+    /// Returns the least and the greatest value.
     fn range(&self) -> (i128, i128) {
         let (_, bits) = self.place();
         match self.is_signed() {
@@ -114,7 +114,7 @@ impl Width {
     }
 }
 
-/// The comparisons that code is made of; others are their opposites.
+/// The comparisons that code is generated for; the others are their negations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Test {
     Equal,
@@ -123,17 +123,17 @@ pub(crate) enum Test {
     Bits,
 }
 
-/// A comparison as code makes it.
+/// A comparison in the form that code is generated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Normal {
     /// It holds for every value, or for none.
     Constant(bool),
-    /// This test gives that result.
+    /// It holds if this test gives `result`.
     Test { test: Test, with: u64, result: bool },
 }
 
 impl Normal {
-    /// Whether it holds for this number.
+    /// True if it holds for this number.
     pub(crate) fn holds(self, number: i128, width: Width) -> bool {
         let (test, with, result) = match self {
             Normal::Constant(holds) => return holds,
@@ -153,7 +153,7 @@ impl Normal {
     }
 }
 
-/// What a comparison of a number of this width comes down to.
+/// Reduces a comparison of a number of this width to its normal form.
 pub(crate) fn normal(relation: Relation, with: i128, width: Width) -> Normal {
     use Normal::{Constant, Test as T};
     let (least, greatest) = width.range();
@@ -164,8 +164,8 @@ pub(crate) fn normal(relation: Relation, with: i128, width: Width) -> Normal {
         result,
     };
     match relation {
-        // Bits that the field does not have are not in common; those of a negative
-        // constant are those of its width.
+        // Bits that the field does not have cannot be in common; a negative constant is cut to the
+        // field's width.
         Relation::Bits => match with as u64 & greatest.max(-1 - least) as u64 | sign(with, width) {
             0 => Constant(false),
             bits => T {
@@ -187,7 +187,7 @@ pub(crate) fn normal(relation: Relation, with: i128, width: Width) -> Normal {
     }
 }
 
-/// The sign bits of a signed number's constant.
+/// Returns the sign bit of a constant, if the number is signed.
 fn sign(with: i128, width: Width) -> u64 {
     let sign = 1u64 << (width.place().1 - 1);
     match width.is_signed() {
@@ -196,7 +196,7 @@ fn sign(with: i128, width: Width) -> u64 {
     }
 }
 
-/// A condition of leaves whose truth code can ask for.
+/// A condition whose leaves generated code can test.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Tree<L> {
     Constant(bool),
@@ -206,16 +206,16 @@ pub(crate) enum Tree<L> {
     Any(Vec<Tree<L>>),
 }
 
-/// Where a branch leads.
+/// Target of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The condition is decided: it holds, or not.
+    /// The condition is decided: it holds, or does not.
     Decided(bool),
-    /// To the n-th branch.
+    /// Continue at the n-th branch.
     Branch(usize),
 }
 
-/// `if leaf == when goto exit`, else on with the next branch.
+/// `if leaf == when goto exit`, else continue with the next branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Branch<'a, L> {
     pub leaf: &'a L,
@@ -224,7 +224,7 @@ pub(crate) struct Branch<'a, L> {
 }
 
 impl<L> Tree<L> {
-    /// The same without constants, unless it is one.
+    /// Removes constants, unless the whole is one.
     pub(crate) fn fold(self) -> Tree<L> {
         match self {
             Tree::Not(inner) => match inner.fold() {
@@ -237,7 +237,7 @@ impl<L> Tree<L> {
         }
     }
 
-    /// `neutral` parts change nothing, the opposite decides.
+    /// Folds a conjunction or disjunction: `neutral` parts change nothing, an opposite one decides.
     fn several(of: Vec<Tree<L>>, neutral: bool) -> Tree<L> {
         let mut kept = Vec::new();
         for part in of.into_iter().map(Tree::fold) {
@@ -254,8 +254,8 @@ impl<L> Tree<L> {
         }
     }
 
-    /// The branches that decide it, each leaf asked at most once; behind the last one it
-    /// is `!goal`. All lead forward. A constant has none.
+    /// Returns the branches that decide the condition, testing each leaf at most once. Past the
+    /// last branch, the result is `!goal`. All branches lead forward. A constant has none.
     pub(crate) fn branches(&self, goal: bool) -> Vec<Branch<'_, L>> {
         let mut branches = Vec::new();
         let mut places = 0;
@@ -263,7 +263,8 @@ impl<L> Tree<L> {
         branches
     }
 
-    /// Leads to `exit` if it is `goal`, and else behind its branches.
+    /// Appends branches that lead to `exit` if the condition is `goal`, and past themselves
+    /// otherwise.
     fn decide<'a>(
         &'a self,
         goal: bool,
@@ -284,7 +285,8 @@ impl<L> Tree<L> {
         }
     }
 
-    /// `each`: any part that is `goal` makes the whole so.
+    /// As `decide`, for several parts. If `each == goal`, any part that is `goal` decides the
+    /// whole.
     fn decide_several<'a>(
         of: &'a [Tree<L>],
         goal: bool,
@@ -297,7 +299,7 @@ impl<L> Tree<L> {
             return;
         };
         let from = branches.len();
-        // Stands for the place behind, until that is known.
+        // Placeholder for the position behind, until that is known.
         let place = Exit::Branch(usize::MAX - *places);
         *places += 1;
         for part in others {

@@ -18,57 +18,56 @@
 //!                 jmp resume
 //! ```
 //!
-//! There is no call, lock or system call on the hot path, no vector register is changed (and
-//! none read, unless it is a field), and no
-//! memory is touched but session memory, the thread's own `struct rseq` and thread
-//! id, and the stack below the stack pointer.
+//! There is no call, lock or system call on the hot path. No vector register is changed (and none
+//! read, unless it is a field), and no memory is accessed except session memory, the thread's own
+//! `struct rseq` and thread id, and the stack below the stack pointer.
 //!
-//! **Restartable.** From *start* to *commit* the kernel restarts nobody: it sends
-//! a thread that was preempted, migrated or interrupted by a signal there to the
-//! abort address, from where the event goes the locked way. Everything stored
-//! before the commit lies behind `stream.pos`, in room nobody else looks at, so
-//! an aborted attempt leaves nothing. It does not loop, so that a debugger which
-//! steps through a detour (every step is an abort) comes out at the other end.
+//! **Restartable.** The kernel does not resume a thread between *start* and *commit* if it was
+//! preempted, migrated or interrupted by a signal there: it sends the thread to the abort address,
+//! from where the event takes the locked path. Everything stored before the commit lies behind
+//! `stream.pos`, in space that nothing else reads, so an aborted attempt leaves no trace. The
+//! sequence does not retry in a loop, so that a debugger which steps through a detour (every step
+//! is an abort) gets through to its end.
 //!
-//! **Hostile words.** A process that shares session memory may write anything there at any
-//! time. The address of the stream comes from the code and the thread's own `struct rseq`. The
-//! position is taken from the stream once, into a register of 32 bits, and what is compared with
-//! the limit, a constant, is what is used. So a record is written between
+//! **Hostile words.** A process that shares session memory may write anything there at any time.
+//! The address of the stream comes from the code and the thread's own `struct rseq`. The position
+//! is read from the stream once, into a 32-bit register, and the value compared with the limit, a
+//! constant, is the value used. So a record is written between
 //! [`MAX_STRAIGHT`](capriole_ring::layout::MAX_STRAIGHT) bytes before the stream and the end of
-//! session memory, whatever stands there.
+//! session memory, whatever the stream contains.
 //!
-//! **Counting** is the same with less: the commit is an `add` to this CPU's copy of
-//! the counter. Who is aborted, or has no restartable sequences, adds with a `lock`
-//! prefix to one more copy that no CPU has.
+//! **Counting** works alike with fewer steps: the commit is an `add` to this CPU's copy of the
+//! counter. A thread that is aborted, or has no restartable sequences, adds with a `lock` prefix to
+//! an extra copy that belongs to no CPU.
 //!
-//! **Adding up** by key is described in `detour/tally.rs`.
+//! **Aggregation** by key is described in `detour/tally.rs`.
 //!
-//! **Saved** registers lie below the stack pointer, which is not moved: within 128
-//! bytes of it nobody looks (the kernel builds signal frames below the red zone).
-//! The flags go through `lahf` and `seto` there, where they are live. The word right
-//! below the stack pointer is left free for the return address of the calls into
-//! shared code, which tells that code which detour it serves.
+//! **Saved** registers lie below the stack pointer, which is not moved: within 128 bytes of it
+//! nothing else accesses the stack (the kernel builds signal frames below the red zone). The flags
+//! are saved there by `lahf` and `seto`, if they are live. The word right below the stack pointer
+//! is left free for the return address of the calls into shared code, which identifies the detour
+//! that the shared code serves.
 //!
-//! **Shared code.** What happens off the hot path stands once in an arena for all
-//! detours of the same form. It takes event id or counter from the hot path's own
-//! instruction, and goes back by an indirect jump.
+//! **Shared code.** Code off the hot path exists once in an arena for all detours of the same form.
+//! It reads event id or counter from the hot path's own instruction, and returns by an indirect
+//! jump.
 //!
-//! **Templates.** Detours of the same form (saved registers, number of fields, ...)
-//! differ in few words. The assembler runs once for a form; then words are patched.
+//! **Templates.** Detours of the same form (saved registers, number of fields, ...) differ in few
+//! words. The assembler runs once for each form; then words are patched.
 //!
-//! **Order of work.** On the processors looked at (Sapphire and Emerald Rapids) `rdtsc` takes
-//! about 27 cycles. It begins when everything before it is done, and for most of that time
-//! nothing behind it is even taken up. So two things cost time: every instruction, a sixth of
-//! a cycle; and the longest chain of results between one reading of the clock and the next.
-//! The chain of a record is cpu, stream, position, comparison, 15 cycles or more. With
-//! the clock in its middle one record's second half and the next one's first half are done
-//! at the same time. (With the clock first or last a hit took 2 to 4 ns more.)
+//! **Order of work.** On the processors measured (Sapphire and Emerald Rapids) `rdtsc` takes about
+//! 27 cycles. It begins when everything before it is done, and for most of that time no later
+//! instruction is even issued. So two things cost time: every instruction, a sixth of a cycle; and
+//! the longest dependency chain between one reading of the clock and the next. The chain of a
+//! record is cpu, stream, position, comparison, 15 cycles or more. With the clock in its middle,
+//! one record's second half and the next one's first half run at the same time. (With the clock
+//! first or last a hit took 2 to 4 ns more.)
 //!
 //! **New threads** are marked as having no restartable sequences by a probe of their own,
 //! see [`Work::Unregister`].
 //!
-//! **Time order.** The time is read inside the sequence: whoever commits later on
-//! this CPU has also read the clock later.
+//! **Time order.** The time is read inside the sequence: a thread that commits later on this CPU
+//! has also read the clock later.
 
 mod assemble;
 mod chain;
@@ -103,28 +102,28 @@ use capriole_insn::relocate::RelocateError;
 use iced_x86::{IcedError, Instruction, Register};
 use thiserror::Error;
 
-/// What the detours of one arena need to know of the session and the target.
+/// Facts about the session and the target that the detours of one arena need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runtime {
-    /// Address of the streams in the target, of which each CPU's has the place where its next
-    /// record goes; before the first, those for threads without a CPU.
+    /// Address of the streams in the target. Each CPU has one, which holds the position of its next
+    /// record; before the first are those for threads without a CPU.
     pub streams: u64,
-    /// The largest position that is taken from a stream, see
+    /// The largest position that is accepted from a stream, see
     /// [`Geometry::limit`](capriole_ring::layout::Geometry::limit).
     pub limit: u32,
-    /// Where counters stand.
+    /// Location of the counters.
     pub counters: Counters,
     /// Address of the tables' directories in the target.
     pub directories: u64,
-    /// Where open calls stand.
+    /// Location of open calls.
     pub frames: Frames,
     /// Offset of `struct rseq` from the thread pointer, if every thread has one there.
     pub rseq_offset: Option<i32>,
     /// Offset of the thread id from the thread pointer, if every thread has it there.
     pub tid_offset: Option<i32>,
-    /// Whether the program runs with a shadow stack, which knows only what calls push.
+    /// True if the program runs with a shadow stack, which records only what calls push.
     pub shadow_stack: bool,
-    /// How the time stamp counter is read.
+    /// How detours read the time stamp counter.
     pub clock: ClockReading,
     /// Address of the resident's entry for a full packet.
     pub switch: u64,
@@ -137,19 +136,20 @@ pub struct Runtime {
 /// How the time stamp counter is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClockReading {
-    /// Only when all that the thread has read before is there (`lfence`), so that times agree
-    /// with what happened first, on whatever CPUs. Otherwise the processor reads it up to some
+    /// Reads only after all earlier loads of the thread are complete (`lfence`), so that times
+    /// agree with the order of events across CPUs. Otherwise the processor reads it up to some
     /// hundred ticks earlier.
     pub ordered: bool,
     /// Two readings may be equal: it advances in steps.
     pub coarse: bool,
-    /// For tests: as if the counter advanced in steps of so many ticks. 0, 1: as it does.
+    /// For tests: makes the counter appear to advance in steps of this many ticks. 0, 1: unchanged.
     pub step: u32,
 }
 
 impl ClockReading {
-    /// What the lower half of a time is multiplied with, by how many bits that is moved to the
-    /// right then, and what it is multiplied with again, to be a multiple of the step.
+    /// Returns how to round a time down to a multiple of the step: the multiplier for its lower
+    /// half, the number of bits by which the product is then shifted right, and the multiplier of
+    /// the result.
     pub fn in_steps(self) -> Option<(u32, u8, u32)> {
         let bits = self.step.checked_sub(1).filter(|less| *less > 0)?.ilog2() + 1;
         let shift = 30 + bits;
@@ -158,31 +158,30 @@ impl ClockReading {
     }
 }
 
-/// Where counters stand: each CPU has a copy of all, and one more is shared.
+/// Location of the counters: each CPU has a copy of all, and one more is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Address, in the target, of the first CPU's.
+    /// Address, in the target, of the first CPU's copy.
     pub address: u64,
-    /// Bytes from one CPU's to the next one's, less than 2 GiB; 0 if there are no
-    /// counters.
+    /// Bytes from one CPU's copy to the next, less than 2 GiB; 0 if there are no counters.
     pub stride: u32,
-    /// How many CPUs have a copy; behind them stands the shared one.
+    /// Number of CPUs that have a copy; the shared copy is behind them.
     pub cpus: u32,
 }
 
-/// Where the calls stand that are open and timed, see [`capriole_ring::layout::frame`].
+/// Location of the calls that are open and timed, see [`capriole_ring::layout::frame`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frames {
     /// Address of the first slot.
     pub address: u64,
-    /// Slots of an area, a power of two; 0 if no calls are timed.
+    /// Number of slots in an area, a power of two; 0 if no calls are timed.
     pub slots: u32,
-    /// Bytes of a slot, a power of two.
+    /// Size of a slot in bytes, a power of two.
     pub size: u32,
 }
 
 impl Frames {
-    /// Bytes of an area of slots.
+    /// Returns the size of an area of slots in bytes.
     fn area(&self) -> u64 {
         u64::from(self.slots) * u64::from(self.size)
     }
@@ -194,7 +193,7 @@ impl Counters {
         self.address + u64::from(self.cpus) * u64::from(self.stride)
     }
 
-    /// Offset of a counter in a copy, in bytes.
+    /// Returns the offset of a counter in a copy, in bytes.
     fn offset(&self, counter: u32) -> u32 {
         let offset = u64::from(counter) * 8;
         assert!(
@@ -210,70 +209,69 @@ impl Counters {
 pub struct Record {
     /// The event's id in the trace.
     pub event: u32,
-    /// The fields in their order; at most eleven different general registers in all records of
-    /// a site.
+    /// The fields, in order; at most eleven different general registers in all records of a site.
     pub fields: Vec<Word>,
-    /// When it is recorded; always, if there is none.
+    /// Condition for recording; `None` records always.
     pub filter: Option<Filter>,
 }
 
-/// What is done when a site is hit.
+/// Work done when a site is hit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// An event is recorded.
+    /// Records an event.
     Record(Record),
-    /// One is added to a counter.
+    /// Adds one to a counter.
     Count {
-        /// The counter's number, less than the session has.
+        /// The counter's number, less than the session's number of counters.
         counter: u32,
-        /// When it counts; always, if there is none.
+        /// Condition for counting; `None` counts always.
         filter: Option<Filter>,
     },
-    /// A call begins here that is timed: at a function's entry, for
+    /// Begins a timed call: at a function's entry, for
     /// [`Source::Latency`](crate::program::Source::Latency) and
     /// [`Source::Kept`](crate::program::Source::Kept) at its exits.
     Enter {
-        /// The number of the function in the lower 16 bits, and above it that of the area its
-        /// slot is in.
+        /// The number of the function in the lower 16 bits, and above it that of the area of its
+        /// slot.
         call: u32,
-        /// What the call keeps, of registers general ones only; at most as many as a slot has
+        /// Values kept for the call, of registers general ones only; at most as many as a slot has
         /// words.
         kept: Vec<Word>,
-        /// When it is timed; always, if there is none.
+        /// Condition for timing; `None` times always.
         filter: Option<Filter>,
     },
-    /// Something is added to a cell of a table.
+    /// Adds an amount to a cell of a table.
     Tally(Straight),
-    /// The resident runs a program that records an event. This comes before what else the
-    /// site has to do, but the beginning of a call, as it looks at all registers.
+    /// Has the resident run a program that records an event. This comes before the site's other
+    /// work, except the beginning of a call, as the program reads all registers.
     Run {
         /// The event's id in the trace.
         event: u32,
-        /// What it does.
+        /// The program.
         program: Arc<Program>,
-        /// When it is run; always, if there is none.
+        /// Condition for running it; `None` runs it always.
         filter: Option<Filter>,
     },
-    /// The resident runs a program that records the call that ends here, if it took long.
+    /// Has the resident run a program that records the call that ends here, if it took long.
     Long(Long),
-    /// A thread that finds 0 in rax is marked as one without restartable sequences.
-    /// Behind a system call that makes a thread, that is the new one, see
-    /// `detour/unregister.rs`. Spoils the flags. Nothing where they are not used anyway.
+    /// Marks a thread that finds 0 in rax as one without restartable sequences. Behind a system
+    /// call that creates a thread, that is the new one, see `detour/unregister.rs`. Overwrites the
+    /// flags. Does nothing where such sequences are not used anyway.
     Unregister,
-    /// A routine is called that stays in the program longer than the detours do: it follows a
-    /// call, or answers an unwinder. It keeps all registers and the flags, and comes behind
-    /// what else the site has to do.
+    /// Calls a routine that stays in the program longer than the detours do: it follows a call, or
+    /// serves an unwinder. It preserves all registers and the flags, and comes after the site's
+    /// other work.
     Help {
-        /// Address of the routine, which takes two words off the stack: how far the stack
-        /// pointer is below that of the site, and behind it the argument.
+        /// Address of the routine, which reads two words from the stack, pushed in this order: the
+        /// distance of the stack pointer below that of the site, and the argument.
         routine: u64,
-        /// What it is given.
+        /// The argument.
         argument: u64,
     },
 }
 
 impl Work {
-    /// The words that it stores.
+    /// Returns the words that the work stores.
     pub(crate) fn words(&self) -> &[Word] {
         match self {
             Work::Record(record) => &record.fields,
@@ -287,7 +285,7 @@ impl Work {
         }
     }
 
-    /// The registers that it looks at, other than by its filter.
+    /// Returns the registers that the work reads, except by its filter.
     pub(crate) fn registers(&self) -> impl Iterator<Item = Register> {
         let others = match self {
             Work::Tally(straight) => straight.registers(),
@@ -298,7 +296,7 @@ impl Work {
         words.chain(others.iter().copied())
     }
 
-    /// The general registers that it looks at in any way.
+    /// Returns the general registers that the work reads in any way.
     #[must_use]
     pub fn reads(&self) -> RegSet {
         let filter = self.filter().into_iter().flat_map(Filter::registers);
@@ -307,7 +305,7 @@ impl Work {
         words.chain(program).fold(RegSet::EMPTY, BitOr::bitor)
     }
 
-    /// What asks whether it is done.
+    /// Returns the filter guarding this work.
     fn filter(&self) -> Option<&Filter> {
         match self {
             Work::Record(record) => record.filter.as_ref(),
@@ -320,7 +318,7 @@ impl Work {
         }
     }
 
-    /// The program that it may have the resident run.
+    /// Returns the program that the resident may run for this work.
     fn program(&self) -> Option<&Arc<Program>> {
         match self {
             Work::Run { program, .. } => Some(program),
@@ -334,13 +332,14 @@ impl Work {
         }
     }
 
-    /// Whether the resident may make a system call for it, in the program's own thread.
+    /// True if the resident may make a system call for it, in the program's own thread.
     #[must_use]
     pub fn may_call(&self) -> bool {
         self.program().is_some_and(|program| program.may_call())
     }
 
-    /// The same where there cannot be straight code for it, or `none` is wanted.
+    /// Replaces straight code by a program where straight code is not possible, or if `none` is
+    /// set.
     fn possible(&self, runtime: &Runtime, none: bool) -> Work {
         match self {
             Work::Tally(straight) if none || !straight.is_possible(runtime) => Work::Run {
@@ -357,7 +356,7 @@ impl Work {
         }
     }
 
-    /// Whether it is done before registers are saved.
+    /// True if it is done before registers are saved.
     fn is_early(&self) -> bool {
         matches!(
             self,
@@ -367,7 +366,7 @@ impl Work {
 }
 
 impl Record {
-    /// An event that is always recorded, with these registers as its fields.
+    /// Creates an event that is always recorded, with these registers as its fields.
     #[must_use]
     pub fn new(event: u32, fields: Vec<Register>) -> Record {
         Record {
@@ -384,53 +383,51 @@ impl From<Record> for Work {
     }
 }
 
-/// What a detour has to do and where it comes from.
+/// Input for compiling a detour: its work, and the code it is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// The work of the site, done in this order. If there is none, the detour only
-    /// runs the copies.
+    /// The work of the site, done in this order. If empty, the detour only runs the copies.
     pub work: &'a [Work],
     /// The instructions that the jump displaces; empty for reserved bytes.
     pub displaced: &'a [Instruction],
-    /// Where the program goes on.
+    /// Address at which the program continues.
     pub resume: u64,
-    /// Whether the 128 bytes below the stack pointer may hold something live (the
-    /// System V ABI's red zone). Not at a function's entry: the caller has just
-    /// called, so nothing of it is below.
+    /// True if the 128 bytes below the stack pointer may hold live data (the System V ABI's red
+    /// zone). Not at a function's entry: the caller has just made a call, so it has nothing below.
     pub red_zone: bool,
     /// Registers and flags that may still be read after the site.
     pub live: Live,
 }
 
-/// A detour that stands in its compiler's image.
+/// A detour in its compiler's image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detour {
     /// Its first byte.
     pub address: u64,
-    /// How many bytes are its own. Not counted is what it shares with others, and
-    /// `struct rseq_cs` for each work, 32 bytes.
+    /// Size in bytes of the detour itself. It excludes shared code, and `struct rseq_cs` for each
+    /// work, 32 bytes.
     pub size: usize,
-    /// Where the site has to jump to.
+    /// The address that the site's jump leads to.
     pub entry: u64,
     /// For each displaced instruction: its address, and the address of its copy.
     pub copies: Vec<(u64, u64)>,
-    /// General registers that are saved.
+    /// General registers that the detour saves.
     pub saved: Vec<Register>,
 }
 
-/// Why a detour could not be compiled.
+/// Reason why a detour could not be compiled.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum CompileError {
-    /// A displaced instruction cannot run at the place the arena offers.
+    /// A displaced instruction cannot run at its address in the arena.
     #[error("{0}")]
     Relocate(#[from] RelocateError),
-    /// A filter asks for the thread's id, and nobody knows where the threads have it.
+    /// A filter tests the thread's id, and its location in the threads is unknown.
     #[error("the filter asks for the thread, whose id is not to be found in this program")]
     NoThreadId,
     /// All events of the site together record too many registers.
     #[error("the events there ask for too many registers together; ask for fewer")]
     TooManyRegisters,
-    /// The encoder refused: an address is out of reach.
+    /// The encoder failed: an address is out of reach.
     #[error("no encoding: {0}")]
     Encode(String),
 }

@@ -1,13 +1,13 @@
-//! From a site to machine code: which tactic reaches the detour, and the detour.
+//! Planning of probes: the tactic by which a site reaches its detour, and the detour's code.
 //!
-//! Pure: bytes and addresses in, a plan or a reason out. Nothing here touches a
-//! process, so that everything can be tested as functions of bytes, and applying a
-//! plan cannot discover that it was wrong.
+//! Pure: bytes and addresses in, a plan or a refusal out. Nothing here touches a process, so that
+//! everything can be tested as functions of bytes, and applying a plan cannot discover that it was
+//! wrong.
 //!
-//! - [`site`]: the ladder of tactics, and why one was refused
+//! - [`site`]: the ladder of tactics, and reasons for refusal
 //! - [`place`]: where jumps with fixed displacement bytes may lead
-//! - [`condition`]: when an event is wanted
-//! - [`program`]: what an event records, and what does it if it is in memory
+//! - [`condition`]: conditions under which events are recorded
+//! - [`program`]: fields of an event, and programs that read them from memory
 //! - [`detour`]: the code that records an event and runs the displaced instructions
 #![forbid(unsafe_code)]
 

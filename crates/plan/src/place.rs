@@ -1,8 +1,7 @@
-//! Where stubs may stand, and which bytes several probes share.
+//! Placement of stubs, and accounting of bytes shared by several probes.
 //!
-//! A jump of which some displacement bytes are fixed can lead to few addresses
-//! only. [`Placer`] knows what is free around the code and hands out addresses
-//! for stubs, small jumps to the detours:
+//! A jump with some fixed displacement bytes can lead to few addresses only. [`Placer`] knows which
+//! addresses around the code are free and hands them out for stubs, small jumps to the detours:
 //!
 //! ```text
 //!   site    e9 xx xx │ 8b 47 …          two bytes of the displacement are ours
@@ -10,12 +9,12 @@
 //!   target  site + 5 + 0x478b____       any of 64 KiB: a stub goes there
 //! ```
 //!
-//! It prefers pages that already hold a stub, as every page costs the program a
-//! mapping. Pages whose stubs do not overlap can share one page of memory; that
-//! is left to whoever maps them.
+//! It prefers pages that already hold a stub, as every page costs the program a mapping. Pages
+//! whose stubs do not overlap can share one page of memory; that is left to the code that maps
+//! them.
 //!
-//! It also knows which bytes of the program the probes placed so far change or
-//! rely on, so that each probe can be put in and taken out without the others.
+//! It also knows which bytes of the program the probes placed so far change or rely on, so that
+//! each probe can be inserted and removed without the others.
 //!
 //! Punned jumps: Chamith et al., "Instruction Punning: Lightweight
 //! Instrumentation for x86-64", PLDI 2017. Eviction and page sharing: Duck, Gao,
@@ -28,38 +27,37 @@ use std::ops::Range;
 
 pub use self::mask::Mask;
 
-/// Bytes of a page.
+/// Page size in bytes.
 const PAGE: u64 = 4096;
-/// How far a 32-bit displacement reaches.
+/// Reach of a 32-bit displacement.
 const REACH: u64 = 1 << 31;
-/// A stub nearer than this to its site is a `jmp rel32` to the detour, which is
-/// near its object; one farther away might not reach it and holds the address in
-/// full.
+/// Maximum distance of a near stub from its site. A near stub is a `jmp rel32` to the detour, which
+/// is near its object; one farther away might not reach the detour and holds its full address.
 const NEAR: u64 = 1 << 30;
-/// Programs that are linked for a fixed address are below.
+/// Limit below which programs linked for a fixed address are loaded.
 const LOW: u64 = 1 << 32;
-/// Bytes of a near stub: `jmp rel32`.
+/// Size in bytes of a near stub: `jmp rel32`.
 pub const NEAR_STUB: u64 = 5;
-/// Bytes of a far stub: `notrack jmp *0(%rip)` and the address.
+/// Size in bytes of a far stub: `notrack jmp *0(%rip)` and the address.
 pub const FAR_STUB: u64 = 15;
-/// Pages that already hold stubs and are looked at for one more.
+/// Maximum number of pages in use that are searched for another stub.
 const LOOK: usize = 256;
 
 /// The addresses around an object at which stubs may be mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Free stretches, whole pages, ascending.
+    /// Free ranges, whole pages, ascending.
     free: Vec<Range<u64>>,
-    /// How many pages may be mapped, each on its own.
+    /// Number of pages that may be mapped, each on its own.
     mappings: usize,
 }
 
 impl Space {
-    /// The `free` stretches, whole pages, and the number of mappings that the
+    /// Creates a space from the `free` ranges, whole pages, and the number of mappings that the
     /// process can spare.
     ///
-    /// Addresses are taken modulo 2^64: below an object at 0, as a file's that is
-    /// not loaded, are those up to 2^64.
+    /// Addresses are taken modulo 2^64: the space below an object at 0 (an unloaded file) ends at
+    /// 2^64.
     #[must_use]
     pub fn new(mut free: Vec<Range<u64>>, mappings: usize) -> Self {
         free.retain(|range| range.start < range.end);
@@ -67,8 +65,8 @@ impl Space {
         Self { free, mappings }
     }
 
-    /// All that an object can reach that is loaded where the kernel likes, as if
-    /// it were alone; for objects that are not loaded.
+    /// Creates the space that an object reaches if it is loaded at any address and alone; for
+    /// objects that are not loaded.
     #[must_use]
     pub fn around(near: Range<u64>) -> Self {
         let start = near.start / PAGE * PAGE;
@@ -78,16 +76,16 @@ impl Space {
         let mut free = vec![above];
         match lowest < start {
             true => free.push(lowest..start),
-            // The first page and the last are nobody's.
+            // The first and the last page are never mapped.
             false => free.extend([PAGE..start, lowest..u64::MAX / PAGE * PAGE]),
         }
         Self::new(free, usize::MAX)
     }
 
-    /// Leaves `size` bytes in one piece to others, who have to be in reach of all of `near`:
-    /// detours stand together, while stubs stand wherever the program's bytes lead. The piece
-    /// is the nearest one; for a program at a low address, above which its heap grows, the
-    /// highest. Nothing happens if there is none.
+    /// Reserves `size` bytes in one piece for other uses, within reach of all of `near`: detours
+    /// are placed together, while stubs lie wherever the program's bytes lead. The piece is the
+    /// nearest one; for a program at a low address, above which its heap grows, the highest. Does
+    /// nothing if there is no such piece.
     pub fn keep_free(&mut self, near: Range<u64>, size: u64) {
         let size = size.next_multiple_of(PAGE);
         let lowest = near.end.saturating_sub(REACH).next_multiple_of(PAGE);
@@ -118,7 +116,7 @@ impl Space {
         self.free.retain(|range| range.start < range.end);
     }
 
-    /// Whether `[start, start + len)` is free.
+    /// True if `[start, start + len)` is free.
     fn is_free(&self, start: u64, len: u64) -> bool {
         let at = self.free.partition_point(|range| range.end <= start);
         self.free
@@ -127,19 +125,19 @@ impl Space {
     }
 }
 
-/// Room for a stub.
+/// Address range for a stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Where.
+    /// Its first address.
     pub(crate) address: u64,
-    /// How much: [`NEAR_STUB`] or [`FAR_STUB`].
+    /// Its size: [`NEAR_STUB`] or [`FAR_STUB`].
     pub(crate) size: u64,
 }
 
 impl Slot {
     fn new(address: u64, from: u64) -> Self {
         let near = address.wrapping_sub(from).min(from.wrapping_sub(address)) < NEAR;
-        // The detours of a program at a low address are as far above it as can be.
+        // The detours of a program at a low address are as far above it as possible.
         let below_low_program = from < LOW && address < from;
         let size = match near && !below_low_program {
             true => NEAR_STUB,
@@ -149,14 +147,14 @@ impl Slot {
     }
 }
 
-/// What a probe does with a byte of the program.
+/// Use of a byte of the program by a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
-    /// It changes, or is never run again.
+    /// It changes, or is never executed again.
     Taken,
-    /// It is part of the instruction at a site that is still to be placed.
+    /// It is part of the instruction at a site that is not yet placed.
     Wanted,
-    /// It stays, and is part of a jump's displacement.
+    /// It does not change, and is part of a jump's displacement.
     Pinned,
 }
 
@@ -170,7 +168,7 @@ pub struct Placer {
 }
 
 impl Placer {
-    /// For an empty space.
+    /// Creates a placer for an empty space.
     #[must_use]
     pub fn new(space: Space) -> Self {
         Self {
@@ -180,27 +178,27 @@ impl Placer {
         }
     }
 
-    /// Pages that hold stubs.
+    /// Returns the number of pages that hold stubs.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Notes bytes that a probe changes. Another one can then neither change
-    /// them nor rely on them.
+    /// Records bytes that a probe changes. Other probes can then neither change them nor rely on
+    /// them.
     pub fn take(&mut self, bytes: Range<u64>) {
         self.claims.extend(bytes.map(|at| (at, Claim::Taken)));
     }
 
-    /// Notes bytes of a site that is still to be placed: no other probe may make
-    /// them give way or rely on them.
+    /// Records bytes of a site that is not yet placed: no other probe may evict them or rely on
+    /// them.
     pub fn want(&mut self, bytes: Range<u64>) {
         for at in bytes {
             self.claims.entry(at).or_insert(Claim::Wanted);
         }
     }
 
-    /// Takes that back, for the site itself.
+    /// Undoes [`want`](Self::want), for the site itself.
     pub fn give_back(&mut self, bytes: Range<u64>) {
         for at in bytes {
             if self.claims.get(&at) == Some(&Claim::Wanted) {
@@ -209,7 +207,7 @@ impl Placer {
         }
     }
 
-    /// Takes back that bytes change: their probe is planned anew.
+    /// Undoes [`take`](Self::take): the bytes' probe is planned anew.
     pub fn untake(&mut self, bytes: Range<u64>) {
         for at in bytes {
             if self.claims.get(&at) == Some(&Claim::Taken) {
@@ -218,25 +216,25 @@ impl Placer {
         }
     }
 
-    /// Notes bytes that have to stay as they are.
+    /// Records bytes that must not change.
     pub(crate) fn pin(&mut self, bytes: impl Iterator<Item = u64>) {
         for at in bytes {
             self.claims.entry(at).or_insert(Claim::Pinned);
         }
     }
 
-    /// Whether another probe changes one of these bytes or relies on it.
+    /// True if another probe changes one of these bytes or relies on it.
     pub(crate) fn is_claimed(&self, bytes: Range<u64>) -> bool {
         bytes.into_iter().any(|at| self.claims.contains_key(&at))
     }
 
-    /// Whether another probe changes a byte, or may come to do so.
+    /// True if another probe changes a byte, or may come to do so.
     pub(crate) fn is_taken(&self, at: u64) -> bool {
         matches!(self.claims.get(&at), Some(Claim::Taken | Claim::Wanted))
     }
 
-    /// Takes a slot, which must come from [`candidates`](Self::candidates), with
-    /// nothing taken since.
+    /// Reserves a slot, which must come from [`candidates`](Self::candidates), with nothing
+    /// reserved since.
     pub(crate) fn reserve(&mut self, slot: Slot) {
         for (page, bytes) in pieces(slot) {
             let used = self.pages.entry(page).or_default();
@@ -245,7 +243,7 @@ impl Placer {
         }
     }
 
-    /// Gives a slot back.
+    /// Releases a slot.
     pub(crate) fn release(&mut self, slot: Slot) {
         for (page, bytes) in pieces(slot) {
             if let Some(used) = self.pages.get_mut(&page) {
@@ -257,7 +255,7 @@ impl Placer {
         }
     }
 
-    /// Whether a slot is free; if not, where to look next.
+    /// Checks that a slot is free; if not, returns the address to try next.
     fn fits(&self, slot: Slot) -> Result<(), u64> {
         let mut new_pages = 0;
         for (page, bytes) in pieces(slot) {
@@ -277,13 +275,12 @@ impl Placer {
         }
     }
 
-    /// Addresses at which a stub can stand, for a jump that ends at `from` with
-    /// a displacement of the form `mask`: at most `limit`, those in pages that
-    /// are in use first, the others spread out.
+    /// Returns addresses for a stub, for a jump that ends at `from` with a displacement of the form
+    /// `mask`: at most `limit`, those in pages already in use first, the others spread out.
     pub(crate) fn candidates(&self, from: u64, mask: Mask, limit: usize) -> Vec<Slot> {
         let mut found = Vec::new();
         let window = mask.window();
-        // As signed displacements from `from`, both halves ascend with the address.
+        // As signed displacements from `from`, addresses ascend within each half.
         for half in [0..0x8000_0000u64, 0x8000_0000..0x1_0000_0000] {
             let (low, high) = (half.start.max(window.start), half.end.min(window.end));
             if low >= high {
@@ -303,15 +300,15 @@ impl Placer {
                 }
             }
             let at = self.space.free.partition_point(|range| range.end <= first);
-            // Small windows are searched byte by byte, large ones here and there,
-            // with a step that changes all bytes but the highest.
+            // Small windows are searched byte by byte, large ones in steps that change all bytes
+            // but the highest.
             let step = match window.end - window.start {
                 0..=0x100 => 1,
                 0x101..=0x1_0000 => 0x137,
                 0x1_0001..=0x100_0000 => 0x1_3137,
                 _ => 0x35_3137,
             };
-            // Where programs map at addresses of their own choice only if nothing else is left.
+            // Addresses where programs like to map come last.
             for popular in [false, true] {
                 for range in &self.space.free[at..] {
                     if range.start > last || found.len() >= limit {
@@ -328,7 +325,7 @@ impl Placer {
         found
     }
 
-    /// Adds at most `limit` addresses in a stretch.
+    /// Adds at most `limit` addresses in a range.
     fn in_stretch(
         &self,
         from: u64,
@@ -366,8 +363,9 @@ impl Placer {
     }
 }
 
-/// The parts of a stretch where programs like to map at fixed addresses, or the other parts:
-/// below 4 GiB, the 16 MiB from each multiple of 256 MiB, and the GiB that `MAP_32BIT` is for.
+/// Splits a range, and returns the parts where programs like to map at fixed addresses (if
+/// `popular`), or the other parts. Popular parts: below 4 GiB, the 16 MiB from each multiple of 256
+/// MiB, and the GiB used by `MAP_32BIT`.
 fn parts(stretch: Range<u64>, popular: bool) -> Vec<Range<u64>> {
     const ROUND: u64 = 1 << 28;
     const FROM_ROUND: u64 = 1 << 24;
@@ -390,7 +388,7 @@ fn parts(stretch: Range<u64>, popular: bool) -> Vec<Range<u64>> {
     parts
 }
 
-/// The pieces of a slot in each page.
+/// Returns the part of a slot in each page.
 fn pieces(slot: Slot) -> impl Iterator<Item = (u64, Range<u16>)> {
     let (start, len) = (slot.address, slot.size);
     let split = (PAGE - start % PAGE).min(len);
@@ -440,7 +438,7 @@ mod tests {
         assert!(space.is_free(near.end, MIB));
         assert!(!space.is_free(base - MIB, MIB) && space.is_free(base - 4 * MIB, MIB));
         assert!(space.is_free(base - REACH, REACH - 3 * MIB));
-        // What is too small, or out of reach, is nothing.
+        // Pieces that are too small or out of reach do not count.
         let before = vec![base - 2 * REACH..base - REACH, base + MIB..base + 2 * MIB];
         let mut space = Space::new(before.clone(), 1);
         space.keep_free(near.clone(), 2 * MIB);
@@ -470,13 +468,13 @@ mod tests {
     fn where_programs_map_comes_last() {
         let free = std::iter::once(0x1000_0000..0x9000_0000).collect();
         let placer = Placer::new(Space::new(free, 100));
-        // 0x20..... to 0x2f.....: 256 MiB, of which the first 16 are from a round address.
+        // 0x20..... to 0x2f.....: 256 MiB, of which the first 16 begin at a round address.
         let from = 0x40_1005;
         let all = placer.candidates(from, mask([None, None, None, None]), 40);
         let popular =
             |at: u64| at % (1 << 28) < 1 << 24 || (0x4000_0000..0x8000_0000).contains(&at);
         assert!(!all.is_empty() && all.iter().all(|slot| !popular(slot.address)));
-        // If the bytes leave no choice, there as well.
+        // If the bytes leave no choice, these are used as well.
         for only in [0x20, 0x48] {
             let found = placer.candidates(from, mask([Some(1), Some(2), Some(3), Some(only)]), 9);
             assert_eq!(found.len(), 1);

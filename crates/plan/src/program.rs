@@ -1,12 +1,11 @@
-//! Events whose fields are in memory, as programs that the resident runs.
+//! Events with fields in memory, compiled to programs that the resident runs.
 //!
-//! A pointer that the program under test has may lead nowhere, and a signal handler for
-//! the fault of a load is no help: the program may have one of its own, install one later,
-//! or block the signal, in which case the kernel ends it. So memory is read by the kernel
-//! (`process_vm_readv` on the process itself), which says that it cannot, and costs a
-//! system call; only what lies in the page of the stack pointer, above it, is there
-//! anyway. Such an event is recorded by the resident, which fetches, formats and filters
-//! as a list of steps says:
+//! A pointer of the traced program may be invalid, and a signal handler for the fault of a load is
+//! no help: the program may have one of its own, install one later, or block the signal, in which
+//! case the kernel kills the program. So memory is read by the kernel (`process_vm_readv` on the
+//! process itself), which reports a failure, and costs a system call; only data in the page of the
+//! stack pointer, above it, is certainly there. Such an event is recorded by the resident, which
+//! fetches, formats and filters following a list of steps:
 //!
 //! ```text
 //! name=+0(+8(%di)):string  if name ~ "/etc/*"
@@ -16,9 +15,9 @@
 //! when bit 0 skip 1, reject
 //! ```
 //!
-//! All steps go forward, so a program ends. What registers alone decide is asked first, by
-//! straight code in the detour; and of an event of which all fields are registers or constants,
-//! all of it is straight code. What a filter asks of a constant is decided here.
+//! All steps go forward, so a program ends. Conditions on registers alone are tested first, by
+//! straight code in the detour; and if all fields of an event are registers or constants, all of it
+//! is straight code. Conditions on constants are decided here.
 
 mod tally;
 
@@ -33,80 +32,79 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Most bytes of a string that are recorded.
+/// Maximum number of bytes recorded of a string.
 pub const STRING_LIMIT: u16 = 1024;
-/// Bytes before the fields.
+/// Bytes of a record before its fields.
 const HEADER: u64 = capriole_ring::layout::record::FIELDS as u64;
 
-/// Where a field starts.
+/// Start of a field: the value from which its pointers, if any, lead.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A 64-bit general register, as it is at the site.
     Register(Register),
     /// The low 64 bits of a vector register, xmm0 to xmm15, as it is at the site.
     Vector(u8),
-    /// A number to which a register is added, multiplied: the address of an element, as an
-    /// instruction's operand says it.
+    /// A number plus registers, one of them scaled: the address of an element, as in an
+    /// instruction's memory operand.
     Indexed {
         /// A 64-bit general register, as it is at the site.
         base: Option<Register>,
-        /// Another one.
+        /// Another 64-bit general register, which is scaled.
         index: Register,
-        /// The power of two by which that is multiplied, 0 to 3.
+        /// Power of two by which the index is multiplied, 0 to 3.
         shift: u8,
-        /// What is added to both.
+        /// Number added to both.
         offset: u64,
     },
     /// A number.
     Immediate(u64),
     /// The name of the thread.
     Comm,
-    /// The id of the thread, as the program's own namespace has it.
+    /// The thread's id in the program's own PID namespace.
     Thread,
-    /// The number of the CPU.
+    /// The CPU's number.
     Cpu,
-    /// How long ago the call of this function began that is left here: time stamps, less
-    /// than 2^48; in a record, at the time of the record. The function is a number below 2^16,
-    /// and above it that of the area where its calls stand. It can be read at the function's
-    /// exits if [`Work::Enter`] is done at its entry; a call of which nothing is known is one
-    /// that cannot be read.
+    /// Time since the call of this function that ends here began: time stamp counter ticks, less
+    /// than 2^48; in a record, at the time of the record. The function is a number below 2^16, and
+    /// above it that of the area of its calls. It can be read at the function's exits if
+    /// [`Work::Enter`] is done at its entry; for an unknown call it counts as unreadable.
     Latency(u32),
-    /// A word that the call of this function has kept since its entry, where [`Fetch::enter`]
-    /// was done; a call of which nothing is known is one that cannot be read.
+    /// A word that the call of this function has kept since its entry, where [`Fetch::enter`] was
+    /// done; for an unknown call it counts as unreadable.
     Kept {
         /// The function, as for [`Source::Latency`].
         call: u32,
-        /// Which of the fields at the entry, from 0 on.
+        /// Index of the field at the entry, from 0 on.
         word: u16,
     },
-    /// A text, at most 65,535 bytes.
+    /// A constant string, at most 65,535 bytes.
     Text(Vec<u8>),
 }
 
-/// What stands at the end of a field's pointers.
+/// Type of the data at the end of a field's pointers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A number.
     Number(Width),
     /// `count` numbers of `bytes` each.
     Numbers {
-        /// Bytes of one: 1, 2, 4 or 8.
+        /// Size of one in bytes: 1, 2, 4 or 8.
         bytes: u8,
-        /// How many, at least 1.
+        /// Number of them, at least 1.
         count: u16,
     },
     /// A string that ends with NUL.
     Text,
     /// `count` pointers to such strings.
     Texts {
-        /// How many, at least 1.
+        /// Number of strings, at least 1.
         count: u16,
     },
-    /// What unwinding needs, of a field that is the stack pointer: that, rbp, and what lies
-    /// above the stack pointer, as far as it can be read. There is always some of it in the
-    /// record, though it may be nothing of the stack.
+    /// Data for unwinding, of a field that is the stack pointer: that register, rbp, and a copy of
+    /// the memory above the stack pointer, as far as it can be read. The record always contains
+    /// this field, possibly with an empty copy.
     CallStack {
-        /// How much of the stack, at most.
+        /// Maximum number of bytes of the stack.
         bytes: u16,
     },
 }
@@ -114,42 +112,42 @@ pub enum Content {
 /// A field: from the source, by the pointers, to the content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Field {
-    /// Where it starts.
+    /// Its start.
     pub source: Source,
-    /// For each pointer on the way what is added to it. The content stands at the last
-    /// one, the others lead to pointers. Without any, the source itself is the content.
+    /// Offsets added to each pointer on the way. The last address holds the content, the others
+    /// hold pointers. If empty, the source itself is the content.
     pub pointers: Vec<i64>,
-    /// What it is.
+    /// Type of its content.
     pub content: Content,
 }
 
-/// What an event records, and when.
+/// Fields of an event, and the conditions for recording it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Fetch {
-    /// All fields that are needed.
+    /// All required fields.
     pub fields: Vec<Field>,
-    /// How many of them, from the first on, are recorded; the rest is for the condition.
+    /// Number of fields, from the first on, that are recorded; the rest is for the condition.
     pub recorded: usize,
-    /// When the event is wanted; always, if there is none.
+    /// Condition for recording; `None` records always.
     pub condition: Option<Condition>,
-    /// What the flags have to be at the site, besides: at a conditional jump, whether it is
-    /// going to be taken.
+    /// Additional condition on the flags at the site: at a conditional jump, whether it is going to
+    /// be taken.
     pub flags: Option<ConditionCode>,
 }
 
-/// A program for the resident, as it stands in memory at a multiple of 8.
+/// A program for the resident, as placed in memory at a multiple of 8.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Program {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Bytes of the longest record, header included; never more than 65,535.
+    /// Size in bytes of the longest record, header included; never more than 65,535.
     pub size: u64,
-    /// Whether the record begins with the mask of fields that could not be read.
+    /// True if the record begins with the mask of fields that could not be read.
     pub faults: bool,
 }
 
 impl Program {
-    /// Whether the resident may make a system call for it, in the program's own thread.
+    /// True if the resident may make a system call for it, in the program's own thread.
     #[must_use]
     pub fn may_call(&self) -> bool {
         use step::{COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD};
@@ -157,7 +155,7 @@ impl Program {
         self.steps().any(|step| calls.contains(&step[0]))
     }
 
-    /// The general registers that it looks at.
+    /// Returns the general registers that it reads.
     pub(crate) fn registers(&self) -> RegSet {
         let reads = |step: &&[u8]| matches!(step[0], step::REGISTER | step::INDEX);
         let numbers = self.steps().filter(reads).map(|step| step[1]);
@@ -173,37 +171,37 @@ impl Program {
     }
 }
 
-/// Why an event cannot be recorded.
+/// Reason why an event cannot be recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FetchError {
-    /// A string has no length in a register.
+    /// A string or array whose source is a register, not memory.
     #[error("field {0} is a text or an array, which is in memory, not in a register")]
     NotInMemory(usize),
-    /// A comparison of a text with a number, or of an array.
+    /// A comparison of a string with a number, or of an array.
     #[error("field {0} cannot be compared like this")]
     NotComparable(usize),
-    /// What a call keeps are words of eight bytes.
+    /// A field that is not a number: calls keep words of eight bytes.
     #[error("field {0} is not kept from entry to exit: only numbers are")]
     NotKept(usize),
-    /// There is room for so many words.
+    /// More words than a call can keep.
     #[error("a call keeps at most {most} values from its entry to its exit, not {0}", most = MOST_WORDS)]
     TooManyKept(usize),
-    /// A key or a value that no table takes.
+    /// A field that a table cannot aggregate.
     #[error("field {0} cannot be added up: only numbers can")]
     NotANumber(usize),
-    /// An array is no key.
+    /// An array used as a key.
     #[error("field {0} cannot be a key: it is an array")]
     NotAKey(usize),
-    /// A program has bits for 64 comparisons.
+    /// More comparisons than the 64 for which a program has bits.
     #[error("the filter has more than 64 comparisons")]
     TooManyComparisons,
-    /// More than a packet should hold.
+    /// The record could be larger than a packet should hold.
     #[error("the event could take {0} bytes, more than the 32,768 that there may be")]
     TooLarge(u64),
 }
 
 impl FetchError {
-    /// The message, with the fields by their names.
+    /// Returns the message, with the fields by their names.
     #[must_use]
     pub fn with_names<'a>(&self, name: impl Fn(usize) -> &'a str) -> String {
         match self {
@@ -235,15 +233,15 @@ impl FetchError {
     }
 }
 
-/// Most words that a call keeps.
+/// Maximum number of words that a call keeps.
 const MOST_WORDS: usize = frame::MOST_WORDS as usize;
-/// Most registers that the straight code of an entry can look at.
+/// Maximum number of registers that the straight code of an entry can read.
 const MOST_AT_ENTRY: usize = 8;
-/// Most bytes of a record.
+/// Maximum size of a record in bytes.
 const MOST: u64 = 1 << 15;
-/// Most registers that straight code can look at: it needs some to work with.
+/// Maximum number of registers that straight code can read: it needs some to work with.
 const MOST_REGISTERS: usize = 11;
-/// Bytes before the steps, and of one.
+/// Size in bytes of the header before the steps, and of a step.
 const PROGRAM_HEADER: usize = 16;
 const STEP_SIZE: usize = 16;
 
@@ -332,7 +330,7 @@ pub const NUMBERS: [(&str, u64); 47] = [
     ("TABLE_SIZE", tally::TABLE_SIZE as u64),
 ];
 
-/// Bytes before the copy of the stack: two registers, and how many bytes of it there are.
+/// Bytes before the copy of the stack: two registers, and the copy's length.
 const STACK_HEAD: u64 = 20;
 const FAULTS: u32 = 1;
 const TALLIES: u32 = 2;
@@ -357,7 +355,7 @@ impl Step {
         }
     }
 
-    /// A step on a number of this width.
+    /// Creates a step on a number of this width.
     fn made(op: u8, how: u8, width: Width) -> Step {
         let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
         let signed = if width.is_signed() { SIGNED } else { 0 };
@@ -369,7 +367,8 @@ impl Step {
     }
 }
 
-/// A comparison as the resident makes it: the bit that it sets, and what that has to be.
+/// A comparison in a program: the bit that the resident sets, and its value if the comparison
+/// holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bit {
     bit: u8,
@@ -379,17 +378,17 @@ struct Bit {
 struct Builder<'a> {
     fetch: &'a Fetch,
     steps: Vec<Step>,
-    /// Texts behind the steps; of a step in `to_place` the value is an offset in here.
+    /// Strings behind the steps; for a step in `to_place`, `value` is an offset in here.
     texts: Vec<u8>,
     to_place: Vec<usize>,
-    /// Comparisons that are to be made when a field has been fetched: (field, step, text).
+    /// Comparisons to make once a field has been fetched: (field, step, string).
     tests: Vec<(usize, Step, &'a [u8])>,
-    /// How many bits of the truth are in use.
+    /// Number of result bits in use.
     bits: u8,
 }
 
 impl Field {
-    /// Bytes that its content takes in a record, at most.
+    /// Returns the maximum number of bytes that its content takes in a record.
     fn size(&self) -> u64 {
         let text = |length: u64| (4 + length).next_multiple_of(8);
         match (&self.source, self.content) {
@@ -407,7 +406,8 @@ impl Field {
         }
     }
 
-    /// The word that is its content, if that is a number and all there at the site.
+    /// Returns the word that is its content, if that is a number available at the site without a
+    /// load.
     fn recordable(&self) -> Option<(Word, Width)> {
         let Content::Number(width) = self.content else {
             return None;
@@ -422,8 +422,8 @@ impl Field {
         Some((word, width))
     }
 
-    /// The same, for code that calculates with registers as they are. The stack pointer has
-    /// moved in a detour; a record has what it was.
+    /// As `recordable`, for code that calculates with the current registers. It excludes the stack
+    /// pointer, which has moved in a detour (a record has its earlier value).
     fn register(&self) -> Option<(Register, Width)> {
         let (word, width) = self.recordable()?;
         let register = word.register();
@@ -431,7 +431,7 @@ impl Field {
         Some((register?, width))
     }
 
-    /// The number that it is whenever it is asked for, in 64 bits, and how it is compared then.
+    /// Returns its constant value, extended to 64 bits, and the width with which that is compared.
     fn constant(&self) -> Option<(u64, Width)> {
         match self.recordable()? {
             (Word::Constant(value), width) => {
@@ -446,21 +446,21 @@ impl Field {
         }
     }
 
-    /// Whether it may turn out not to be readable.
+    /// True if it may turn out to be unreadable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
         let of_call = matches!(self.source, Source::Latency(_) | Source::Kept { .. });
         !self.pointers.is_empty() || of_call
     }
 
-    /// Whether its content is a text.
+    /// True if its content is a string.
     fn is_text(&self) -> bool {
         matches!(self.source, Source::Comm | Source::Text(_)) || self.content == Content::Text
     }
 }
 
 impl Fetch {
-    /// The number of a field, if it is one, as it is compared.
+    /// Returns the width with which a field is compared, if it is a number.
     fn width(&self, field: usize) -> Option<Width> {
         let field = self.fields.get(field).filter(|field| !field.is_text())?;
         match field.content {
@@ -469,13 +469,13 @@ impl Fetch {
         }
     }
 
-    /// Whether a field that is recorded may turn out not to be readable.
+    /// True if a recorded field may turn out to be unreadable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
         self.fields[..self.recorded].iter().any(Field::can_fault)
     }
 
-    /// What records this event.
+    /// Returns the work that records this event.
     ///
     /// # Errors
     /// The fields do not fit together, or into a packet.
@@ -505,7 +505,7 @@ impl Fetch {
                 filter: straight,
             });
         };
-        // A time that is not known would not be less than `least`. No time is more than this.
+        // An unknown time would not be less than `least`. No time exceeds this constant.
         let known = Condition::Number {
             subject: Subject::Field(time),
             relation: Relation::Less,
@@ -522,7 +522,7 @@ impl Fetch {
         }))
     }
 
-    /// The registers that fields start at.
+    /// Returns the registers at which fields start.
     fn registers(&self) -> Vec<Register> {
         let registers = self.fields.iter().flat_map(|field| match field.source {
             Source::Register(register) => [Some(register), None],
@@ -533,8 +533,8 @@ impl Fetch {
         registers.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The shortest time of a call that a condition takes, if it asks for that and whatever
-    /// else it asks for.
+    /// Finds the shortest time of a call that a condition accepts, if the condition requires one,
+    /// alone or together with others.
     fn shortest(&self, condition: &Condition) -> Option<Shortest> {
         match condition {
             Condition::All(all) => all.iter().find_map(|one| self.shortest(one)),
@@ -558,11 +558,11 @@ impl Fetch {
         }
     }
 
-    /// What begins a call of function `call` that is to be timed, and keeps the fields that
-    /// are recorded; see [`Source::Latency`]. At an entry there are no flags to ask for.
+    /// Returns the work that begins a timed call of function `call`, and keeps the recorded fields;
+    /// see [`Source::Latency`]. At an entry there is no condition on flags.
     ///
     /// # Errors
-    /// A field is no number, or there are too many.
+    /// A field is not a number, or there are too many.
     pub fn enter(&self, call: u32) -> Result<Work, FetchError> {
         debug_assert!(self.flags.is_none(), "a function is entered with any flags");
         let kept = &self.fields[..self.recorded];
@@ -594,7 +594,7 @@ impl Fetch {
         })
     }
 
-    /// The program that begins a call.
+    /// Builds the program that begins a call.
     fn entry_program(&self, call: u32) -> Result<Program, FetchError> {
         let mut builder = Builder::new(self);
         builder.steps.push(Step {
@@ -615,7 +615,8 @@ impl Fetch {
         builder.finish(TALLIES)
     }
 
-    /// Parts the condition into what straight code can ask, the flags among it, and the rest.
+    /// Splits the condition into the part that straight code can test, including the flags, and the
+    /// rest.
     fn split(&self) -> (Option<Filter>, Option<Condition>) {
         let all = match &self.condition {
             None => Vec::new(),
@@ -637,7 +638,7 @@ impl Fetch {
         (straight, (!rest.is_empty()).then_some(Condition::All(rest)))
     }
 
-    /// A condition as straight code asks it.
+    /// Returns a condition in the form that straight code tests, if possible.
     fn straight(&self, condition: &Condition) -> Option<Tree<Compare>> {
         let all = |of: &[Condition]| -> Option<Vec<Tree<Compare>>> {
             of.iter().map(|c| self.straight(c)).collect()
@@ -657,7 +658,7 @@ impl Fetch {
                         (Operand::Register(register), width)
                     }
                     Subject::Thread => (Operand::Thread, Width::WORD),
-                    // What a thread says of its CPU need not be true any more.
+                    // A CPU number read by the thread may be outdated.
                     Subject::Cpu => return None,
                 };
                 match normal(*relation, *with, width) {
@@ -679,7 +680,7 @@ impl Fetch {
         })
     }
 
-    /// Whether a comparison holds, if it is one of a constant.
+    /// Returns the result of a comparison, if it is one of a constant.
     fn decided(&self, subject: Subject, relation: Relation, with: i128) -> Option<bool> {
         let Subject::Field(index) = subject else {
             return None;
@@ -692,7 +693,7 @@ impl Fetch {
         }
     }
 
-    /// The program that records the event if `condition` holds.
+    /// Builds the program that records the event if `condition` holds.
     fn program(&self, condition: Option<&Condition>) -> Result<Program, FetchError> {
         let mut builder = Builder::new(self);
         let tree = builder.condition(condition)?;
@@ -704,13 +705,13 @@ impl Fetch {
     }
 }
 
-/// What a condition asks of a call's time.
+/// A condition's lower limit for a call's time.
 struct Shortest {
     /// The field that is the time.
     time: usize,
     /// The call.
     call: u32,
-    /// The least time, in time stamps.
+    /// The least time, in time stamp counter ticks.
     least: u64,
 }
 
@@ -734,7 +735,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Gives every comparison of a condition its bit. Those that ask for no field are made
+    /// Assigns a bit to every comparison of a condition. Comparisons without a field become steps
     /// at once.
     fn collect(&mut self, condition: &'a Condition) -> Result<Tree<Bit>, FetchError> {
         Ok(match condition {
@@ -803,7 +804,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A text, to stand behind the steps.
+    /// Appends a string, which will be placed behind the steps.
     fn text(&mut self, bytes: &[u8]) -> (u16, u64) {
         let at = self.texts.len() as u64;
         self.texts.extend_from_slice(bytes);
@@ -811,14 +812,14 @@ impl<'a> Builder<'a> {
         (bytes.len() as u16, at)
     }
 
-    /// Fetches a field, compares it, and drops it if it is not recorded.
-    /// Of strings at most `limit` bytes are kept.
+    /// Fetches a field, compares it, and drops it if it is not recorded. At most `limit` bytes of
+    /// strings are kept.
     fn field(&mut self, index: usize, limit: u16) -> Result<(), FetchError> {
         let field = &self.fetch.fields[index];
         let number = u8::try_from(index).unwrap_or(u8::MAX);
         let recorded = index < self.fetch.recorded;
         let step = |op| Step {
-            // One that is not recorded has no place in the mask.
+            // A field that is not recorded has no bit in the mask.
             field: if recorded { number } else { u8::MAX },
             ..Step::new(op)
         };
@@ -894,7 +895,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// From the source to the content.
+    /// Adds the steps from the source to the content.
     fn content(
         &mut self,
         field: &Field,
@@ -961,7 +962,7 @@ impl<'a> Builder<'a> {
             tree => {
                 let branches = tree.branches(true);
                 for (index, branch) in branches.iter().enumerate() {
-                    // Behind the last branch stands the rejection.
+                    // The rejection is behind the last branch.
                     let to = match branch.exit {
                         Exit::Branch(to) => to,
                         Exit::Decided(true) => branches.len() + 1,
@@ -986,7 +987,7 @@ impl<'a> Builder<'a> {
         }
         let faults = flags & FAULTS != 0;
         let (recorded, hidden) = self.fetch.fields.split_at(self.fetch.recorded);
-        // What is not recorded takes room for a moment, and so does a pointer.
+        // Unrecorded fields take space temporarily, and so does a pointer.
         let spare = hidden.iter().map(Field::size).max().unwrap_or(0) + 8;
         let fields: u64 = recorded.iter().map(Field::size).sum();
         let size = HEADER + if faults { 8 } else { 0 } + fields + spare;
@@ -1013,7 +1014,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// How the resident is asked for a comparison.
+/// Returns the code of a comparison in a step.
 fn how(test: Test) -> u8 {
     match test {
         Test::Equal => 0,

@@ -1,8 +1,8 @@
-//! Which tactic a probe site allows, and why not the others.
+//! Choice of a tactic for a probe site, with the reasons against the others.
 //!
-//! [`choose`] is a function of bytes: it looks at the code around a site and at
-//! what is known about the object, and says which bytes would change and which
-//! instructions have to be displaced. It does not know the detour's address.
+//! [`choose`] is a function of bytes: it examines the code around a site and the known facts about
+//! the object, and returns which bytes would change and which instructions have to be displaced. It
+//! does not know the detour's address.
 //!
 //! ```text
 //!          site                         resume
@@ -12,7 +12,7 @@
 //!          └────────── covered ──────────┘
 //! ```
 //!
-//! The last covered byte here is never run again and stays as it was.
+//! The last covered byte here is never run again and stays unchanged.
 
 mod ladder;
 mod placed;
@@ -32,10 +32,10 @@ use crate::place::Placer;
 /// The length of `jmp rel32`, in bytes.
 pub const JUMP: u64 = 5;
 
-/// A way of getting from a site to its detour.
+/// Method of getting from a site to its detour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tactic {
-    /// The site holds nops that were put there for this: nothing is displaced.
+    /// The site holds nops that were put there for this purpose: nothing is displaced.
     Reserved,
     /// A jump over one instruction of five bytes or more.
     OneInstruction,
@@ -44,15 +44,15 @@ pub enum Tactic {
     /// A jump over one instruction of two to four bytes, which takes the rest of
     /// its displacement from the instruction behind.
     Punned,
-    /// The same over one byte: the whole displacement is given.
+    /// As `Punned`, over an instruction of one byte: the whole displacement is given.
     PunnedByte,
-    /// A jump that is short of room, beside a neighbouring instruction that makes
-    /// room by being run elsewhere as well, or in unused bytes nearby.
+    /// A jump for which the site is too short. A neighbouring instruction makes room by being run
+    /// elsewhere as well, or unused bytes nearby are used.
     Evicted,
-    /// A jump over several instructions with a breakpoint at the start of each but
-    /// the first, for whoever may still come there.
+    /// A jump over several instructions, all but the first starting with a breakpoint, for threads
+    /// that may still enter there.
     Trapped,
-    /// A breakpoint, whose handler goes to the detour.
+    /// A breakpoint, whose handler continues in the detour.
     Int3,
 }
 
@@ -69,7 +69,7 @@ impl Tactic {
         Self::Int3,
     ];
 
-    /// Whether the jump's bytes, and so where it leads, are not free to choose.
+    /// True if some bytes of the jump, and so its target, are not free to choose.
     #[must_use]
     pub const fn is_prescribed(self) -> bool {
         matches!(
@@ -78,7 +78,7 @@ impl Tactic {
         )
     }
 
-    /// The name in output and files.
+    /// Returns the name used in output and files.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -100,8 +100,7 @@ impl fmt::Display for Tactic {
     }
 }
 
-/// What [`choose`] has to know about a site. All addresses are run-time
-/// addresses.
+/// Input of [`choose`]. All addresses are run-time addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct SiteInput<'a> {
     /// The object's text, with the function and the padding behind it, as it
@@ -111,77 +110,75 @@ pub struct SiteInput<'a> {
     pub flow: &'a FunctionFlow,
     /// The address to probe.
     pub site: u64,
-    /// Where the jumps of the whole object lead.
+    /// Targets of the jumps of the whole object.
     pub targets: &'a Targets,
-    /// Where the next function begins, or the text ends: nops and `int3` from
-    /// the function's end up to here belong to nobody.
+    /// Start of the next function, or end of the text: nops and `int3` from the function's end up
+    /// to here belong to no function.
     pub padding_end: u64,
-    /// The function that begins right where this one ends, if there is one: its first
-    /// instructions may be made to give way.
+    /// The function that begins right where this one ends, if there is one: its first instructions
+    /// may be evicted.
     pub next: Option<Extent>,
     /// Code that must not change: restartable sequences and the like.
     pub forbidden: &'a [Extent],
-    /// Whether the program runs with a shadow stack, so that a return address
-    /// that was pushed by hand would be fatal.
+    /// True if the program runs with a shadow stack, so that a manually pushed return address would
+    /// be fatal.
     pub shadow_stack: bool,
-    /// Whether a breakpoint may be used, or why not.
+    /// `Ok` if a breakpoint may be used, or the reason against it.
     pub int3: Result<(), Refusal>,
-    /// Whether it is a Go program.
+    /// True for a Go program.
     pub go: bool,
-    /// Whether the function is one that others may not *call* but jump or fall
-    /// into with their own frame or red zone in place: a part that the compiler
-    /// split off (`name.cold`, `name.part.N` is not meant), or a symbol inside
-    /// another function.
+    /// True if other code may jump or fall into the function, rather than *call* it, with its own
+    /// frame or red zone in place: a part that the compiler split off (`name.cold`, not
+    /// `name.part.N`), or a symbol inside another function.
     pub split_part: bool,
 }
 
-/// How a site would be patched.
+/// Plan of the patch at a site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// The way to the detour.
+    /// The tactic used.
     pub tactic: Tactic,
-    /// The instruction before which the work is done: at the wanted address, or behind
-    /// the `endbr64` there.
+    /// The instruction before which the work is done: at the requested address, or behind the
+    /// `endbr64` there.
     pub site: u64,
-    /// Whole instructions (and maybe padding) that the jump or breakpoint, which stands
-    /// at the start, replaces, in part or wholly. Of a [region](Tactic::Region) the site may
-    /// be in the middle: then the detour runs the instructions before it first. A thread whose program counter is in here, but not at the
-    /// start, has to be moved before the bytes change. Bytes behind the first
-    /// five stay as they are.
+    /// Whole instructions (and possibly padding) that the jump or breakpoint, which is at the
+    /// start, replaces partly or wholly. In a [region](Tactic::Region) the site may be in the
+    /// middle: then the detour runs the instructions before it first. A thread whose program
+    /// counter is in here, but not at the start, has to be moved before the bytes change. Bytes
+    /// behind the first five stay unchanged.
     pub covered: Extent,
-    /// Where the program goes on after the displaced instructions, if they let
-    /// control through.
+    /// Address at which the program continues after the displaced instructions, if they let control
+    /// through.
     pub resume: u64,
     /// The instructions that the detour has to run, in order.
     pub displaced: Vec<Instruction>,
-    /// Whether nothing below the stack pointer is alive at the site, so that no
-    /// red zone has to be skipped.
+    /// True if nothing below the stack pointer is live at the site, so that no red zone has to be
+    /// skipped.
     ///
-    /// That holds where a function is entered. By a call: the caller's red zone
-    /// is gone, as the return address was just pushed onto it. By a tail call:
-    /// the caller's frame is gone, and the callee is free to overwrite all
-    /// below the stack pointer, so the caller cannot have left anything there.
-    /// It does not hold if the function itself jumps back to its start, or
-    /// might, nor where the cold part of a function is entered by a jump, nor at
-    /// a symbol that other code runs on into or jumps to, unless that is shown to
-    /// keep nothing there ([`SiteInput::split_part`]).
+    /// This holds where a function is entered. By a call: the caller's red zone is gone, as the
+    /// return address was just pushed onto it. By a tail call: the caller's frame is gone, and the
+    /// callee is free to overwrite everything below the stack pointer, so the caller cannot have
+    /// left anything there. It does not hold if the function itself jumps back to its start, or
+    /// might, where the cold part of a function is entered by a jump, or at a symbol that other
+    /// code runs on into or jumps to, unless that code is proved to keep nothing there
+    /// ([`SiteInput::split_part`]).
     pub at_entry: bool,
     /// The registers and flags that the detour must keep for the program.
     pub live: Live,
-    /// The function around the site, in which that was found out.
+    /// The function around the site, to which the analysis applies.
     pub function: Extent,
-    /// For a [prescribed](Tactic::is_prescribed) tactic, what has to stand where.
+    /// For a [prescribed](Tactic::is_prescribed) tactic, the bytes and stubs it needs.
     pub placed: Option<Placed>,
-    /// Why the tactics before this one were not used.
+    /// Reasons why the tactics before this one were not used.
     pub refusals: Vec<(Tactic, Refusal)>,
 }
 
 impl Shape {
-    /// The same for another site among the displaced instructions.
+    /// Adapts the shape to another site among the displaced instructions.
     ///
     /// # Errors
     ///
-    /// Why that site cannot be probed, whatever the tactic.
+    /// The reason why that site cannot be probed, whatever the tactic.
     pub fn for_site(&self, input: &SiteInput<'_>) -> Result<Shape, Refusal> {
         let ladder = Ladder::new(input)?;
         Ok(Shape {
@@ -193,11 +190,11 @@ impl Shape {
     }
 }
 
-/// No tactic can be used at a site.
+/// Error: no tactic can be used at a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The reason for each tactic, in the order in which they were tried. If
-    /// the site itself is no good, all have the same reason.
+    /// The reason for each tactic, in the order in which they were tried. If the site itself is
+    /// unsuitable, all have the same reason.
     pub refusals: Vec<(Tactic, Refusal)>,
 }
 
@@ -209,7 +206,7 @@ impl fmt::Display for Refused {
         {
             return first.fmt(f);
         }
-        // What cannot run elsewhere at all says the most.
+        // If the instruction cannot run elsewhere at all, that reason says the most.
         if let Some((Tactic::Int3, refusal @ Refusal::NotRelocatable(_))) = self.refusals.last() {
             return refusal.fmt(f);
         }
@@ -224,8 +221,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Chooses the first tactic that is safe at a site, of those that work wherever
-/// the detour is.
+/// Chooses the first tactic that is safe at a site, among those that work wherever the detour is.
 ///
 /// # Errors
 ///
@@ -234,12 +230,11 @@ pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
     climb(input, None)
 }
 
-/// Chooses the first tactic that is safe at a site, also of the
+/// Chooses the first tactic that is safe at a site, including the
 /// [prescribed](Tactic::is_prescribed) ones.
 ///
-/// The placer then holds the bytes and the stubs of the shape, if it is of such a
-/// tactic. Bytes that it holds for the site itself have to be
-/// [given back](Placer::give_back) before.
+/// If the shape has a prescribed tactic, the placer then holds its bytes and stubs. Bytes that the
+/// placer holds for the site itself have to be [given back](Placer::give_back) before.
 ///
 /// # Errors
 ///
@@ -248,12 +243,12 @@ pub fn choose_placed(input: &SiteInput<'_>, placer: &mut Placer) -> Result<Shape
     climb(input, Some(placer))
 }
 
-/// Chooses a tactic that changes nothing but whole instructions that stay where they are, the
-/// site's and for [evict](Tactic::Evicted) neighbours: every start of an instruction stays one.
-/// Another tool that puts a breakpoint at the site, and runs the original instruction elsewhere
-/// (a uprobe), then goes on behind it as if there was no probe.
+/// Chooses a tactic that changes only whole instructions in place: the site's and for
+/// [evict](Tactic::Evicted) neighbours. Every start of an instruction stays one. Another tool that
+/// puts a breakpoint at the site, and runs the original instruction elsewhere (a uprobe), then
+/// continues behind it as if there was no probe.
 ///
-/// The placer as in [`choose_placed`].
+/// The placer is used as in [`choose_placed`].
 ///
 /// # Errors
 ///
@@ -292,13 +287,12 @@ pub fn choose_one_instruction(
     Err(Refused { refusals })
 }
 
-/// Has a jump at `from`, before the site, lead away from there: a [region](Tactic::Region)
-/// up to the site's instruction and as far behind as needed. So several sites are reached
-/// by one jump.
+/// Plans a jump at `from`, before the site: a [region](Tactic::Region) up to the site's instruction
+/// and as far behind as needed. So several sites are reached by one jump.
 ///
 /// # Errors
 ///
-/// Why that would not be safe.
+/// The reason why that would not be safe.
 pub fn choose_from(input: &SiteInput<'_>, from: u64) -> Result<Shape, Refusal> {
     let ladder = Ladder::new(input)?;
     Ladder::instruction(input, from)?;
@@ -308,20 +302,20 @@ pub fn choose_from(input: &SiteInput<'_>, from: u64) -> Result<Shape, Refusal> {
     Ok(shape(&ladder, Tactic::Region, cover, refusals.to_vec()))
 }
 
-/// Reaches a site right before a `neighbour`, which is one with a jump of a shape that is
+/// Reaches a site right before a `neighbour`, another site whose shape has a jump that is
 /// [free](Tactic::is_prescribed): the first bytes of that jump become a part of this one's
-/// displacement. What the neighbour's shape is [placed](Shape::placed) as from then on is the
-/// second value.
+/// displacement. The second value is what the neighbour's shape is [placed](Shape::placed) as from
+/// then on.
 ///
-/// The jump stands at `from`: the site itself, or another one before it, for which the same
-/// shape then holds ([`Shape::for_site`]).
+/// The jump is at `from`: the site itself, or another one before it, for which the same shape then
+/// holds ([`Shape::for_site`]).
 ///
 /// The bytes from there on have to be [given back](Placer::give_back) to the placer before; it
 /// then holds them and the neighbour's.
 ///
 /// # Errors
 ///
-/// Why that cannot be done.
+/// The reason why that cannot be done.
 pub fn choose_before(
     input: &SiteInput<'_>,
     from: u64,

@@ -1,6 +1,6 @@
-//! The resident: the small blob of code that Capriole places in a target at the
-//! head of every arena, for what a detour cannot do in straight code: taking the
-//! next packet, recording without restartable sequences, and handling SIGTRAP.
+//! The resident: the small blob of code that Capriole places in a target at the head of every
+//! arena, for what a detour cannot do in straight-line code: taking the next packet, recording
+//! without restartable sequences, and handling SIGTRAP.
 //!
 //! The code itself is `resident.c` and `entry.S`, compiled for general registers
 //! only and linked into one flat, position-independent blob without data. This
@@ -16,11 +16,11 @@ static BLOB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.bin"));
 /// The first bytes of a blob, and so of every arena.
 pub const MAGIC: [u8; 4] = *b"CAPR";
 
-/// The signature that stands before the abort address of every restartable
-/// sequence, as glibc registers it on x86-64 (`RSEQ_SIG`).
+/// The signature in front of the abort address of every restartable sequence, as glibc registers it
+/// on x86-64 (`RSEQ_SIG`).
 pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
-/// What the tracer found out about the target and tells the resident.
+/// Configuration of the resident: facts about the target, found by the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// Address of session memory in the target.
@@ -33,7 +33,7 @@ pub struct Config {
     pub tid_offset: Option<i32>,
     /// Two readings of the time stamp counter may be equal.
     pub coarse_clock: bool,
-    /// For tests: the time stamp counter advances in such steps; 0: as it does.
+    /// For tests: step in which the time stamp counter advances; 0: unchanged.
     pub clock_step: u32,
     /// Address of the [table](trap_table) of breakpoints.
     pub traps: u64,
@@ -44,7 +44,7 @@ pub struct Config {
 /// Addresses of the resident's entries once it is placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entries {
-    /// Where the blob starts.
+    /// Address of the blob.
     pub base: u64,
     /// Called by a detour whose packet is full.
     pub switch: u64,
@@ -54,52 +54,52 @@ pub struct Entries {
     pub trap: u64,
     /// `rt_sigreturn`, as the restorer of the handler.
     pub restorer: u64,
-    /// Where a thread is led to make many system calls, see `entry.S`.
+    /// Code to which a thread is sent to make many system calls, see `entry.S`.
     pub batch: u64,
-    /// Where such a thread waits, and a `ret` leads home.
+    /// Address at which such a thread waits, and from which a `ret` leads back.
     pub batch_home: u64,
-    /// The handler of faults.
+    /// Signal handler for faults.
     pub fault: u64,
-    /// Called by a detour to have a program run.
+    /// Called by a detour to run a program.
     pub run: u64,
-    /// Called by a guard before a system call that may install a filter of such, with a
-    /// [`FilterCall`]'s argument as its own.
+    /// Called by a guard before a system call that may install a system call filter, with
+    /// [`FilterCall::argument`] as its argument.
     pub filtering: u64,
-    /// Called by a guard behind a system call that may be `rt_sigaction`: the argument is its
-    /// number, or another one if it is not known.
+    /// Called by a guard after a system call that may be `rt_sigaction`: the argument is its
+    /// number, or a different one if the number is not known.
     pub action: u64,
-    /// Where the program's own actions stand: of `FAULTS` of the ledger, then
-    /// of SIGTRAP, four words each.
+    /// Address of the program's own signal actions: those of `FAULTS` of the ledger, then of
+    /// SIGTRAP, four words each.
     pub actions: u64,
-    /// Where the address of the table of copies stands, and the program's own handlers
-    /// of faults behind it, in the order of `FAULTS` of the ledger.
+    /// Location of the address of the table of copies; the program's own fault handlers follow it,
+    /// in the order of `FAULTS` of the ledger.
     pub copies: u64,
-    /// Where the address of the table of breakpoints stands.
+    /// Location of the address of the table of breakpoints.
     pub traps: u64,
-    /// Where the program's own SIGTRAP handler and its flags stand.
+    /// Location of the program's own SIGTRAP handler and its flags.
     pub old_trap: u64,
 }
 
-/// Where the number of a system call is, a moment before it is made. Registers are told by
-/// their numbers in machine code.
+/// Location of a system call's number, just before the call is made. Registers are given by their
+/// numbers in machine code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallNumber {
-    /// It is this one.
+    /// The number itself.
     Known(u32),
-    /// In a register.
+    /// In this register.
     Register(u8),
-    /// In memory, so far from where a register points to.
+    /// In memory, at this offset from the address in a register.
     Memory(u8, i32),
 }
 
-/// What is known of a system call that may install a filter of system calls: the argument of
+/// Description of a system call that may install a system call filter: the argument of
 /// [`Entries::filtering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilterCall {
     /// Its number.
     pub number: CallNumber,
-    /// The register with its first argument. If there is none, every `prctl` is taken for one
-    /// that installs a filter.
+    /// The register with its first argument. If there is none, every `prctl` is treated as one that
+    /// installs a filter.
     pub option: Option<u8>,
     /// The register with its second argument.
     pub mode: Option<u8>,
@@ -115,7 +115,7 @@ const MODE_REGISTER: u64 = 0x8_0000_0000;
 const MODE_SHIFT: u32 = 44;
 
 impl FilterCall {
-    /// The word that the entry is given.
+    /// Encodes the argument for the entry.
     #[must_use]
     pub fn argument(self) -> u64 {
         let register = |register: u8, shift| u64::from(register & 15) << shift;
@@ -132,12 +132,12 @@ impl FilterCall {
     }
 }
 
-/// Set in the original's address, in the table of copies: the copy may be longer than the
-/// original, and all of it stands for the original's start.
+/// Flag of the original's address in the table of copies: the copy may be longer than the original,
+/// and all of it maps to the original's start.
 pub const COPY_EXACT: u64 = 1 << 63;
 
-/// Set in the original's address, in the table of copies: the jump of a probe, or its breakpoint,
-/// begins there.
+/// Flag of the original's address in the table of copies: a probe's jump or breakpoint begins
+/// there.
 pub const COPY_CHANGED: u64 = 1 << 62;
 
 /// Byte offsets in the configuration.
@@ -146,11 +146,10 @@ const OLD_TRAP: usize = 72;
 const COPIES: usize = 96;
 const ACTIONS: usize = 184;
 
-/// The table of breakpoints, from (address, where to go on) pairs, as it has to stand
-/// in the target at a multiple of 16. The table of copies has the same form: (start of a
-/// row of copies as long as their originals, address of the first original), or with
-/// [`COPY_EXACT`] (start of a copy, the original's address), both perhaps with
-/// [`COPY_CHANGED`]; and (end of a row, 0).
+/// Encodes the table of breakpoints from (address, where to continue) pairs; in the target it has
+/// to be at a multiple of 16. The table of copies has the same form: (start of a row of copies as
+/// long as their originals, address of the first original), or with [`COPY_EXACT`] (start of a
+/// copy, the original's address), both perhaps with [`COPY_CHANGED`]; and (end of a row, 0).
 pub fn trap_table(traps: &[(u64, u64)]) -> Vec<u8> {
     let mut sorted = traps.to_vec();
     sorted.sort_unstable();
@@ -197,7 +196,7 @@ pub fn entries(base: u64) -> Entries {
     }
 }
 
-/// The blob as it has to stand at `base`, configured.
+/// Returns the configured blob for the address `base`.
 pub fn place(base: u64, config: &Config) -> Vec<u8> {
     let mut blob = BLOB.to_vec();
     let mut put = |at: usize, bytes: &[u8]| blob[at..at + bytes.len()].copy_from_slice(bytes);
@@ -363,9 +362,9 @@ mod tests {
         }
     }
 
-    /// Reads the blob's own disassembly: no vector register is written, none but the sixteen
-    /// that hold floating point numbers is read, no x87 register, no call out of the blob, no
-    /// system call but at the few places that are meant to make one.
+    /// Reads the blob's own disassembly: no vector register is written, only the sixteen that hold
+    /// floating point numbers are read, no x87 register, no call out of the blob, and no system
+    /// call except at the few intended places.
     #[test]
     fn the_blob_touches_general_registers_only() {
         // The code begins behind the last piece of data, `capriole_patience`.
@@ -399,23 +398,22 @@ mod tests {
                     "{instruction}"
                 );
             }
-            // By a call, or by a jump as the last thing that is done.
+            // By a call, or by a tail jump.
             let leaves = instruction.is_call_near_indirect() || instruction.is_jmp_near_indirect();
             handlers += usize::from(leaves);
         }
         assert_eq!(read.len(), 16, "{read:?}");
-        // The program's own handlers, of SIGTRAP and of faults, are the only things
-        // outside that are called; the compiler writes the call of the latter up to four times,
-        // with an index that it knows or not.
+        // The program's own handlers, of SIGTRAP and of faults, are the only things outside that
+        // are called; the compiler emits the call of the latter up to four times, with a constant
+        // index or not.
         assert!((2..=6).contains(&handlers), "{handlers}");
-        // The restorer, the two of the code that only the tracer leads to; and to read a field
-        // getpid and process_vm_readv, prctl and gettid; and in a forked child gettid
-        // and getpid.
+        // The restorer; the two in code that only the tracer sends threads to; to read a field
+        // getpid and process_vm_readv, prctl and gettid; and in a forked child gettid and getpid.
         assert_eq!(syscalls, 9);
     }
 
-    /// Its sleep must not be one that the kernel goes on with by `restart_syscall`: the program
-    /// may have one of those waiting.
+    /// Its sleep must not be one that the kernel resumes by `restart_syscall`: the program may have
+    /// one of those pending.
     #[test]
     fn a_batch_waits_with_a_call_that_leaves_nothing_behind() {
         let entries = entries(0);
@@ -435,7 +433,7 @@ mod tests {
                 _ => {}
             }
         }
-        // What the tracer asks for, and rt_sigtimedwait.
+        // The tracer's system call, and rt_sigtimedwait.
         assert_eq!(numbers, [None, Some(128)]);
     }
 

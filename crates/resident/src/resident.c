@@ -1,23 +1,23 @@
-/* The resident: what a detour cannot do in straight code.
+/* The resident: what a detour cannot do in straight-line code.
  *
- * It is placed, position-independent and read-only, at the head of every arena.
- * It runs on the program's own stack, in the program's own threads, at any
- * moment, also inside signal handlers. Therefore:
+ * It is placed, position-independent and read-only, at the head of every arena. It runs on the
+ * program's own stack, in the program's own threads, at any moment, including inside signal
+ * handlers. Therefore:
  *
  *   - general registers only (-mgeneral-regs-only), no thread-local storage of
  *     its own, no errno, no library;
- *   - no lock that is waited for: a lane that is taken is passed over (but see
- *     capriole_filtering, which is in no probe);
+ *   - it waits for no lock: a lane that is taken is skipped (but see
+ *     capriole_filtering, which is not part of a probe);
  *   - system calls only between may_call and end_call, so none once the program may have
- *     installed a filter of them: for fields of an event that are in memory
- *     process_vm_readv, and getpid for it; prctl and gettid for the thread's name and id.
+ *     installed a system call filter: process_vm_readv, and getpid for it, to read fields
+ *     of an event that are in memory; prctl and gettid for the thread's name and id.
  *     (And rt_sigreturn, by which a signal handler has to end.)
  *   - little stack: below 512 bytes under the detour's own (the trap handler
  *     runs on a signal frame anyway);
- *   - nothing that is read from session memory is trusted, as other processes can write
- *     there: it is read once, and never used as an address, an index or a number of rounds
- *     before it was compared with a bound from the configuration. Pointers that the program
- *     has are not followed from there either, but from the stack.
+ *   - no value read from session memory is trusted, as other processes can write there: it
+ *     is read once, and never used as an address, an index or a loop count before it was
+ *     compared with a bound from the configuration. Pointers of the program are not followed
+ *     from there either, but from the stack.
  */
 #include "resident.h"
 
@@ -46,7 +46,7 @@ static inline u32 thread_word(s32 offset)
 	return value;
 }
 
-/* A time as if the counter advanced in steps, for tests; as detours make it. */
+/* Rounds a time as if the counter advanced in steps, for tests; detours do the same. */
 static inline u64 in_steps(u64 time)
 {
 	u32 step = capriole_config.clock_step;
@@ -58,8 +58,8 @@ static inline u64 in_steps(u64 time)
 	return time >> 32 << 32 | low;
 }
 
-/* Like rdtscp below only when all that was read before is there: who calls this pays for more
- * than that. */
+/* Like rdtscp below, reads the counter only after all earlier loads have completed: callers do
+ * enough work that this cost does not matter. */
 static inline u64 read_tsc(void)
 {
 	u32 low, high;
@@ -67,7 +67,7 @@ static inline u64 read_tsc(void)
 	return in_steps((u64)high << 32 | low);
 }
 
-/* Time and, from IA32_TSC_AUX as Linux sets it, the CPU at that very moment. */
+/* Reads the time and, from IA32_TSC_AUX as Linux sets it, the CPU at that very moment. */
 static inline u64 read_tsc_cpu(u32 *cpu)
 {
 	u32 low, high, aux;
@@ -100,7 +100,7 @@ static u32 take_packet(void)
 	u32 count = (capriole_config.packet_count + 63) / 64;
 	for (u32 i = 0; i < count; i++) {
 		u64 word = words[i];
-		/* Somebody else takes one each time that it fails. */
+		/* Each time that it fails, another thread has taken one. */
 		for (u32 attempt = 0; word && attempt < 1000; attempt++) {
 			u64 bit = word & -word;
 			if (__sync_bool_compare_and_swap(&words[i], word, word & ~bit)) {
@@ -119,14 +119,14 @@ static void give_packet(u32 index)
 	__sync_fetch_and_or(&words[index / 64], 1ul << (index % 64));
 }
 
-/* A position as `stream` counts. */
+/* Position of an address, in units from `stream`. */
 static inline u64 units_to(const struct stream *stream, u64 address)
 {
 	return (address - (u64)stream) / UNIT;
 }
 
-/* Whether a record of so many units has room where the head says, and ends in session
- * memory. It starts there as well then: streams count from themselves. */
+/* Reports whether a record of so many units has room where the head says, and ends in session
+ * memory. Then it starts there as well: streams count from themselves. */
 static inline u32 has_room(u64 head, u64 units)
 {
 	u64 next = (u32)head + units;
@@ -138,8 +138,8 @@ static inline struct control *control_of(u32 index)
 	return (struct control *)capriole_config.controls + index;
 }
 
-/* The packet that the head says is being filled; the number of packets, which is that of the
- * null control, if it says none. */
+/* Returns the packet that the head says is being filled; the number of packets, which is the index
+ * of the null control, if it says none. */
 static u32 filled(const struct stream *stream, u64 head)
 {
 	u64 end = (u64)stream + (head >> 32) * UNIT - capriole_config.packets;
@@ -147,7 +147,7 @@ static u32 filled(const struct stream *stream, u64 head)
 	return index < capriole_config.packet_count ? (u32)index : capriole_config.packet_count;
 }
 
-/* Prepares packet `index` as the successor of what `head` says. Nobody else sees it yet.
+/* Prepares packet `index` as the successor of what `head` says. No other thread sees it yet.
  * Returns the head that it is to have. */
 static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u32 lane, u32 cpu)
 {
@@ -167,10 +167,10 @@ static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u3
 
 #define OWN ((struct own *)capriole_config.own)
 
-/* Before a system call. Returns 0 if none may be made.
+/* Called before a system call. Returns 0 if none may be made.
  *
- * First this thread is counted, then the word is read; who installs a filter sets the word,
- * then waits until nobody is counted (capriole_filtering). Both are full barriers. So no
+ * First this thread is counted, then the word is read; a thread that installs a filter sets the
+ * word, then waits until no thread is counted (capriole_filtering). Both are full barriers. So no
  * thread is in between when a filter comes that holds for all threads. */
 static __attribute__((noinline)) u32 may_call(void)
 {
@@ -181,7 +181,7 @@ static __attribute__((noinline)) u32 may_call(void)
 	return 0;
 }
 
-/* The same for something that is recorded: what cannot be is counted. */
+/* As may_call, for something that is recorded: a call that must not be made is counted. */
 static u32 begin_call(void)
 {
 	if (may_call())
@@ -195,13 +195,13 @@ static void end_call(void)
 	__sync_fetch_and_sub(&OWN->calling, 1);
 }
 
-/* How long to wait for other threads' system calls, time stamps: some milliseconds. They
- * take less than a microsecond. One may be counted that never leaves: of a thread that a fork
- * has left behind, or the one that this signal handler has interrupted. */
+/* How long to wait for other threads' system calls, in time stamps: some milliseconds. They take
+ * less than a microsecond. One may be counted that never ends: that of a thread that a fork has
+ * left behind, or the one that this signal handler has interrupted. */
 #define CALL_PATIENCE (1ul << 24)
 
-/* How long to wait until the probes are out: some seconds. The recorder takes them out within
- * a hundred milliseconds, unless it is dead. */
+/* How long to wait until the probes are out, in time stamps: some seconds. The recorder takes them
+ * out within a hundred milliseconds, unless it is dead. */
 #define LEAVE_PATIENCE (1ul << 34)
 
 #define SECCOMP 317
@@ -210,15 +210,15 @@ static void end_call(void)
 #define PR_SET_TSC 26
 #define PR_SET_SYSCALL_USER_DISPATCH 59
 
-/* Before a system call of the program's by which it may
+/* Called before a system call of the program by which it may
  *
- *   - install a filter of system calls, or have its own calls handed to itself: seccomp(2),
+ *   - install a system call filter, or have its own calls handed to itself: seccomp(2),
  *     prctl(PR_SET_SECCOMP), prctl(PR_SET_SYSCALL_USER_DISPATCH). No system calls from then on;
  *   - give up the time stamp counter, after which reading it is a fault: seccomp's strict mode,
  *     prctl(PR_SET_TSC, PR_TSC_SIGSEGV). Detours read it. So the probes have to be taken out
- *     before, which is waited for.
+ *     before, and this function waits for that.
  *
- * `known` says where its number and its first two arguments are (FILTER_...), as the program
+ * `known` says where the call's number and its first two arguments are (FILTER_...), as the program
  * will find them there a moment later. */
 __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 {
@@ -248,7 +248,7 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 			;
 	}
 	if (leaves) {
-		/* What others can write is a hint to look at what they cannot. */
+		/* The word that other processes can write is a hint to check the one that they cannot. */
 		__sync_lock_test_and_set(&OWN->leave, 1);
 		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_LEAVE), 1);
 		while (!READ(OWN->left) && read_tsc() - begin < LEAVE_PATIENCE)
@@ -256,17 +256,16 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 	}
 }
 
-/* Replaces the head `old` by `new` on `cpu`, as one restartable sequence: only if this
- * thread still runs on `cpu`, and `old`, with its packet in the same life (*seq), is still
- * the head there. Because the only writers of a lane 0 stream are restartable sequences on
- * that CPU, no record is half-way in the old packet afterwards.
- * Returns 1 when the store was made. In entry.S. */
+/* Replaces the head `old` by `new` on `cpu`, as one restartable sequence: only if this thread still
+ * runs on `cpu`, and `old`, with its packet in the same life (*seq), is still the head there.
+ * Because the only writers of a lane 0 stream are restartable sequences on that CPU, no record is
+ * half-written in the old packet afterwards. Returns 1 if the store was made. In entry.S. */
 extern u32 capriole_install(struct stream *stream, u64 old, u64 new, u32 cpu, s64 rseq_offset,
 			    const u64 *seq, u64 old_seq);
 
-/* Called by a detour which found no room for a record of `units` in the packet of its CPU.
- * Returns 0: the event is lost, and counted; 1: there is another packet, try again; 2: go the
- * locked way. Whoever comes again has used up a packet: nobody is kept in circles. */
+/* Called by a detour which found no room for a record of `units` in the packet of its CPU. Returns
+ * 0: the event is lost, and counted; 1: there is another packet, try again; 2: use the locked path.
+ * A caller that comes again has used up a packet: no thread is kept in a loop. */
 u32 capriole_switch_packet(u64 units)
 {
 	u32 cpu = thread_word(capriole_config.rseq_offset + 4);
@@ -275,7 +274,7 @@ u32 capriole_switch_packet(u64 units)
 	struct stream *stream = stream_of(0, cpu);
 	u64 head = READ(stream->head);
 	if (has_room(head, units))
-		return 2; /* moved to another CPU, or somebody else was faster */
+		return 2; /* moved to another CPU, or another thread was faster */
 	const u64 *seq = &control_of(filled(stream, head))->seq;
 	u64 old_seq = READ(*seq);
 	u32 index = take_packet();
@@ -300,15 +299,15 @@ static inline u32 thread_id(void)
 struct place {
 	struct stream *stream;
 	struct record *record;
-	u64 lock; /* what says in the lane that it is held */
+	u64 lock; /* the lane's lock word while it is held */
 	u64 time; /* of the record */
 	u32 pos;  /* of the record */
 	u32 cpu;
 } __attribute__((aligned(1 << LOCK_FRAME_SHIFT)));
 
-/* Asks the kernel for the thread's id, of which the C library says that it is `id`; 0: must not.
- * A process's main thread is the only one that a fork leaves: once its library says the same,
- * nobody has to ask any more. */
+/* Asks the kernel for the thread's id, which is `id` according to the C library; returns 0 if it
+ * must not. A fork leaves only one thread, the main thread of the new process: once its library
+ * says the same as the kernel, no thread has to ask any more. */
 static __attribute__((noinline, cold)) u32 asked_id(u32 id)
 {
 	if (!may_call())
@@ -322,10 +321,10 @@ static __attribute__((noinline, cold)) u32 asked_id(u32 id)
 	return real;
 }
 
-/* The thread's id as the kernel knows it; 0: not known. That of the C library is no answer in a
- * forked child: it is the parent's for some instructions behind the system call (musl), or for
- * good (a bare system call). Parent and child have stacks at the same addresses, so that each
- * would take the other for itself, who has left a lane for good, and both would write there;
+/* The thread's id as the kernel knows it; 0: not known. The C library's id cannot be used in a
+ * forked child: it is the parent's for some instructions after the system call (musl), or for good
+ * (a bare system call). Parent and child have stacks at the same addresses, so that each would take
+ * a lane held by the other for one that it has itself left for good, and both would write there;
  * and the child would have the kernel read its parent's memory. */
 static inline u32 real_id(void)
 {
@@ -333,17 +332,17 @@ static inline u32 real_id(void)
 	return READ(OWN->known) || !id ? id : asked_id(id);
 }
 
-/* The thread's id as well as it is known. */
+/* The thread's id, as well as it is known. */
 static __attribute__((noinline)) u32 told_id(void)
 {
 	u32 id = real_id();
 	return id ? id : thread_id();
 }
 
-/* Whether a lane is held by this very thread, and for good: a signal handler that has
- * interrupted it there was left by siglongjmp. That is sure if the holder's struct place
- * stood where the stack of this event is now, from `place` to `above`: two that are both
- * under way never share memory. Who is not sure leaves it to the tracer (lanes.rs). */
+/* Reports whether a lane is held by this very thread, and for good: a signal handler that had
+ * interrupted it there was left by siglongjmp. That is certain if the holder's struct place was
+ * where the stack of this event is now, from `place` to `above`: two that are both in use never
+ * share memory. Uncertain cases are left to the tracer (lanes.rs). */
 static inline u32 is_abandoned(u64 lock, const struct place *place, u64 above)
 {
 	u64 frame = (lock & ((1ul << LOCK_TID_SHIFT) - 1)) << LOCK_FRAME_SHIFT;
@@ -352,7 +351,7 @@ static inline u32 is_abandoned(u64 lock, const struct place *place, u64 above)
 		&& frame >= (u64)place && frame < above;
 }
 
-/* Leaves a lane, unless somebody has taken it away. */
+/* Leaves a lane, unless it has been taken away. */
 static inline void unlock(const struct place *place)
 {
 	__sync_bool_compare_and_swap(&place->stream->lock, place->lock, 0);
@@ -360,11 +359,10 @@ static inline void unlock(const struct place *place)
 
 #define ATTEMPTS 16
 
-/* Takes the first lane of this CPU that nobody is in, and room for `size` bytes there,
- * and begins the record. The lane is held by an atomic exchange; one that is taken (its
- * holder was preempted, or is the very thread that this signal handler interrupted) is
- * passed over, never waited for. `above` is where the stack ends that this event uses.
- * Returns 0 if the event is lost, which is counted. */
+/* Takes the first free lane of this CPU, and room for `size` bytes there, and begins the record.
+ * The lane is held by an atomic exchange; one that is taken (its holder was preempted, or is the
+ * very thread that this signal handler interrupted) is skipped, never waited for. `above` is where
+ * the stack ends that this event uses. Returns 0 if the event is lost, which is counted. */
 static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 {
 	struct stream *stream = 0;
@@ -404,15 +402,15 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 		}
 		u32 pos = (u32)head;
 		struct record *record = (struct record *)((u64)stream + (u64)pos * UNIT);
-		/* Records of one thread in several streams are told in the order of their times:
-		 * this one's is later than that of any before, and leave_place sees to it that it
-		 * is earlier than that of any behind. */
+		/* Records of one thread in several streams are ordered by their times: this one's
+		 * is later than that of any before, and leave_place ensures that it is earlier than
+		 * that of any after. */
 		u64 time = read_tsc_cpu(&cpu_now);
 		while (time == begin && capriole_config.flags & FLAG_COARSE)
 			time = read_tsc_cpu(&cpu_now);
 		if (cpu_now != cpu && cpu_now < capriole_config.cpus && attempt < ATTEMPTS - 1) {
-			/* Moved since the lane was chosen: this would be told as an
-			 * event of the wrong CPU, which is still better than none. */
+			/* Moved since the lane was chosen: this would be recorded as an event of
+			 * the wrong CPU, which is still better than none. */
 			unlock(place);
 			continue;
 		}
@@ -434,7 +432,7 @@ static void leave_place(struct place *place, u64 size)
 {
 	barrier();
 	if (READ(place->stream->lock) != place->lock) {
-		/* Taken away: somebody else may write there. */
+		/* Taken away: another thread may write there. */
 		add_one(&place->stream->busy);
 		add_lost(place->stream);
 		return;
@@ -459,8 +457,8 @@ void capriole_locked_record(const u64 *event)
 	leave_place(&place, size);
 }
 
-/* Reads memory of the program by the kernel: whatever the address, nothing happens but
- * that less is read. Returns how many bytes. */
+/* Reads memory of the program through the kernel: a bad address only makes it read less. Returns
+ * the number of bytes read. */
 static __attribute__((noinline)) u64 read_memory(u64 to, u64 from, u64 size)
 {
 	if (!begin_call())
@@ -480,8 +478,8 @@ static __attribute__((noinline)) u64 read_memory(u64 to, u64 from, u64 size)
 	return result < 0 ? 0 : (u64)result;
 }
 
-/* The low half of a vector register, which is what it was at the site: the resident is
- * compiled for general registers only, and the kernel keeps them. */
+/* Returns the low half of a vector register, which still has its value at the site: the resident is
+ * compiled for general registers only, and the kernel preserves them. */
 static u64 vector(u32 number)
 {
 	u64 value;
@@ -495,13 +493,13 @@ static u64 vector(u32 number)
 	return 0;
 }
 
-/* Words that a call keeps, at most. */
+/* Maximum number of words that a call keeps. */
 #define MOST_WORDS 7
 
-/* What is known while a program runs. Packets are shared with other processes, which may not
- * be trusted: nothing is read back from there but to be recorded, counted or compared. An address
- * in particular is followed from here, or a child that has given up its rights could have its
- * parent read what it likes. */
+/* State while a program (struct program) runs. Packets are shared with other processes, which may
+ * not be trusted: values are read back from there only to be recorded, counted or compared. An
+ * address in particular is followed from here, or a child that has given up its rights could have
+ * its parent read what it likes. */
 struct state {
 	const u64 *registers;
 	u64 stack;    /* the stack pointer at the site */
@@ -520,9 +518,9 @@ struct state {
 	u32 event;
 };
 
-/* Reads all of `size` bytes at `from`, or clears `to`. What lies above the stack pointer
- * in its page is there: that needs no system call. At the very start of a page the stack may
- * be empty, and end there. */
+/* Reads all of `size` bytes at `from`, or clears `to`. What lies above the stack pointer in its
+ * page is mapped: that needs no system call. At the very start of a page the stack may be empty,
+ * and end there. */
 static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
 {
 	u64 page_end = ((state->stack - 1) | 4095) + 1;
@@ -538,7 +536,7 @@ static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
 	return 0;
 }
 
-/* Puts a number where the next field goes. */
+/* Appends a number as the next field. */
 static void put(struct state *state, u64 value)
 {
 	u64 index = (state->at - state->fields) / 8;
@@ -558,10 +556,10 @@ static void pad(struct state *state, u64 end)
 	state->at = end;
 }
 
-/* Copies a string of at most `limit` bytes, up to its NUL, which is left out, to where
- * the next field goes, behind its length. Most are short: first it reads little; and it
- * never reads across a page, since the next one may be missing. Without the first byte,
- * or one before the end, there is no string: returns 0. */
+/* Copies a string of at most `limit` bytes, up to its NUL, which is left out, to where the next
+ * field goes, after its length. Most strings are short: the first read is small; and no read
+ * crosses a page boundary, since the next page may be missing. If the first byte, or one before the
+ * end, cannot be read, there is no string: returns 0. */
 static u32 copy_string(struct state *state, u64 from, u64 limit)
 {
 	u64 begin = state->at, length = 0, most = 64;
@@ -589,11 +587,11 @@ static u32 copy_string(struct state *state, u64 from, u64 limit)
 	return good;
 }
 
-/* Copies what unwinding needs to where the next field goes: stack pointer, rbp, and at most
- * `limit` bytes of the stack from its pointer up. The kernel copies page by page and stops at
- * the first one that is missing, the end of the stack. Where it copies nothing (a system call
- * filter), the rest of the page is there, and is taken: unless the stack pointer stands at the
- * page's very start, where an empty stack may end. */
+/* Copies what unwinding needs to where the next field goes: stack pointer, rbp, and at most `limit`
+ * bytes of the stack from its pointer up. The kernel copies page by page and stops at the first one
+ * that is missing, the end of the stack. If it copies nothing (a system call filter), the rest of
+ * the page is copied here, as it is mapped: unless the stack pointer is at the page's very start,
+ * where an empty stack may end. */
 static void copy_stack(struct state *state, u64 limit)
 {
 	u64 *head = (u64 *)state->at;
@@ -610,7 +608,7 @@ static void copy_stack(struct state *state, u64 limit)
 	pad(state, to + length);
 }
 
-/* Whether a byte is in the set behind a `[`; *next becomes what follows the `]`. */
+/* Reports whether a byte is in the set after a `[`; *next becomes what follows the `]`. */
 static u32 in_set(const u8 *set, const u8 *end, u8 byte, const u8 **next)
 {
 	u32 negated = set < end && (*set == '!' || *set == '^'), found = 0;
@@ -627,8 +625,8 @@ static u32 in_set(const u8 *set, const u8 *end, u8 byte, const u8 **next)
 	return found != negated;
 }
 
-/* Whether a text matches a pattern of `*`, `?` and `[...]`; a backslash takes the next
- * character as it is. */
+/* Reports whether a string matches a pattern of `*`, `?` and `[...]`; a backslash makes the next
+ * character literal. */
 static u32 matches(const u8 *text, const u8 *text_end, const u8 *pattern, const u8 *end)
 {
 	const u8 *star = 0, *from = 0;
@@ -665,8 +663,7 @@ static u32 matches(const u8 *text, const u8 *text_end, const u8 *pattern, const 
 	}
 }
 
-/* The number that is meant: `how` says its width and sign; `bits`, if not 0, which bits
- * of it. */
+/* Narrows a number: `how` gives its width and sign; `bits`, if not 0, the bits of it to use. */
 static inline u64 number(u64 value, u32 how, u32 bits)
 {
 	u32 shift = 64 - 8 * (how & TEST_BYTES);
@@ -679,7 +676,7 @@ static inline u64 number(u64 value, u32 how, u32 bits)
 	return value << shift >> shift;
 }
 
-/* Whether a number compares so with another: `how` says also what is asked. */
+/* Compares a number with another: `how` gives its width and sign, and the comparison. */
 static u32 compares(u64 value, u32 how, u32 bits, u64 with)
 {
 	value = number(value, how, bits);
@@ -692,7 +689,7 @@ static u32 compares(u64 value, u32 how, u32 bits, u64 with)
 	}
 }
 
-/* Puts an end to a field that could not be read. */
+/* Marks a field as one that could not be read. */
 static inline void fault(struct state *state, const struct step *step)
 {
 	state->bad = 1;
@@ -700,7 +697,7 @@ static inline void fault(struct state *state, const struct step *step)
 		state->faults |= 1ul << step->field;
 }
 
-/* The bucket of a histogram that a number belongs to. */
+/* Returns the histogram bucket that a number belongs to. */
 static u32 bucket_of(u64 value, u32 is_signed)
 {
 	u32 first = 0;
@@ -714,9 +711,8 @@ static u32 bucket_of(u64 value, u32 is_signed)
 	return first + (shift << BUCKET_BITS) + (u32)(value >> shift);
 }
 
-/* Adds to a counter of this CPU, or makes it the larger of the two, as one restartable
- * sequence: only if this thread still runs on `cpu`. Returns 1 when that was done. In
- * entry.S. */
+/* Adds to a counter of this CPU, or makes it the larger of the two, as one restartable sequence:
+ * only if this thread still runs on `cpu`. Returns 1 if that was done. In entry.S. */
 extern u32 capriole_add(u64 *cell, u64 amount, u32 cpu, s64 rseq_offset, u32 maximum);
 
 static void add_to(u64 counter, u64 amount, u32 maximum)
@@ -738,7 +734,7 @@ static void add_to(u64 counter, u64 amount, u32 maximum)
 		return;
 	}
 	u64 old = READ(*shared);
-	/* It only grows, unless somebody writes over it. */
+	/* It only grows, unless it is overwritten. */
 	for (u32 attempt = 0; old < amount && attempt < 1000; attempt++) {
 		u64 seen = __sync_val_compare_and_swap(shared, old, amount);
 		if (seen == old)
@@ -747,15 +743,15 @@ static void add_to(u64 counter, u64 amount, u32 maximum)
 	}
 }
 
-/* The row of a key, `length` bytes, a multiple of 8. It is given one if there is none and
- * room for it. Rows are never taken back: that of somebody who is just writing his key is
- * passed over, and at worst the key gets two rows. Returns ~0 if there is no room. */
+/* Returns the row of a key of `length` bytes, a multiple of 8, and assigns one if there is none and
+ * room for it. Rows are never taken back: one whose key is just being written by another thread is
+ * skipped, and at worst the key gets two rows. Returns ~0 if there is no room. */
 static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 length)
 {
 	if (!table->key_size)
 		return event - table->first_event;
 	if (length > table->key_size)
-		return ~0u; /* no key is so long; but what follows is somebody else's */
+		return ~0u; /* no key is so long; but what follows is not this row's */
 	u64 directory = capriole_config.directories + table->directory;
 	u32 tag = event + DIRECTORY_FIRST_TAG, hash = tag;
 	for (u32 i = 0; i < length / 8; i++) {
@@ -792,7 +788,7 @@ static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 le
 	return ~0u;
 }
 
-/* Adds to the cell of a row what a step says. */
+/* Adds to the cell of a row as a step says. */
 static void tally(const struct step *step, const struct state *state)
 {
 	u64 value = 1, cell = state->row + step->limit;
@@ -810,8 +806,8 @@ static void tally(const struct step *step, const struct state *state)
 	add_to(cell, value, op == TALLY_MAXIMUM);
 }
 
-/* The slot of a call: its function's number, and above it the area that its slot is in.
- * See crates/plan/src/detour/timing.rs. */
+/* Returns the slot of a call. `call` is its function's number, and above it the area that its slot
+ * is in. See crates/plan/src/detour/timing.rs. */
 static struct frame *frame_of(u64 stack, u32 call)
 {
 	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;
@@ -820,20 +816,20 @@ static struct frame *frame_of(u64 stack, u32 call)
 	return (struct frame *)(capriole_config.frames + (slot << capriole_config.frame_shift));
 }
 
-/* What the slot's owner is if the call whose return address is at `stack` has it. */
+/* The owner word of a slot that belongs to the call whose return address is at `stack`. */
 static inline u64 owner_of(u64 stack, u32 call)
 {
 	return stack | (u64)call << (64 - FRAME_CALL_BITS);
 }
 
-/* A time, moved by the stack that it is for. */
+/* Adds to a time the tag of the stack that it is for. */
 static inline u64 moved_by(u64 stack, u64 time)
 {
 	return time + (stack >> FRAME_TAG_SHIFT << FRAME_TIME_SHIFT);
 }
 
-/* How many time stamps before `time` the call began. Another call may have taken its slot,
- * or be taking it. */
+/* Computes how many time stamps before `time` the call began. Another call may have taken its slot,
+ * or be taking it: then returns 0. */
 static u32 latency(u64 stack, u32 call, u64 time, u64 *value)
 {
 	if (!capriole_config.frames)
@@ -845,7 +841,7 @@ static u32 latency(u64 stack, u32 call, u64 time, u64 *value)
 	return *value >> FRAME_TIME_SHIFT == 0;
 }
 
-/* A word that the call has kept. Each half tells whose it is. */
+/* Reads a word that the call has kept. Each half tells whose it is. */
 static u32 kept(u64 stack, u32 call, u32 word, u64 *value)
 {
 	if (!capriole_config.frames)
@@ -874,11 +870,11 @@ static void enter(u64 stack, u32 call, const u64 *words, u32 count, u64 faults)
 		WRITE(frame->kept[i][1], value >> 32 | own);
 	}
 	WRITE(frame->owner, owner_of(stack, call));
-	/* Last, so that the call is not charged for what was fetched for it. */
+	/* Last, so that the call is not charged for fetching its words. */
 	WRITE(frame->begin, moved_by(stack, read_tsc()));
 }
 
-/* A call begins of which nothing is kept: what an earlier one left there is not its own. */
+/* Begins a call of which nothing is kept: words that an earlier one left there are not its own. */
 static void forget(u64 stack, u32 call)
 {
 	if (!capriole_config.frames)
@@ -888,8 +884,8 @@ static void forget(u64 stack, u32 call)
 		WRITE(frame->owner, 0);
 }
 
-/* Fetches, formats, filters and adds up as a program says. Returns 1 if the event is
- * wanted. */
+/* Fetches, formats, filters and adds up as a program says. Returns 1 if the event is to be
+ * recorded. */
 static u32 run(const struct program *program, struct state *state)
 {
 	u64 word;
@@ -1082,7 +1078,7 @@ static u32 run(const struct program *program, struct state *state)
 			if (state->faults & step->value)
 				add_to(state->row + step->limit, 1, 0);
 			break;
-		case STEP_DROP_CONTENT: /* what was fetched for the filter only */
+		case STEP_DROP_CONTENT: /* fetched for the filter only */
 			state->at = state->begin;
 			break;
 		default: /* STEP_REJECT */
@@ -1092,10 +1088,10 @@ static u32 run(const struct program *program, struct state *state)
 	return 1;
 }
 
-/* Records an event whose fields are more than registers, or that has a filter on such; or
- * adds it to a table. `registers` are those of the site, in the order of their numbers; the stack pointer is
- * given by itself. The lane is held meanwhile, so that the fields can be read right into
- * the packet, and take no stack. */
+/* Records an event whose fields are more than registers, or that has a filter on such fields; or
+ * adds it to a table. `registers` are those of the site, in the order of their numbers; the stack
+ * pointer is passed separately. The lane is held meanwhile, so that the fields can be read right
+ * into the packet, and take no stack. */
 void capriole_run(const u64 *registers, const struct program *program, u32 event, u64 stack)
 {
 	struct place place;
@@ -1117,8 +1113,8 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 	leave_place(&place, wanted ? state.at - (u64)place.record : 0);
 }
 
-/* The parts of the kernel's signal frame that are looked at (x86-64 ABI of
- * rt_sigframe: siginfo.si_code at 8, ucontext.uc_mcontext.gregs[REG_RIP] at 168). */
+/* The parts of the kernel's signal frame that are used (x86-64 ABI of rt_sigframe: siginfo.si_code
+ * at 8, ucontext.uc_mcontext.gregs[REG_RIP] at 168). */
 #define SIGINFO_CODE(info) (*(s32 *)((u8 *)(info) + 8))
 #define UCONTEXT_RIP(context) (*(u64 *)((u8 *)(context) + 168))
 #define UCONTEXT_SIGMASK(context) (*(u64 *)((u8 *)(context) + 296))
@@ -1128,11 +1124,11 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 /* An int3, in entry.S. */
 extern const u8 capriole_breakpoint[] __attribute__((visibility("hidden")));
 
-/* SIGTRAP: a breakpoint probe, or somebody else's. */
+/* Handles SIGTRAP: from a breakpoint probe, or from elsewhere. */
 void capriole_trap(int signal, void *info, void *context)
 {
 	if (SIGINFO_CODE(info) == SI_KERNEL) {
-		/* Read once: another table may take its place meanwhile. */
+		/* Read once: another table may replace it meanwhile. */
 		const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.traps);
 		const struct trap *traps = table->trap;
 		u64 site = UCONTEXT_RIP(context) - 1;
@@ -1156,16 +1152,16 @@ void capriole_trap(int signal, void *info, void *context)
 	}
 	if (handler == 1 && SIGINFO_CODE(info) <= 0)
 		return; /* sent by a process, and ignored */
-	/* The default: end the program as it would have ended. The kernel does that when the
-	 * thread runs into a breakpoint with SIGTRAP blocked, whatever the handler; and for that
-	 * no system call is needed but the return from here. */
+	/* The default: end the program as it would have ended. The kernel does that when the thread
+	 * runs into a breakpoint with SIGTRAP blocked, whatever the handler; and that needs no
+	 * system call except the return from here. */
 	UCONTEXT_SIGMASK(context) |= 1ul << (signal - 1);
 	UCONTEXT_RIP(context) = (u64)capriole_breakpoint;
 }
 
-/* Where a handler goes on that steps over an instruction, to an original nearby: at its copy, if
- * it may be covered by the jump of a probe. Not if that jump begins there, which leads to the
- * probe. */
+/* Returns where a handler that steps over an instruction, to an original nearby, continues: at its
+ * copy, if it may be covered by the jump of a probe. Not if that jump begins there, which leads to
+ * the probe. */
 static u64 copy_of(const struct traps *table, u64 original)
 {
 	for (u64 row = 0; row + 1 < table->count; row++) {
@@ -1179,16 +1175,16 @@ static u64 copy_of(const struct traps *table, u64 original)
 	return original;
 }
 
-/* SIGILL, SIGBUS, SIGFPE or SIGSEGV: the program's own handler is to see the fault of a
- * displaced instruction where that instruction was. If it returns to there, which means
- * "try again", the copy is tried again: the original may be covered by a jump; and so it is with
- * what it steps to, also if the jump has come only now. */
+/* Handles SIGILL, SIGBUS, SIGFPE or SIGSEGV: the program's own handler is to see the fault of a
+ * displaced instruction where that instruction was. If it returns to there, which means "try
+ * again", the copy is tried again: the original may be covered by a jump; the same holds for an
+ * instruction that it steps to, also if the jump was written only now. */
 __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 {
 	const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.copies);
 	u64 at = UCONTEXT_RIP(context);
 	u64 original = 0;
-	/* The last row of copies that starts at or before; an entry with 0 ends a row. */
+	/* The last row of copies that starts at or before `at`; an entry with 0 ends a row. */
 	u64 low = 0, high = table->count;
 	while (low < high) {
 		u64 middle = low + (high - low) / 2;
@@ -1220,10 +1216,10 @@ __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 		UCONTEXT_RIP(context) = copy_of(table, to);
 }
 
-/* Behind a system call that may have been rt_sigaction(2), number 13: the program never gets to
- * see a handler of ours, which it could call or put back when we are gone, but its own action,
- * which ours stands for. The kernel has just written there, so it can be written; where the
- * number is not known it is read by the kernel first. */
+/* Called after a system call that may have been rt_sigaction(2), number 13: the program never gets
+ * to see a handler of ours, which it could call or put back after detach, but its own action, which
+ * ours stands in for. The kernel has just written there, so it can be written; if the number is not
+ * known, the kernel reads it first. */
 void capriole_action(const u64 *registers, u64 number)
 {
 	u32 signal = (u32)registers[7], index;

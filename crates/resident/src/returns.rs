@@ -1,5 +1,5 @@
-//! The region of followed calls: memory of the program's own in which return addresses are
-//! kept that were replaced, and through which the functions return.
+//! The region of followed calls: private memory of the program that holds the replaced return
+//! addresses, and through which the functions return.
 //!
 //! ```text
 //! 0          header, a page that can be written: the address of two counters
@@ -8,16 +8,16 @@
 //! 0x202000   slots, 64 bytes each
 //! ```
 //!
-//! Code and stubs are read and executed, the rest is read and written. The memory is private:
-//! a forked child has its own, which fits its own copy of the stacks. And it stays mapped when
-//! all else is taken out, because a return address may have been copied to where nobody finds
-//! it.
+//! Code and stubs are readable and executable, the rest is readable and writable. The memory is
+//! private: a forked child has its own copy, which fits its own copy of the stacks. And it stays
+//! mapped when everything else is removed, because a return address may have been copied to a place
+//! where it cannot be found.
 
 use capriole_ring::layout::returns::{SLOT_SIZE, SLOTS, STUB_SIZE};
 
 static CODE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/returns.bin"));
 
-/// Byte offset of the code; what is before is the header.
+/// Byte offset of the code; the header is before it.
 pub const CODE_OFFSET: u64 = 0x1000;
 /// Byte offset of the stubs.
 pub const STUBS_OFFSET: u64 = 0x2000;
@@ -29,17 +29,17 @@ pub const SIZE: u64 = SLOTS_OFFSET + SLOTS * SLOT_SIZE;
 /// u64 calls that were abandoned.
 pub const COUNTERS: u64 = 8;
 
-/// Where the first of the words stands, in the code, that tell where everything is.
+/// Offset in the code of the first of the words that hold the offsets of the entries.
 const HEAD: usize = 8;
 
-/// Addresses in a region that stands somewhere.
+/// Addresses in a region that was placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entries {
-    /// Called when a function is entered that is to be followed.
+    /// Called at the entry of a function that is to be followed.
     pub follow: u64,
-    /// Called when libgcc's unwinder asks for the entry of an address in its tables.
+    /// Called when libgcc's unwinder looks up an address in its tables.
     pub find_fde: u64,
-    /// Where stubs lead.
+    /// Target of the stubs.
     pub returned: u64,
 }
 
@@ -59,7 +59,8 @@ pub fn entries(base: u64) -> Entries {
     }
 }
 
-/// Code and stubs as they have to stand from [`CODE_OFFSET`] on in a region, wherever that is.
+/// Returns code and stubs, which start at [`CODE_OFFSET`] of a region; they do not depend on its
+/// address.
 #[must_use]
 pub fn code() -> Vec<u8> {
     let size = (SLOTS_OFFSET - CODE_OFFSET) as usize;
@@ -81,7 +82,7 @@ pub fn code() -> Vec<u8> {
     bytes
 }
 
-/// The address of the stub of a slot, in the region at `base`.
+/// Returns the address of a slot's stub in the region at `base`.
 #[must_use]
 pub fn stub(base: u64, slot: u64) -> u64 {
     base + STUBS_OFFSET + slot * STUB_SIZE

@@ -1,18 +1,17 @@
-//! Locked lanes, and who is inside.
+//! Locked lanes and their holders.
 //!
-//! A lane's lock is one word: 0, or the id of the thread that is inside, as that sees it itself
-//! (0 if it does not know), above the address of a variable of the resident's that it has on its
-//! stack while it is inside. A thread that is killed inside, or leaves it by `siglongjmp` from a
-//! signal handler, holds its lane for good. The thread itself takes it back when its stack is in
-//! use again; all else is for whoever records to find out
-//! (`capriole_target::lanes`).
+//! A lane's lock is one word: 0, or the holder's thread id as that thread itself sees it (0 if it
+//! does not know), above the address of a variable of the resident that is on the holder's stack
+//! while it holds the lane. A thread that is killed inside, or leaves it by `siglongjmp` from a
+//! signal handler, holds its lane for good. The thread itself takes it back when that part of its
+//! stack is in use again; the recorder detects all other cases (`capriole_target::lanes`).
 
 use crate::layout::{Geometry, LANES, stream};
 use crate::memory::Memory;
 
 /// Bits of a lock below the thread's id.
 pub const TID_SHIFT: u32 = 42;
-/// How far the address is moved to the right.
+/// Bits by which the address is shifted to the right.
 pub const FRAME_SHIFT: u32 = 5;
 
 /// A lane that is held.
@@ -37,17 +36,17 @@ impl Held {
         held.filter(|held| held.lock != 0).collect()
     }
 
-    /// The thread that holds it; 0: it does not know its id.
+    /// Id of the thread that holds it; 0: it does not know its id.
     pub fn tid(&self) -> u32 {
         (self.lock >> TID_SHIFT) as u32
     }
 
-    /// An address on the stack of whoever holds it, in that frame which holds it.
+    /// An address on the holder's stack, in the frame that holds the lane.
     pub fn frame(&self) -> u64 {
         (self.lock & ((1 << TID_SHIFT) - 1)) << FRAME_SHIFT
     }
 
-    /// Lets others in; tells whether it was still held in the same way.
+    /// Releases the lane; returns whether it was still held in the same way.
     pub fn release(&self, memory: &Memory) -> bool {
         memory.replace(self.stream + stream::LOCK, self.lock, 0)
     }

@@ -1,9 +1,9 @@
-//! Where everything stands in session memory.
+//! Layout of session memory.
 //!
-//! Session memory is one memfd, created in the target and mapped shared by the
-//! target (and what it forks) and by the tracer. Any of these processes can write
-//! anything there, so nothing in it says what is in the program's code or how that is
-//! taken out: that is in each process's own ledger (`target::ledger`).
+//! Session memory is one memfd, created in the target and mapped shared by the target (and its
+//! forked children) and by the tracer. Any of these processes can write anything there, so it does
+//! not record which code of the program was patched or how to restore it: that is in each process's
+//! own ledger (`target::ledger`).
 //!
 //! ```text
 //! 0          HEADER     one page: geometry, free packets
@@ -21,30 +21,29 @@
 //! Numbers are little endian. The resident (C) is compiled against `resident.h`; a test
 //! compares that header with this module.
 //!
-//! # Nobody trusts what stands here
+//! # Session memory is not trusted
 //!
-//! A child that the program forks shares this memory, also when it has given its privileges up.
-//! So code in the target takes no address from it: what says where to write is an index from
-//! an address that the code has as a constant, it is read once, into a register, and compared
-//! with a bound that is a constant as well ([`Geometry::limit`]) before it is used. Whatever
-//! stands here, nothing outside of session memory is written or read because of it; but
-//! records may be lost or garbled, and the reader, which checks every number too, says so.
+//! A forked child shares this memory, even after it has dropped its privileges. So code in the
+//! target takes no address from it: a write position is an index from an address that is a constant
+//! in the code; it is read once, into a register, and compared with a bound that is a constant as
+//! well ([`Geometry::limit`]) before it is used. Whatever session memory contains, nothing outside
+//! of it is written or read because of that; but records may be lost or garbled, and the reader,
+//! which checks every number too, reports it.
 //!
 //! # One stream, one writer at a time
 //!
-//! A *stream* is a sequence of packets in time order. Lane 0 of a CPU is written
-//! under a restartable sequence: whoever is interrupted before the commit starts
-//! again, so the CPU itself is the lock. Lanes 1.. are written under a try-lock
-//! by threads that have no restartable sequences; the last one is for other processes
-//! ([`writer`](crate::writer)), which lock the file.
+//! A *stream* is a sequence of packets in time order. Lane 0 of a CPU is written under a
+//! restartable sequence: a thread interrupted before the commit starts again, so the CPU itself is
+//! the lock. Lanes 1.. are written under a try-lock by threads that have no restartable sequences;
+//! the last one is for other processes ([`writer`](crate::writer)), which lock the file.
 //!
 //! A stream's *head* is one word: where the next record goes, and where the packet being
 //! filled ends, both in units of 8 bytes from the head itself. One store to its lower half
 //! publishes a record; one store to the whole word closes a packet and opens the next. A closed
 //! packet is never written again, and a new control names its predecessor and where that ended
 //! (`prev`, `prev_len`, `seq`), so that the reader finds all closed packets in order by walking
-//! back from the head: nothing has to be marked by a writer that could be interrupted before it
-//! comes to it.
+//! back from the head: no writer, which could be interrupted before it does so, has to mark
+//! anything.
 //!
 //! ```text
 //! head       u32 pos, u32 end                end = 0: no packet yet
@@ -56,9 +55,9 @@
 //!
 //! # Counters
 //!
-//! Every CPU has its own copy of all counters, which is added to under a restartable
-//! sequence; whoever cannot do that adds atomically to the shared copy. A counter's
-//! value is the sum. CPUs share no cache line.
+//! Every CPU has its own copy of all counters, which is added to under a restartable sequence; a
+//! thread that cannot do that adds atomically to the shared copy. A counter's value is the sum.
+//! CPUs share no cache line.
 
 /// First word of session memory: `CAPRIOLE` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
@@ -72,7 +71,7 @@ pub mod header {
     pub const MAGIC: usize = 0;
     /// u32: [`super::VERSION`].
     pub const VERSION: usize = 8;
-    /// u32: one of [`super::State`]: a hint for whoever looks, from which nothing follows.
+    /// u32: one of [`super::State`]; only a hint, which a process's own ledger overrules.
     pub const STATE: usize = 12;
     /// u64: address of session memory in the target.
     pub const BASE: usize = 40;
@@ -86,22 +85,22 @@ pub mod header {
     pub const PACKET_SIZE: usize = 64;
     /// u32: packets.
     pub const PACKETS: usize = 68;
-    /// u64: calls that were not followed, as there was no slot free; behind it u64: calls
-    /// that were followed and left without a return.
+    /// u64: calls that were not followed, because no slot was free; after it u64: calls that were
+    /// followed and left without a return.
     pub const RETURNS_MISSED: usize = 160;
-    /// The second of the two.
+    /// u64: calls that were followed and left without a return.
     pub const RETURNS_ABANDONED: usize = 168;
-    /// u32: id + 1 of the event as which texts from outside are recorded; 0: none are taken;
-    /// [`CLOSING`]: none are taken any more, but one may just be written.
+    /// u32: id + 1 of the event that records texts from outside; 0: none are accepted; [`CLOSING`]:
+    /// none are accepted any more, but one may still be being written.
     pub const MESSAGES: usize = 176;
     /// See [`MESSAGES`].
     pub const CLOSING: u32 = u32::MAX;
     /// u64: byte offset of the first packet.
     pub const PACKETS_OFFSET: usize = 184;
-    /// u32: 1 when some process of the session makes no system calls for us any more, as
-    /// [`own::NO_CALLS`](super::own::NO_CALLS) says in each by itself.
+    /// u32: 1 when the resident makes no system calls any more in some process of the session;
+    /// [`own::NO_CALLS`](super::own::NO_CALLS) tells it for each process.
     pub const NO_CALLS: usize = 192;
-    /// u64: how often something was not read for want of a system call.
+    /// u64: number of reads skipped because no system call was allowed.
     pub const NOT_CALLED: usize = 200;
     /// u32: 1 when some process of the session may have [`own::LEAVE`](super::own::LEAVE) set.
     pub const LEAVE: usize = 216;
@@ -113,20 +112,20 @@ pub mod header {
 pub const HEADER_SIZE: usize = 4096;
 /// Most packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
-/// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path. As many
-/// threads can be inside at once whose processor was taken away in the middle of a record; the
-/// first that is free is taken, so that only as many are used as are needed.
+/// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path. That many
+/// threads can be preempted in the middle of a record at the same time; the first free lane is
+/// taken, so that no more are used than are needed.
 pub const LANES: usize = 1 + 128;
-/// The lane that other processes write to, behind those of the program.
+/// The lane for other processes, after those of the program.
 pub const OUTSIDE: u32 = LANES as u32;
-/// Lanes of a CPU in all.
+/// Total number of lanes of a CPU.
 pub const ALL_LANES: usize = LANES + 1;
 /// Streams before the first, whose heads have no packet: a thread that has not registered
 /// restartable sequences reads CPU -1 or -2.
 pub const NULL_STREAMS: usize = 8;
-/// Bytes of a unit in which heads count.
+/// Bytes of the unit in which heads count.
 pub const UNIT: usize = 8;
-/// Bytes of the largest record that straight code writes.
+/// Bytes of the largest record that straight-line code writes.
 pub const MAX_STRAIGHT: usize = 4096;
 /// Most counters of a session: a CPU's copy stays below 2 GiB.
 pub const MAX_COUNTERS: u32 = (1 << 28) - 8;
@@ -136,27 +135,28 @@ pub const COUNTER_SIZE: usize = 8;
 const LINE: usize = 64;
 /// Smallest packet, bytes.
 pub const MIN_PACKET_SIZE: usize = 4096;
-/// Bytes of a packet in which fields are put together: more than an event can have.
+/// Bytes of a packet used as a scratch buffer for fields: more than an event can have.
 pub const SCRATCH: usize = 64 << 10;
 /// Largest packet, bytes.
 pub const MAX_PACKET_SIZE: usize = 4 << 20;
 /// Bytes at the head of a packet that are the CTF header's, written by the reader.
 pub const PACKET_HEADER: usize = 80;
 
-/// Words of each process by itself: a forked child has its own copy. Byte offsets from
+/// Words private to each process: a forked child has its own copy. Byte offsets from
 /// [`Geometry::own_offset`].
 pub mod own {
-    /// u32: not 0 when the process may have installed a filter of system calls, or was about
-    /// to. The resident makes none from then on.
+    /// u32: not 0 when the process may have installed a system call filter, or was about to. The
+    /// resident makes no system calls from then on.
     pub const NO_CALLS: usize = 0;
-    /// u32: how many threads are in a system call of the resident's.
+    /// u32: number of threads in a system call of the resident.
     pub const CALLING: usize = 4;
     /// u32: 1 when no byte of the process leads to a detour any more.
     pub const LEFT: usize = 8;
-    /// u32: 1 when a thread waits for that, as it is about to give up the time stamp counter.
+    /// u32: 1 when a thread waits for [`LEFT`], because it is about to give up the time stamp
+    /// counter.
     pub const LEAVE: usize = 12;
-    /// u32: 1 when threads know their own ids. A page by itself, which the kernel empties in a
-    /// forked child: there the C library may still say the parent's.
+    /// u32: 1 when the threads' own ids are known to be right. On a page by itself, which the
+    /// kernel clears in a forked child: there the C library may still have the parent's id.
     pub const KNOWN: usize = 4096;
     /// Bytes: two pages.
     pub const SIZE: usize = 2 * 4096;
@@ -164,21 +164,21 @@ pub mod own {
 
 /// Byte offsets in a stream.
 pub mod stream {
-    /// u64, the head: u32 where the next record goes, the store to which is the commit; above
-    /// it u32 where the packet ends. In [units](super::UNIT) from the stream's own address.
+    /// u64, the head: u32 position of the next record, the store to which is the commit; above it
+    /// u32 end of the packet. In [units](super::UNIT) from the stream's own address.
     pub const HEAD: usize = 0;
     /// u64: events lost so far.
     pub const LOST: usize = 8;
-    /// u64: whoever is inside a locked lane, see [`lanes`](crate::lanes); 0: nobody.
+    /// u64: holder of a locked lane, see [`lanes`](crate::lanes); 0: free.
     pub const LOCK: usize = 16;
-    /// u64: those of the lost events for which all lanes were taken.
+    /// u64: lost events for which all lanes were taken; [`LOST`] includes them.
     pub const BUSY: usize = 24;
-    /// u32: how often the lane has been taken.
+    /// u32: number of times the lane has been taken.
     pub const TURNS: usize = 32;
-    /// u64: the number under which records are handed over that the reader has taken last, from
-    /// 1; written by the reader alone, as is the next word.
+    /// u64: number, from 1, of the records that the reader has handed over last; written only by
+    /// the reader, as is the next word.
     pub const NUMBER: usize = 40;
-    /// u64: which records these are, see `taken`.
+    /// u64: range of these records, see `taken`.
     pub const TAKEN: usize = 48;
     /// Bytes of a stream: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
@@ -219,30 +219,30 @@ pub mod record {
     pub const FIELDS: usize = 16;
 }
 
-/// Calls that are open: a slot for each, found by the stack pointer at the function's entry,
-/// which is that at its exit.
+/// Open calls: a slot for each, found by the stack pointer at the function's entry, which is the
+/// same at its exit.
 ///
 /// ```text
 /// slot = ((sp >> 4) + (sp >> 24) * SPREAD) mod slots
 /// ```
 ///
-/// Calls of one thread stand side by side; stacks that are as far apart as there are slots
-/// are spread. A call whose slot another one has taken is not timed. Of two threads that
-/// take a slot at the same moment, one may write the owner and the other the time; that
-/// shows, as stack pointers of one slot differ in what is above their lowest 24 bits.
+/// Calls of one thread are side by side; stacks that are as far apart as there are slots are
+/// spread. A call whose slot was taken by another one is not timed. If two threads take a slot at
+/// the same moment, one may write the owner and the other the time; this is detected, because the
+/// stack pointers of one slot differ in the bits above their lowest 24.
 ///
-/// Behind owner and time stand words that the call keeps from its entry to its exit
-/// ([`KEPT`](frame::KEPT)). If a function's entry is wanted for several purposes, each has an
-/// area of slots of its own.
+/// Owner and time are followed by words that the call keeps from its entry to its exit
+/// ([`KEPT`](frame::KEPT)). If a function's entry serves several purposes, each has an area of
+/// slots of its own.
 pub mod frame {
     /// u64: the stack pointer, and the function's number in the upper [`CALL_BITS`] bits.
     pub const OWNER: usize = 0;
-    /// u64: the time stamp counter of the entry, and added to it from bit [`TIME_SHIFT`] on
-    /// the bits of the stack pointer from [`TAG_SHIFT`] on, as many as there is room for.
+    /// u64: the time stamp counter of the entry, plus, from bit [`TIME_SHIFT`] on, the bits of the
+    /// stack pointer from [`TAG_SHIFT`] on, as many as there is room for.
     pub const BEGIN: usize = 8;
-    /// Where the kept words begin. Each is two u64, the lower and the upper half of the word,
-    /// below the bits of the stack pointer from [`TAG_SHIFT`] on: a half is written by one
-    /// store, and tells whose it is.
+    /// Start of the kept words. Each is two u64, the lower and the upper half of the word, below
+    /// the bits of the stack pointer from [`TAG_SHIFT`] on: a half is written by one store, and
+    /// identifies its owner.
     pub const KEPT: usize = 16;
     /// Bytes of a kept word.
     pub const WORD: usize = 16;
@@ -250,58 +250,58 @@ pub mod frame {
     pub const MOST_WORDS: u32 = 7;
     /// Most areas of slots.
     pub const MOST_AREAS: u32 = 8;
-    /// Bits of the stack pointer that are the same for all slots of a stack, more or less, and
-    /// tell stacks apart that want the same slots.
+    /// From this bit on, the bits of the stack pointer are about the same for all slots of a stack,
+    /// and distinguish stacks that use the same slots.
     pub const TAG_SHIFT: u32 = 24;
     /// Bytes of a slot without kept words; with some it is the next power of two that has
     /// room for them.
     pub const SIZE: usize = 16;
     /// Bits of a function's number.
     pub const CALL_BITS: u32 = 16;
-    /// Bits of a time that a call can take. Above them the bits of its stack pointer begin.
+    /// Bits of a call's duration. Above them the bits of its stack pointer begin.
     pub const TIME_SHIFT: u32 = 48;
-    /// Bits of a stack pointer that do not tell slots apart.
+    /// Low bits of a stack pointer that do not distinguish slots.
     pub const GRAIN_SHIFT: u32 = 4;
-    /// What the upper bits of a stack pointer are multiplied with.
+    /// Multiplier for the upper bits of a stack pointer.
     pub const SPREAD: u32 = 0x9e37_79b1;
-    /// Slots of a session that times calls: enough for a stack of 16 MiB. (No fewer: stack
-    /// pointers whose upper bits are the same must not want the same slot.)
+    /// Slots of a session that times calls: enough for a stack of 16 MiB. (No fewer: stack pointers
+    /// whose upper bits are the same must not use the same slot.)
     pub const SLOTS: u32 = 1 << 20;
 }
 
-/// Calls whose return address is replaced: a slot for each, in a region of the program's own
-/// memory, found by where the return address stands.
+/// Calls with a replaced return address: a slot for each, in a region of the program's own memory,
+/// found by the stack address of the return address.
 ///
 /// ```text
 /// slot = ((address >> 4) + (address >> 21) * SPREAD) mod SLOTS, or one of the next WINDOW
 /// ```
 ///
-/// The return address on the stack is replaced by that of the slot's stub. Several functions
-/// share a slot that are left for one another by a jump, and return at once.
+/// The return address on the stack is replaced by the address of the slot's stub. Functions that
+/// are left for one another by a tail jump, and so return at once, share a slot.
 pub mod returns {
     /// First word of the region's code.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"CPRUTRN1");
-    /// Slots: as many calls can be open at once.
+    /// Number of slots, and so of calls that can be open at once.
     pub const SLOTS: u64 = 1 << 17;
     /// Bytes of a slot.
     pub const SLOT_SIZE: u64 = 64;
     /// Bytes of a slot's stub.
     pub const STUB_SIZE: u64 = 16;
-    /// u64: where the return address stands; 0: the slot is free.
+    /// u64: stack address of the return address; 0: the slot is free.
     pub const ADDRESS: usize = 0;
     /// u64: the original return address.
     pub const ORIGINAL: usize = 8;
-    /// u64: how many functions return there; 0: nothing is to be run for them any more.
+    /// u64: number of functions that return there; 0: nothing is to be run for them any more.
     pub const CALLS: usize = 16;
-    /// [`MOST_CALLS`] × u64: what is to be run when they return, the outermost first.
+    /// [`MOST_CALLS`] × u64: work to run when they return, the outermost first.
     pub const WORKS: usize = 24;
     /// Functions that can share a slot.
     pub const MOST_CALLS: u64 = 5;
-    /// Slots that are looked at, from an address's home on.
+    /// Slots that are searched, from an address's home on.
     pub const WINDOW: u64 = 64;
-    /// What the upper bits of an address are multiplied with. So little that a stack of more
-    /// than 2 MiB goes on beside itself; odd, so that calls that are a power of two apart do
-    /// not meet; and prime.
+    /// Multiplier for the upper bits of an address. Small enough that a stack of more than 2 MiB
+    /// continues beside itself; odd, so that calls that are a power of two apart do not collide;
+    /// and prime.
     pub const SPREAD: u64 = 1021;
 }
 
@@ -318,38 +318,38 @@ pub mod directory {
     pub const LENGTH: usize = 4;
     /// The key, a multiple of eight bytes.
     pub const KEY: usize = 8;
-    /// Nobody's row.
+    /// Tag of a free row.
     pub const FREE: u32 = 0;
-    /// A row whose key is being written.
+    /// Tag of a row whose key is being written.
     pub const CLAIMED: u32 = 1;
     /// Tag of event 0.
     pub const FIRST_TAG: u32 = 2;
-    /// Rows that stand together: a key's home is such a set.
+    /// Rows of a set: a key's home is such a set.
     pub const WAYS: u32 = 4;
-    /// Sets that are looked through for a key, from its home on.
+    /// Sets that are searched for a key, from its home on.
     pub const PROBED_SETS: u32 = 16;
-    /// What a key's words are multiplied with (2^32 divided by the golden ratio, odd:
-    /// Knuth, The Art of Computer Programming 3, 6.4, multiplicative hashing).
+    /// Multiplier for a key's words (2^32 divided by the golden ratio, odd: Knuth, The Art of
+    /// Computer Programming 3, 6.4, multiplicative hashing).
     pub const HASH_FACTOR: u32 = 0x9e37_79b1;
-    /// Bits that the hash is rotated by between two words, and the upper half of a word
-    /// before it is put to the lower one.
+    /// Bits by which the hash is rotated between two words, and the upper half of a word before it
+    /// is combined with the lower one.
     pub const HASH_ROTATE: u32 = 13;
 }
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
     /// Memory is mapped, no byte of the program has changed yet.
     Building = 0,
-    /// Bytes may have changed; the journal tells which.
+    /// Bytes may have changed; the journal lists them.
     Armed = 1,
     /// All bytes are back; the mappings are still there.
     Restored = 2,
 }
 
 impl State {
-    /// The state a header's word stands for.
+    /// Decodes the state word of a header.
     pub fn from_word(word: u32) -> Option<State> {
         match word {
             0 => Some(State::Building),
@@ -369,7 +369,7 @@ pub struct Geometry {
     pub packet_size: u32,
     /// Packets, at most [`MAX_PACKETS`].
     pub packets: u32,
-    /// Journal entries that the ledger has room for; they take none here.
+    /// Journal entries that the ledger has room for; they take no room here.
     pub journal: u32,
     /// Counters, at most [`MAX_COUNTERS`].
     pub counters: u32,
@@ -377,7 +377,7 @@ pub struct Geometry {
     pub directories: u64,
     /// Slots for open calls in an area, a power of two; 0: no calls are timed.
     pub frames: u32,
-    /// Areas of so many slots.
+    /// Number of such areas.
     pub areas: u32,
     /// Words that a slot keeps, at most [`frame::MOST_WORDS`].
     pub kept: u32,
@@ -387,9 +387,9 @@ impl Geometry {
     /// A geometry with about `bytes` of packets for `cpus` CPUs and room for
     /// `journal` sites.
     ///
-    /// Packets are as large as leaves every CPU at least eight of them, and at
-    /// most 256 KiB: large packets cost fewer switches, small ones lose less
-    /// room when many CPUs hold one each.
+    /// Packets are small enough that every CPU has at least eight of them, and at most 256 KiB,
+    /// unless there would be more than [`MAX_PACKETS`]: large packets cost fewer switches, small
+    /// ones lose less room when many CPUs hold one each.
     pub fn for_buffer(bytes: u64, cpus: u32, journal: u32) -> Geometry {
         let cpus = cpus.max(1);
         let per_cpu = bytes / u64::from(cpus);
@@ -417,9 +417,9 @@ impl Geometry {
         }
     }
 
-    /// A geometry for `journal` sites that keeps no records: with a packet of [`SCRATCH`] bytes
-    /// for every locked lane of `cpus` CPUs, as far as there may be so many, in which fields are
-    /// put together. What is not used takes no memory.
+    /// A geometry for `journal` sites that keeps no records: with a packet of [`SCRATCH`] bytes for
+    /// every locked lane of `cpus` CPUs, [`MAX_PACKETS`] at most, as a scratch buffer for fields.
+    /// Unused packets take no memory.
     pub fn for_scratch(cpus: u32, journal: u32) -> Geometry {
         let lanes = u64::from(cpus.max(1)) * LANES as u64;
         Geometry {
@@ -429,7 +429,7 @@ impl Geometry {
         }
     }
 
-    /// The same with room for `tables`.
+    /// Adds room for `tables`.
     #[must_use]
     pub fn with_tables(self, tables: &crate::tables::Tables) -> Geometry {
         Geometry {
@@ -439,8 +439,8 @@ impl Geometry {
         }
     }
 
-    /// The same with `areas` of slots for open calls, each of which keeps `words`; no more
-    /// than there may be.
+    /// Adds `areas` areas of slots for open calls, each of which keeps `words` words; both are
+    /// limited to their maximum.
     #[must_use]
     pub fn with_frames(self, areas: u32, words: u32) -> Geometry {
         Geometry {
@@ -456,7 +456,7 @@ impl Geometry {
         (frame::SIZE + self.kept as usize * frame::WORD).next_power_of_two()
     }
 
-    /// Byte offset of the packets' controls; the null control stands behind them.
+    /// Byte offset of the packets' controls; the null control follows them.
     pub fn controls(&self) -> usize {
         HEADER_SIZE
     }
@@ -511,9 +511,10 @@ impl Geometry {
     pub fn packet(&self, index: u32) -> usize {
         self.packets_offset() + index as usize * self.packet_size as usize
     }
-    /// The largest position, in [units](UNIT) from a stream, that code in the target takes from
-    /// a head: the end of the last packet as the first stream counts. As another one counts, it
-    /// is as many bytes behind that as the stream is behind the first: there is the slack.
+    /// The largest position, in [units](UNIT) from a stream, that code in the target accepts from a
+    /// head: the end of the last packet, counted from the first stream. Counted from another
+    /// stream, it is as many bytes beyond that as the stream is beyond the first: there is the
+    /// slack.
     pub fn limit(&self) -> u32 {
         ((self.packet(self.packets) - self.streams()) / UNIT) as u32
     }
@@ -525,8 +526,8 @@ impl Geometry {
         let end = packet + self.packet_size as usize;
         (((end / UNIT) as u64) << 32) | ((packet + at) / UNIT) as u64
     }
-    /// What the head of the stream with number `stream` says: which packet is being filled, and
-    /// how many of its bytes are in use; `None` if that makes no sense.
+    /// Decodes the head of the stream with number `stream`: the packet being filled, and how many
+    /// of its bytes are in use; `None` if that makes no sense.
     pub fn filled(&self, stream: usize, head: u64) -> Option<(u32, usize)> {
         let from = self.streams() + stream * stream::SIZE;
         let [pos, end] = [head as u32, (head >> 32) as u32];

@@ -6,12 +6,12 @@
 //! packet before it looks at it: it can be fed nonsense, but not crashed.
 //!
 //! - [`layout`]: byte offsets, geometry
-//! - [`lanes`]: who holds a lane
+//! - [`lanes`]: holders of locked lanes
 //! - [`memory`]: the mapping; the only unsafe code of the crate
-//! - [`tables`]: what was counted, and kept by key
-//! - [`reader`]: closed packets, in order, stream by stream; from which [`source`], and how far
-//!   that is noted for who comes after (`taken`)
-//! - [`writer`]: records from outside of the program
+//! - [`tables`]: values aggregated by key
+//! - [`reader`]: closed packets, in order, stream by stream; read from a [`source`], with its
+//!   progress noted for a successor (`taken`)
+//! - [`writer`]: records from outside the program
 #![deny(unsafe_code)]
 
 pub mod lanes;
@@ -29,7 +29,7 @@ pub use reader::{Packet, Reader};
 pub use source::Source;
 pub use writer::Writer;
 
-/// Numbers without an order, the same each time (xorshift64: G. Marsaglia, "Xorshift RNGs").
+/// Pseudo-random numbers, the same each time (xorshift64: G. Marsaglia, "Xorshift RNGs").
 #[cfg(test)]
 fn noise() -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

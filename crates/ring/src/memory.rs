@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// More than is counted in years. Sums of such numbers do not overflow.
+/// A count that takes years to reach. Sums of lower counts do not overflow.
 pub const MOST: u64 = 1 << 48;
 
 /// A mapping of session memory.
@@ -34,15 +34,14 @@ impl Memory {
     /// Maps `len` bytes of the memfd `fd` shared, for reading and writing.
     ///
     /// # Errors
-    /// What `mmap` answers, or `EINVAL` if the file is shorter than `len`: a page
+    /// The error of `mmap`, or `EINVAL` if the file is shorter than `len`: a page
     /// behind its end would raise SIGBUS later.
     pub fn map(fd: &OwnedFd, len: usize) -> rustix::io::Result<Memory> {
         if rustix::fs::fstat(fd.as_fd())?.st_size < len as i64 {
             return Err(rustix::io::Errno::INVAL);
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file
-        // is long enough, as was just checked, and sealed against shrinking by
-        // whoever made it.
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is long enough, as
+        // was just checked, and sealed against shrinking by its creator.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -57,13 +56,13 @@ impl Memory {
         Ok(Memory {
             start,
             len,
-            // Not for programs that are started meanwhile.
+            // Not inherited by programs that are started meanwhile.
             file: rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
         })
     }
 
-    /// The parts of a range in which anybody has ever written: the rest is zero. To read
-    /// that would make the kernel find memory for it.
+    /// Returns the parts of a range that were ever written: the rest is zero. Reading that would
+    /// make the kernel allocate memory for it.
     pub fn written(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
         let mut from = range.start;
@@ -88,7 +87,7 @@ impl Memory {
         self.len
     }
 
-    /// Whether the mapping is empty (it never is).
+    /// True if the mapping is empty (it never is).
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -135,7 +134,7 @@ impl Memory {
     }
 
     /// Locks the file against other processes, and other openings of it in this one; waits for
-    /// `limit` at most. Whoever ends has it no more. Returns whether it is locked.
+    /// `limit` at most. The kernel unlocks it when the holder ends. Returns whether it is locked.
     pub(crate) fn lock(&self, limit: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -147,18 +146,18 @@ impl Memory {
         }
     }
 
-    /// Unlocks what [`lock`](Self::lock) has locked.
+    /// Releases the lock taken by [`lock`](Self::lock).
     pub(crate) fn unlock(&self) {
-        // It is our own.
+        // The lock is our own.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 
-    /// Adds to a u64; whoever adds at the same time is not lost.
+    /// Adds to a u64 atomically; concurrent additions are not lost.
     pub(crate) fn add(&self, offset: usize, value: u64) {
         self.word(offset).fetch_add(value, Ordering::AcqRel);
     }
 
-    /// Stores a u64 if the old one is `old`; tells whether it was.
+    /// Stores a u64 if the current one is `old`; returns whether it was.
     pub(crate) fn replace(&self, offset: usize, old: u64, new: u64) -> bool {
         let word = self.word(offset);
         word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
@@ -203,8 +202,8 @@ impl Memory {
 
     /// Lays out fresh (zeroed) session memory that the target has mapped at `base`.
     ///
-    /// Every stream starts without a packet, as if that was full: a CPU takes its first packet
-    /// when it records its first event.
+    /// Every stream starts without a packet, as if its packet was full: a CPU takes its first
+    /// packet when it records its first event.
     pub fn format(&self, base: u64, g: &Geometry) {
         use header as h;
         for (offset, value) in [
@@ -238,15 +237,15 @@ impl Memory {
         self.store(h::MAGIC, layout::MAGIC);
     }
 
-    /// What processes of the session count in a word. A number that cannot have come about by
-    /// counting is taken for none: that word was written over.
+    /// Reads a word that processes of the session count in. A value that counting cannot have
+    /// reached is returned as 0: that word was overwritten.
     #[must_use]
     pub fn counted(&self, offset: usize) -> u64 {
         let count = self.load(offset);
         if count < MOST { count } else { 0 }
     }
 
-    /// Whether a word that counts was written over.
+    /// True if a word that counts was overwritten.
     #[must_use]
     pub fn is_written_over(&self, offset: usize) -> bool {
         self.load(offset) >= MOST
@@ -271,7 +270,7 @@ impl Memory {
         })
     }
 
-    /// The packets that are free.
+    /// Returns the number of free packets.
     pub fn free_packets(&self) -> u32 {
         (0..layout::MAX_PACKETS / 64)
             .map(|i| self.load(header::FREE + i * 8).count_ones())

@@ -7,24 +7,24 @@ use crate::taken::Taken;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Records of a packet: of one that no writer will touch again, or those that stand in one so far
-/// and were not handed over yet.
+/// Records of a packet that no writer will touch again, or those so far in a packet that is still
+/// being filled; without records that were delivered before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// CPU of the stream.
     pub cpu: u32,
     /// Lane of the stream.
     pub lane: u32,
-    /// Number of what was handed over of its stream, from 0.
+    /// Number of this delivery in its stream, from 0.
     pub seq: u64,
-    /// Events the stream had lost before the packet was opened, in total; of an empty one, which
-    /// comes at the end, until now.
+    /// Total events that the stream had lost before the packet was opened; for an empty packet,
+    /// which comes at the end, until now.
     pub discarded: u64,
     /// The records, one after another.
     pub content: &'a [u8],
 }
 
-/// What a stream's walk found.
+/// A packet found by walking a stream.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     index: u32,
@@ -46,37 +46,36 @@ pub struct Reader<M = Arc<Memory>> {
     first: usize,
     /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
-    /// For each stream, how many packets, or parts of such, were delivered.
+    /// For each stream, how many packets, or parts of packets, were delivered.
     delivered: Vec<u64>,
     /// For each stream, a packet's `seq` and how many bytes of its records were delivered while
     /// it was being filled.
     partly: Vec<(u64, usize)>,
-    /// For each stream, the losses that were told of.
+    /// For each stream, the losses that were reported.
     told: Vec<u64>,
     /// For each stream, the packet at which damage was last noted, by its end.
     broken: Vec<Option<u32>>,
     buffer: Vec<u8>,
     found: Vec<Found>,
-    /// Places where a stream made no sense.
+    /// Number of places where a stream made no sense.
     damaged: u64,
-    /// How long to sleep before the next look.
+    /// Sleep before the next poll.
     nap: Duration,
-    /// Looks at every stream each time.
+    /// Scan every stream each time.
     thorough: bool,
 }
 
-/// Between two looks of a busy reader. In this time one CPU fills about 0.5 MB at
-/// 15 ns an event.
+/// Poll interval of a busy reader. In this time one CPU fills about 0.5 MB at 15 ns an event.
 pub const NAP: Duration = Duration::from_micros(250);
-/// Between two looks of an idle reader, at least and at most.
+/// Poll interval of an idle reader: minimum and maximum.
 const IDLE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
-/// How many lanes without a packet are looked at for one behind them that has one.
+/// Number of lanes without a packet that are passed before the scan of a CPU ends.
 const UNUSED: usize = 8;
 /// Bytes that a CPU writes in a nanosecond, at most.
 const RATE: u64 = 2;
 
 impl Reader {
-    /// A reader of session memory, the first one.
+    /// Creates the first reader of session memory.
     pub fn new(memory: Arc<Memory>, geometry: Geometry) -> Reader {
         Reader::of(memory, geometry)
     }
@@ -102,8 +101,9 @@ impl<M: Source> Reader<M> {
         }
     }
 
-    /// A reader that goes on where another one was killed. `written` says how many of the
-    /// packets that it handed over of a stream (CPU, lane) have arrived: the number of the last.
+    /// Creates a reader that continues where another one was killed. `written` returns how many of
+    /// the packets that it handed over of a stream (CPU, lane) have arrived: the number of the
+    /// last.
     pub fn resume(memory: M, geometry: Geometry, written: impl Fn(u32, u32) -> u64) -> Reader<M> {
         let mut reader = Reader::of(memory, geometry);
         reader.thorough = true;
@@ -118,7 +118,7 @@ impl<M: Source> Reader<M> {
             let (number, written) = (memory.load(at + stream::NUMBER), written(cpu, lane));
             let (delivered, bytes) = match written >= number {
                 true => (written, taken.after),
-                // What was noted has not arrived.
+                // The noted hand-over has not arrived.
                 false => (number - 1, taken.before),
             };
             reader.delivered[slot] = delivered;
@@ -128,13 +128,13 @@ impl<M: Source> Reader<M> {
         reader
     }
 
-    /// Byte offset of a stream. There are thousands on a large machine, and all are looked at.
+    /// Byte offset of a stream. There are thousands on a large machine, and all are scanned.
     fn stream(&self, lane: u32, cpu: u32) -> usize {
         self.first + self.geometry.stream_index(lane, cpu) * stream::SIZE
     }
 
-    /// Events that the stream at byte `offset` has lost so far. As many as nobody can lose are
-    /// none: that word was written over.
+    /// Events that the stream at byte `offset` has lost so far. An impossibly high count is
+    /// returned as 0: that word was overwritten.
     fn losses(&self, offset: usize) -> u64 {
         match self.memory.load(offset + stream::LOST) {
             lost if lost < MOST => lost,
@@ -142,14 +142,14 @@ impl<M: Source> Reader<M> {
         }
     }
 
-    /// Events lost so far because no packet was free.
+    /// Events lost so far, because no packet was free or all lanes were taken.
     pub fn lost(&self) -> u64 {
         self.streams()
             .map(|(lane, cpu)| self.losses(self.stream(lane, cpu)))
             .sum()
     }
 
-    /// Those of the lost events that were to be written to locked lanes.
+    /// Lost events that were to be written to locked lanes.
     pub fn lost_in_lanes(&self) -> u64 {
         let lanes = self.streams().filter(|(lane, _)| *lane > 0);
         lanes
@@ -157,7 +157,7 @@ impl<M: Source> Reader<M> {
             .sum()
     }
 
-    /// Those of the lost events for which all lanes of a CPU were taken.
+    /// Lost events for which all lanes of a CPU were taken.
     pub fn busy(&self) -> u64 {
         let busy = |(lane, cpu)| {
             let at = self.stream(lane, cpu);
@@ -166,8 +166,8 @@ impl<M: Source> Reader<M> {
         self.streams().map(busy).sum()
     }
 
-    /// Places where a stream made no sense, or what it has lost: somebody wrote over session
-    /// memory.
+    /// Number of places where a stream, or its count of lost events, made no sense: session memory
+    /// was overwritten.
     pub fn damaged(&self) -> u64 {
         let streams = self.streams().map(|(lane, cpu)| self.stream(lane, cpu));
         let words = streams.flat_map(|at| [at + stream::LOST, at + stream::BUSY]);
@@ -180,9 +180,9 @@ impl<M: Source> Reader<M> {
         (0..layout::ALL_LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
     }
 
-    /// The streams that can have something new: of the locked lanes of a CPU those up to
-    /// [`UNUSED`] without a packet, as a lane is used only when those before it are. (Who is in
-    /// one of these may just be going to take its first packet.)
+    /// The streams that can have new records: of the locked lanes of a CPU, those with a packet
+    /// before [`UNUSED`] lanes without one, because a lane is used only when those before it are.
+    /// (A thread in one of these may be about to take its first packet.)
     fn used(&self) -> Vec<(u32, u32)> {
         if self.thorough {
             return self.streams().collect();
@@ -208,7 +208,7 @@ impl<M: Source> Reader<M> {
         used
     }
 
-    /// Notes that the stream `slot` is damaged at the head or behind it; once for a packet.
+    /// Counts damage of the stream `slot` at the head or behind it; once for a packet.
     fn damage(&mut self, slot: usize, head: u64) {
         let packet = Some((head >> 32) as u32);
         if self.broken[slot] != packet {
@@ -217,9 +217,8 @@ impl<M: Source> Reader<M> {
         }
     }
 
-    /// Walks one stream back from its current packet and collects in `found`
-    /// what was not delivered yet, newest first. If the way back is broken, what is before is
-    /// given up.
+    /// Walks one stream back from its current packet and collects in `found` what was not delivered
+    /// yet, newest first. If the chain is broken, the packets before that are given up.
     fn walk(&mut self, lane: u32, cpu: u32, open_too: bool) {
         self.found.clear();
         let g = self.geometry;
@@ -285,10 +284,10 @@ impl<M: Source> Reader<M> {
     /// order within a stream, and gives it back to the writers. Returns how many
     /// there were.
     ///
-    /// With `all`, the packets still being filled are delivered too; this is for
-    /// the end, when nobody writes any more: the program is dead, or every probe
-    /// is out and no thread is in a detour. They are then not given back. What a stream has lost
-    /// behind all of its records is told by an empty packet.
+    /// With `all`, the packets still being filled are delivered too; this is for the end, when
+    /// nothing writes any more: the program is dead, or every probe is out and no thread is in a
+    /// detour. They are then not given back. Losses of a stream after its last record are reported
+    /// by an empty packet.
     ///
     /// # Errors
     /// The first error of `sink`; that packet stays undelivered.
@@ -300,9 +299,9 @@ impl<M: Source> Reader<M> {
         self.deliver(all, all, sink)
     }
 
-    /// The same of closed packets, and of those that are still being filled the records that
-    /// are committed by now: what is committed later is delivered later. (A writer commits a
-    /// record by moving the stream's head behind it, so nothing before that changes any more.)
+    /// As [`Reader::collect`], and delivers also the records that are committed by now in packets
+    /// still being filled; records committed later are delivered later. (A writer commits a record
+    /// by moving the stream's head behind it, so nothing before that changes any more.)
     ///
     /// # Errors
     /// As [`Reader::collect`].
@@ -364,7 +363,7 @@ impl<M: Source> Reader<M> {
                 }
                 self.next[slot] = found.seq.saturating_add(1);
                 if !last {
-                    // Before it is another packet.
+                    // Before it becomes another packet.
                     let taken = Taken {
                         seq: self.next[slot],
                         before: 0,
@@ -377,7 +376,7 @@ impl<M: Source> Reader<M> {
             }
             let discarded = self.losses(stream);
             if last && discarded > self.told[slot] {
-                // No record came behind these.
+                // No record followed these losses.
                 sink(Packet {
                     cpu,
                     lane,
@@ -414,7 +413,7 @@ impl<M: Source> Reader<M> {
             .sum()
     }
 
-    /// Whether a closed packet waits to be collected.
+    /// Reports whether a closed packet waits to be collected.
     pub fn has_closed_packets(&mut self) -> bool {
         self.used().into_iter().any(|(lane, cpu)| {
             self.walk(lane, cpu, false);
@@ -422,17 +421,17 @@ impl<M: Source> Reader<M> {
         })
     }
 
-    /// Sleeps until it is time to look again, for `limit` at most.
+    /// Sleeps until the next poll, for `limit` at most.
     ///
-    /// Nobody wakes the reader: that would be a system call in the program's own threads, which
-    /// a filter of system calls may forbid. While packets keep coming it looks every [`NAP`];
-    /// then after twice as long each time, up to `longest_nap`.
+    /// The program does not wake the reader: that would be a system call in the program's own
+    /// threads, which a system call filter may forbid. While packets keep coming the reader polls
+    /// every [`NAP`]; then after twice as long each time, up to `longest_nap`.
     pub fn wait(&mut self, limit: Duration) {
         std::thread::sleep(limit.min(self.nap));
         self.nap = (self.nap * 2).min(self.longest_nap());
     }
 
-    /// How long an idle reader may sleep: all CPUs at full speed fill a quarter of the buffer
+    /// Maximum sleep of an idle reader: all CPUs at full speed fill a quarter of the buffer
     /// meanwhile, unless it is very small.
     fn longest_nap(&self) -> Duration {
         let g = &self.geometry;
@@ -442,8 +441,8 @@ impl<M: Source> Reader<M> {
     }
 }
 
-/// Notes, before it is done, that the records of a packet from byte `before` on are handed over as
-/// number `seq`, in stores as in [`taken`](crate::taken).
+/// Notes, before the hand-over, that the records of a packet from byte `before` on are handed over
+/// as number `seq`, in the order of stores of [`taken`](crate::taken).
 fn note(memory: &impl Source, stream: usize, seq: u64, found: &Found, before: usize) -> bool {
     let put = |after| {
         let seq = found.seq;
@@ -634,8 +633,8 @@ mod tests {
         assert_eq!(reader.lost(), 12);
     }
 
-    /// A reader killed at each store of its own, and between the file and what it notes: who
-    /// comes after has each record once.
+    /// Kills a reader at each of its own stores, and between the file and its notes: its successor
+    /// has each record once.
     #[test]
     fn a_reader_that_goes_on_takes_each_record_once() {
         use std::cell::{Cell, RefCell};

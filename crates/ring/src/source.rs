@@ -64,15 +64,15 @@ impl<S: Source> Source for Arc<S> {
     }
 }
 
-/// Most CPUs of a session that somebody else has made: the most of which Linux knows on x86-64.
+/// Maximum number of CPUs of a session made by another process: that of Linux on x86-64.
 pub const MAX_CPUS: u32 = 8192;
 
 impl Geometry {
-    /// The geometry of a session that somebody else has made, as its header says, and the byte
-    /// offset of its packets: all that fits into `len` bytes of memory, of which the header is
-    /// there. Nothing is known of tables and of what belongs to each process by itself.
+    /// Geometry of a session made by another process, according to its header, and the byte offset
+    /// of its packets: all that fits into `len` bytes of memory, which contain the header. Tables
+    /// and what is private to each process are not known.
     pub(crate) fn of(source: &impl Source, len: u64) -> Option<(Geometry, usize)> {
-        // Each once: the program may change them meanwhile.
+        // Read each once: the program may change them meanwhile.
         let half = |at| source.load_u32(at);
         let sound = source.load(header::MAGIC) == layout::MAGIC
             && half(header::VERSION) == layout::VERSION
@@ -106,7 +106,7 @@ impl Geometry {
         fits.then_some((geometry, packets as usize))
     }
 
-    /// The same of a session that records, and so has no tables; for who reads it.
+    /// As `of`, for reading a session that records, and so has no tables.
     pub fn of_recording(source: &impl Source, len: u64) -> Option<Geometry> {
         let (geometry, packets) = Geometry::of(source, len)?;
         let sound = geometry.cpus <= MAX_CPUS

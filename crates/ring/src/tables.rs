@@ -1,10 +1,9 @@
-//! What is kept of events by key: tables in session memory, and how they are read.
+//! Tables in session memory, which aggregate events by key, and their reader.
 //!
-//! A table has a row for each key. Which row is whose says its *directory*, which stands
-//! once in session memory; a row that was given away is never taken back or moved, so that
-//! who has found a row needs no lock to use it. What is kept stands in the row's *cells*,
-//! which are [counters](crate::layout#counters): each CPU has its own copy, and there is a
-//! shared one.
+//! A table has a row for each key. Its *directory*, which exists once in session memory, tells
+//! which row belongs to which key; a row that was assigned is never taken back or moved, so that a
+//! thread that has found a row needs no lock to use it. The values are in the row's *cells*, which
+//! are [counters](crate::layout#counters): each CPU has its own copy, and there is a shared one.
 //!
 //! ```text
 //! directory   64 bytes: hits of keys for which there was no room
@@ -13,10 +12,9 @@
 //! cells       row 0: cell 0, cell 1, ...; row 1: ...       for each CPU, and shared
 //! ```
 //!
-//! A key's home is a set of four rows, told by its hash; where that is full, the sets
-//! behind it are tried. Two threads that find the same key at the same moment may take a
-//! row each; the reader puts them together. Where no key is asked for, a table has no
-//! directory, and a row for each event.
+//! A key's home is a set of four rows, selected by its hash; if that is full, the sets after it are
+//! tried. Two threads that find the same key at the same moment may take a row each; the reader
+//! merges them. Without keys, a table has no directory, and a row for each event.
 
 use crate::Memory;
 use crate::layout::{self, Geometry, MAX_COUNTERS, directory};
@@ -25,27 +23,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What a table is asked to hold.
+/// Requested contents of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// Ids of the events that it is for.
     pub events: Range<u32>,
     /// Bytes of the longest key, a multiple of 8; 0: there is no key.
     pub key: u32,
-    /// Keys that there has to be room for; without a key nobody asks.
+    /// Number of keys to make room for; ignored without a key.
     pub keys: u32,
     /// Cells of a row, at least 1.
     pub cells: u32,
-    /// Cells, in a row, of which the largest value is kept; others are sums.
+    /// Cells of a row that keep the largest value; the others are sums.
     pub maxima: Vec<u32>,
 }
 
 /// A table and its place in session memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// What it holds.
+    /// Contents of the table.
     pub shape: Shape,
-    /// Byte offset of its directory behind [`Geometry::directories_offset`].
+    /// Byte offset of its directory from [`Geometry::directories_offset`].
     pub directory: u64,
     /// Rows: with keys a power of two, at least eight.
     pub rows: u32,
@@ -65,7 +63,7 @@ impl Table {
     }
 }
 
-/// Why there is no room for a table.
+/// There is no room for a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the tables would take more than 2 GiB for each CPU; ask for fewer keys, or for fewer events with histograms"
@@ -81,7 +79,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// No tables, behind `counters` counters for other things.
+    /// Creates an empty set of tables, after `counters` counters for other things.
     pub fn behind(counters: u32) -> Tables {
         Tables {
             counters,
@@ -138,7 +136,7 @@ impl Tables {
     }
 }
 
-/// What is kept of an event under a key.
+/// Values of an event under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// The event's id.
@@ -149,7 +147,7 @@ pub struct Row {
     pub cells: Vec<u64>,
 }
 
-/// A table as it was read.
+/// Contents of a table, as they were read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contents {
     /// Its rows; without a key, those of all events.
@@ -160,7 +158,7 @@ pub struct Contents {
 
 /// Reads tables of a session.
 ///
-/// What the target wrote may be nonsense: then so are the numbers, and nothing else.
+/// The target may have written nonsense: then the numbers are nonsense, and nothing else.
 #[derive(Debug, Clone)]
 pub struct TableReader {
     memory: Arc<Memory>,
@@ -168,7 +166,7 @@ pub struct TableReader {
 }
 
 impl TableReader {
-    /// The tables in session memory of this geometry.
+    /// Creates a reader of the tables in session memory of this geometry.
     ///
     /// # Panics
     /// If `memory` is smaller than the geometry says.
@@ -177,7 +175,7 @@ impl TableReader {
         TableReader { memory, geometry }
     }
 
-    /// Hits that were not even looked at, since all lanes or packets of a CPU were in use.
+    /// Hits that were not even evaluated, because all lanes or packets of a CPU were in use.
     pub fn lost(&self) -> u64 {
         let lanes = 0..layout::LANES as u32;
         let streams = lanes.flat_map(|lane| (0..self.geometry.cpus).map(move |cpu| (lane, cpu)));
@@ -189,8 +187,8 @@ impl TableReader {
             .sum()
     }
 
-    /// The rows of a table that the geometry has room for. While the target runs, what
-    /// belongs to one hit may have been read in part.
+    /// Reads the rows of a table that the geometry has room for. While the target runs, the values
+    /// of one hit may be read in part.
     pub fn read(&self, table: &Table) -> Contents {
         let written = Written::of(self, table);
         if table.shape.key == 0 {
@@ -256,10 +254,10 @@ impl TableReader {
     }
 }
 
-/// The parts of a table that there is memory for.
+/// The parts of a table that were ever written.
 struct Written {
     directory: Vec<Range<usize>>,
-    /// Of each CPU's copy, and of the shared one.
+    /// Parts of each CPU's copy, and of the shared one.
     cells: Vec<Vec<Range<usize>>>,
 }
 
@@ -282,13 +280,13 @@ impl Written {
     }
 }
 
-/// Whether a range has anything of parts that are in order.
+/// Reports whether a range overlaps any of `parts`, which are in order.
 fn overlaps(parts: &[Range<usize>], range: Range<usize>) -> bool {
     let next = parts.partition_point(|part| part.end <= range.start);
     parts.get(next).is_some_and(|part| part.start < range.end)
 }
 
-/// Puts the cells of one row to those of another.
+/// Merges the cells of one row into those of another.
 fn merge(shape: &Shape, into: &mut [u64], from: &[u64]) {
     for (cell, (into, from)) in (0..).zip(into.iter_mut().zip(from)) {
         *into = match shape.maxima.contains(&cell) {
@@ -373,7 +371,7 @@ mod tests {
         );
     }
 
-    /// What nobody has written takes no memory, also when it is read.
+    /// Memory that was never written is not allocated by reading it.
     #[test]
     fn reading_makes_nothing() {
         let mut tables = Tables::default();

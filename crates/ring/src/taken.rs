@@ -1,18 +1,18 @@
-//! How far a stream has been taken, noted in session memory for who comes after a reader that
+//! Progress of the reader in a stream, noted in session memory for the successor of a reader that
 //! was killed.
 //!
-//! A reader hands over records of one packet at a time: those from byte `before` to byte `after`
-//! of the packet `seq`. What it is handed to writes them to a file, as number `number` of the
-//! stream (1 + [`Packet::seq`](crate::Packet::seq)), as a whole or not at all. Which of the two a
-//! reader that was killed has come to, the file tells:
+//! A reader hands over records of one packet at a time: those from byte `before` to byte `after` of
+//! the packet `seq`. The receiver writes them to a file, as number `number` of the stream (1 +
+//! [`Packet::seq`](crate::Packet::seq)), as a whole or not at all. The file tells which of the two
+//! was done when the reader was killed:
 //!
 //! ```text
 //! taken = (seq, after)     if the file has `number`
 //!         (seq, before)    if not
 //! ```
 //!
-//! `seq`, `before` and `after` are one word, and `number` is another one. From one hand-over to
-//! the next they change by single stores, and what is above is true after each of them:
+//! `seq`, `before` and `after` are one word, and `number` is another one. From one hand-over to the
+//! next they change by single stores, and the rule above holds after each of them:
 //!
 //! | store | the file has `number` | taken |
 //! | --- | --- | --- |
@@ -28,8 +28,8 @@ use crate::layout::{MAX_PACKETS, UNIT};
 
 /// Bits of `before` and `after`, in units of 8 bytes: more than a packet has.
 const BITS: u32 = 20;
-/// Bits of a packet's number that are kept. No packet that is still there is as far from the
-/// latest one.
+/// Bits of a packet's number that are kept. No packet that still exists is that far from the latest
+/// one.
 const SEQ_BITS: u32 = 64 - 2 * BITS;
 const _: () = assert!(MAX_PACKETS < 1 << (SEQ_BITS - 1));
 
@@ -47,13 +47,13 @@ impl Taken {
         self.seq << (2 * BITS) | units(self.before) << BITS | units(self.after)
     }
 
-    /// What a word says in a stream whose latest packet has the number `latest`.
+    /// Decodes the word of a stream whose latest packet has the number `latest`.
     pub(crate) fn of(word: u64, latest: u64) -> Taken {
         let bytes = |word: u64| (word & ((1 << BITS) - 1)) as usize * UNIT;
         let seq = word >> (2 * BITS);
         let behind = latest.wrapping_sub(seq) & ((1 << SEQ_BITS) - 1);
         Taken {
-            // More is no number that was noted, and there is nothing as old.
+            // A greater distance was never noted, and no packet is that old.
             seq: latest.saturating_sub(behind.min(MAX_PACKETS as u64)),
             before: bytes(word >> BITS),
             after: bytes(word),

@@ -1,10 +1,10 @@
-//! Records that do not come from the program: texts of `capriole mark`.
+//! Records from outside the program: texts of `capriole mark`.
 //!
-//! A writer is another process, which has mapped session memory as well. It writes a record into
-//! a lane that the program does not use. So nobody has to poll for it, and the record stands among
-//! the others in the order of time. One writes at a time: who that is decides a lock of the file
-//! (flock(2)), which the kernel takes back from whoever is killed; as nothing counts before the
-//! commit, which is one store, nothing is then half there.
+//! A writer is another process, which has mapped session memory as well. It writes a record into a
+//! lane that the program does not use. So the lane needs no extra polling, and the record is among
+//! the others in time order. A lock of the file (flock(2)) admits one writer at a time; the kernel
+//! releases the lock of a killed process. Nothing counts before the commit, which is one store, so
+//! a writer killed midway leaves no partial record.
 //!
 //! Session memory belongs to the program: like the [reader](crate::reader), the writer checks
 //! every number that it finds there before it uses it.
@@ -14,16 +14,17 @@ use crate::memory::Memory;
 use crate::reader::record_size;
 use std::time::Duration;
 
-/// Why a record was not written.
+/// Reason why a record was not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteError {
     /// The session takes no records from outside, or not any more.
     Closed,
     /// All packets are full.
     Full,
-    /// Somebody else was writing, for longer than anybody needs.
+    /// Another writer held the lock for longer than a write takes.
     Busy,
-    /// It was written, but only when the recording had ended: it is not known whether it is there.
+    /// The record was written only after the recording had ended: it is not known whether it is in
+    /// the trace.
     Late,
     /// The record does not fit into a packet.
     TooLong,
@@ -31,22 +32,22 @@ pub enum WriteError {
     Damaged,
 }
 
-/// How long it is tried to get the lock. It is held for less than a microsecond, but by somebody
-/// who is stopped meanwhile.
+/// Time limit for taking the lock. It is held for less than a microsecond, unless its holder is
+/// stopped meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Another process's way to write to a session.
+/// Writes to a session from another process.
 #[derive(Debug)]
 pub struct Writer {
     memory: Memory,
-    /// What is where; only up to the directories.
+    /// Geometry, known only up to the directories.
     geometry: Geometry,
     /// Byte offset of the first packet.
     packets: usize,
 }
 
 impl Writer {
-    /// The writer of a session whose memory is mapped here.
+    /// Creates the writer of a session whose memory is mapped here.
     ///
     /// # Errors
     /// [`WriteError::Damaged`] if its header makes no sense.
@@ -63,7 +64,7 @@ impl Writer {
         })
     }
 
-    /// The event as which texts are recorded, if the session takes any.
+    /// Id of the event that records texts, if the session accepts any.
     pub fn event(&self) -> Option<u32> {
         match self.memory.load_u32(header::MESSAGES) {
             header::CLOSING => None,
@@ -79,7 +80,7 @@ impl Writer {
     /// is killed, or cannot write it.
     ///
     /// # Errors
-    /// Nothing was written, but for [`Late`](WriteError::Late). What was
+    /// Nothing was written, except with [`Late`](WriteError::Late). A text refused with
     /// [`Full`](WriteError::Full) is counted as lost.
     pub fn write_text(
         &self,
@@ -96,7 +97,7 @@ impl Writer {
         if size > self.geometry.packet_size as usize - PACKET_HEADER {
             return Err(WriteError::TooLong);
         }
-        // Whoever has a number that this session has no stream for goes to the first.
+        // A CPU that this session has no stream for uses the first one.
         let cpu = if cpu < self.geometry.cpus { cpu } else { 0 };
         if !self.memory.lock(PATIENCE) {
             return Err(WriteError::Busy);
@@ -109,7 +110,7 @@ impl Writer {
         written
     }
 
-    /// With the file locked.
+    /// Writes a record with the file locked.
     fn write(
         &self,
         cpu: u32,
@@ -118,7 +119,7 @@ impl Writer {
         size: usize,
         now: impl Fn() -> u64,
     ) -> Result<(), WriteError> {
-        // Only now: whoever closes the session waits for those who have locked it by then.
+        // Only now: closing the session waits for writers that hold the lock by then.
         let event = self.event().ok_or(WriteError::Closed)?;
         let g = &self.geometry;
         let head = self.stream(cpu) + stream::HEAD;
@@ -134,21 +135,21 @@ impl Writer {
         let packet = self.packets + index as usize * g.packet_size as usize;
         self.memory.write(packet + used, &record);
         let head_of = |at| self.head(cpu, index, at);
-        // The commit. If the head is not what it was, somebody has written over it.
+        // The commit. If the head has changed, it was overwritten.
         if !self
             .memory
             .replace(head, head_of(used), head_of(used + size))
         {
             return Err(WriteError::Damaged);
         }
-        // Whoever closes the session waits, but not for ever.
+        // Closing the session waits for this writer, but not forever.
         match self.memory.load_u32(header::MESSAGES) {
             0 => Err(WriteError::Late),
             _ => Ok(()),
         }
     }
 
-    /// Byte offset of the stream for texts of a CPU. The streams stand right before the packets.
+    /// Byte offset of the stream for texts of a CPU. The streams are right before the packets.
     fn stream(&self, cpu: u32) -> usize {
         let index = self.geometry.stream_index(OUTSIDE, cpu);
         self.packets - self.geometry.streams_size() + index * stream::SIZE
@@ -160,7 +161,7 @@ impl Writer {
             .head(self.geometry.stream_index(OUTSIDE, cpu), index, at)
     }
 
-    /// The packet that the stream of a CPU is filling and how much of it is in use; nothing if the
+    /// The packet that the stream of a CPU is filling and how much of it is in use; `None` if the
     /// stream has none yet.
     fn current(&self, cpu: u32, head: u64) -> Result<Option<(u32, usize)>, WriteError> {
         if head == 0 {
@@ -208,21 +209,21 @@ impl Writer {
     }
 }
 
-/// Lets others write texts into a session, as records of `event`.
+/// Lets other processes write texts into a session, as records of `event`.
 pub fn open(memory: &Memory, event: u32) {
     memory.store_u32(header::MESSAGES, event + 1);
 }
 
-/// Ends that a session takes texts from outside, and waits, for `limit` at most, for somebody who
-/// is writing one. Whoever collects what is in the packets then has all that was accepted; a
-/// writer who takes longer is told so.
+/// Stops a session from accepting texts from outside, and waits, for `limit` at most, for one that
+/// is being written. Packets collected afterwards contain all texts that were accepted; a writer
+/// that takes longer gets [`WriteError::Late`].
 pub fn close(memory: &Memory, limit: Duration) {
     if memory.load_u32(header::MESSAGES) == 0 {
         return;
     }
     memory.store_u32(header::MESSAGES, header::CLOSING);
-    // Writers lock, then look at that word. (That the file is locked afterwards orders what is
-    // loaded and stored on both sides.)
+    // Writers lock, then read that word. (Locking the file afterwards orders loads and stores on
+    // both sides.)
     let locked = memory.lock(limit);
     memory.store_u32(header::MESSAGES, 0);
     if locked {
@@ -382,19 +383,20 @@ mod tests {
             Err(WriteError::TooLong)
         );
         assert_eq!(writer.write_text(0, 7, &long[1..], || 1), Ok(()));
-        // Somebody is stopped in the middle.
+        // A writer is stopped in the middle.
         let stopped = opened(&fd, &g);
         assert!(stopped.lock(Duration::ZERO));
         assert_eq!(writer.write_text(0, 7, b"", || 1), Err(WriteError::Busy));
         close(&memory, Duration::from_millis(1));
         assert_eq!(writer.event(), None);
-        // Whoever is killed has it no more.
+        // A killed process loses the lock.
         drop(stopped);
         assert_eq!(writer.write_text(1, 7, b"", || 1), Err(WriteError::Closed));
         assert!(memory.lock(Duration::ZERO));
     }
 
-    /// One who was stopped between its first look and its commit, and goes on when all is over.
+    /// A writer that is stopped between its first check and its commit, and continues after the
+    /// end.
     #[test]
     fn who_is_late_is_told() {
         let g = geometry();
@@ -415,7 +417,7 @@ mod tests {
         );
     }
 
-    /// Several writers, and one that ends it all at some moment: what was accepted is there.
+    /// Several writers, and a close at some moment: accepted texts are in the packets.
     #[test]
     fn what_was_accepted_is_in_the_packets() {
         for round in 0..40u64 {

@@ -10,12 +10,11 @@
 //!  later      sites that were occupied, see [`Attached::optimise`]
 //! ```
 //!
-//! Why a site may be written while all threads stand still: no thread is inside
-//! the bytes that change, but at their start (program counters were looked at and
-//! moved to the copies in the detour); none comes back into them later (the words
-//! on the stacks were looked at; a displaced call never leaves a return address
-//! inside, because the planner allows one only at the end); and no jump leads
-//! there (the planner has looked at the whole object).
+//! Why a site may be written while all threads stand still: no thread is inside the bytes that
+//! change, except at their start (program counters were checked, and moved to the copies in the
+//! detour); no thread returns into them later (the words on the stacks were checked; a displaced
+//! call never leaves a return address inside, because the planner allows one only at the end); and
+//! no jump leads there (the planner has checked the whole object).
 
 mod beside;
 mod code;
@@ -53,26 +52,27 @@ use std::ops::{BitOr, Range};
 use std::time::Duration;
 use thiserror::Error;
 
-/// An instruction before which something is done.
+/// A probed instruction, with the work that is done before it.
 #[derive(Debug, Clone)]
 pub struct Point {
-    /// Its address.
+    /// Address of the instruction.
     pub site: u64,
-    /// What is done.
+    /// Work done before the instruction.
     pub work: Vec<Work>,
-    /// What is done when the function returns that is entered here: then the site is its
-    /// entry, where the return address is on top of the stack, and that is replaced.
+    /// Work done when the function entered here returns. If there is any, the site is the
+    /// function's entry, where the return address is on top of the stack, and that address is
+    /// replaced.
     pub returns: Vec<Work>,
-    /// As in [`Shape`].
+    /// See [`Shape`].
     pub at_entry: bool,
-    /// As in [`Shape`].
+    /// See [`Shape`].
     pub live: Live,
-    /// As in [`Shape`].
+    /// See [`Shape`].
     pub function: Extent,
 }
 
 impl Point {
-    /// The site of a shape.
+    /// Makes a point at the site of a shape, without work.
     #[must_use]
     pub fn of(shape: &Shape) -> Point {
         Point {
@@ -85,33 +85,32 @@ impl Point {
         }
     }
 
-    /// The registers that are looked at there.
+    /// Registers that the work reads.
     fn reads(&self) -> RegSet {
         let sets = self.work.iter().map(Work::reads);
         sets.fold(RegSet::EMPTY, BitOr::bitor)
     }
 }
 
-/// A site to be probed, or several that one jump leads away from.
+/// A site to be probed, or several sites that share one jump.
 #[derive(Debug, Clone)]
 pub struct Probe {
-    /// How it is reached.
+    /// Shape of the patch: how the detour is reached.
     pub shape: Shape,
-    /// The instructions of `shape` before which something is done, ascending.
+    /// The instructions of `shape` before which work is done, ascending.
     pub points: Vec<Point>,
-    /// The mapped extent of its object, run time.
+    /// Mapped extent of its object, in run-time addresses.
     pub near: Range<u64>,
-    /// The bytes of `shape.covered` that the plan was made for.
+    /// The bytes of `shape.covered` for which the plan was made.
     pub before: Vec<u8>,
-    /// Whether a breakpoint may stand in for the jump while bytes that change are
-    /// occupied.
+    /// True if a breakpoint may stand in for the jump while bytes that change are occupied.
     pub stand_in: bool,
-    /// What has to be more than zero for the program to come there.
+    /// Counters that have to be above zero for the program to reach the site.
     pub counters: Vec<ReferenceCounter>,
 }
 
 impl Probe {
-    /// What was planned, in the object mapped at `near`, with nothing to do yet.
+    /// Makes a probe of `plan`, in the object mapped at `near`, without work.
     #[must_use]
     pub fn new(plan: Plan, near: Range<u64>) -> Probe {
         Probe {
@@ -124,14 +123,15 @@ impl Probe {
         }
     }
 
-    /// The same with something to do at its site.
+    /// Sets the work at the probe's own site.
     #[must_use]
     pub fn with(mut self, work: Vec<Work>) -> Probe {
         self.point(&Point::of(&self.shape)).work = work;
         self
     }
 
-    /// The point at the address of `like`, which is made like that if there is none yet.
+    /// Returns the point at the address of `like`; if there is none, inserts a copy of `like`
+    /// without work.
     pub fn point(&mut self, like: &Point) -> &mut Point {
         let at = self.points.partition_point(|point| point.site < like.site);
         if self
@@ -149,52 +149,52 @@ impl Probe {
         &mut self.points[at]
     }
 
-    /// Whether calls are followed to their returns.
+    /// True if calls are followed to their returns.
     pub(crate) fn follows(&self) -> bool {
         self.points.iter().any(|point| !point.returns.is_empty())
     }
 
-    /// All that is done there, or when a function returns.
+    /// All work done at its points, and at returns.
     fn works(&self) -> impl Iterator<Item = &Work> {
         let points = self.points.iter();
         points.flat_map(|point| point.work.iter().chain(&point.returns))
     }
 }
 
-/// Why a planned site was not probed after all.
+/// Reason why a planned site was not probed after all.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SiteError {
     /// The detour cannot be made.
     #[error("{0}")]
     Compile(#[from] CompileError),
-    /// Memory does not hold what the file does.
+    /// The bytes in memory differ from the file's.
     #[error(
         "the bytes in memory are not those of the file: another tool (a debugger's breakpoint, a uprobe) or the program itself has changed them"
     )]
     Modified,
-    /// Somebody stays inside the bytes that would change.
+    /// A thread stays inside the bytes that would change, or a saved address points there.
     #[error("a thread stays inside the bytes that would change, or a saved address points there")]
     Occupied,
-    /// A jump would lie in two pages and no breakpoint may stand in for it.
+    /// The jump would cross a page boundary, and no breakpoint may stand in for it.
     #[error("the jump would cross a page boundary, which needs a breakpoint for a moment: {0}")]
     PageBoundary(&'static str),
     /// A breakpoint cannot be used.
     #[error("only a breakpoint would do: {0}")]
     Breakpoint(&'static str),
-    /// A stub cannot be where the bytes of the program lead the jump.
+    /// The stub's address, which the bytes of the program prescribe, is already mapped.
     #[error("the program has mapped something where the jump would lead")]
     StubTaken,
-    /// A probe of Capriole's own stands there.
+    /// One of Capriole's own guards is at the site.
     #[error(
         "here Capriole itself has a probe, which tells new threads apart behind the system call that makes them"
     )]
     Guarded,
-    /// The program's system calls are filtered.
+    /// The probe would make system calls, and the program has a seccomp filter.
     #[error(
         "fields in memory are read by a system call, and the program has a seccomp filter that may forbid it; registers can be recorded"
     )]
     Filtered,
-    /// The probe that it needs beside it is not there.
+    /// The neighbouring probe that this one builds on could not be put in.
     #[error(
         "the probe right behind it, of whose jump this one's would be a part, cannot be put in: {0}"
     )]
@@ -204,12 +204,12 @@ pub enum SiteError {
     StubOutOfReach,
 }
 
-/// How long the program stood still.
+/// Time for which the program was paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standstill {
-    /// All threads, in total.
+    /// Total time for which all threads were stopped.
     pub all: Duration,
-    /// One thread more, while the others ran.
+    /// Additional time for which one thread was stopped while the others ran.
     pub one: Duration,
 }
 
@@ -220,41 +220,41 @@ pub struct Attached {
     pub process: Process,
     /// Session memory.
     pub memory: SessionMemory,
-    /// For each probe that was asked for, what became of it.
+    /// Outcome for each requested probe.
     pub outcomes: Vec<Result<Site, SiteError>>,
-    /// How long it stood still.
+    /// Time for which it was paused.
     pub standstill: Standstill,
-    /// What was found out about its threads.
+    /// Findings about its threads.
     pub survey: Survey,
-    /// The program could install a filter of system calls unnoticed, so the resident makes
-    /// none: fields that it would read by one cannot be read.
+    /// The program could install a seccomp filter unnoticed, so the resident makes no system calls:
+    /// fields that it would read by one cannot be read.
     pub unguarded: bool,
-    /// It had such a filter when it was attached to.
+    /// The program had a seccomp filter when it was attached to.
     filtered: bool,
     pub(crate) installed: Installed,
-    /// Sites that are still to be switched to their jumps.
+    /// Sites still to be switched to their jumps.
     round: Round,
-    /// What has to stand at the sites, as long as that does not change.
+    /// Bytes expected at the sites; dropped when sites are written.
     watched: Option<Watched>,
-    /// Where other tools came.
+    /// Probes taken out because of other tools.
     disturbances: Vec<Disturbance>,
 }
 
-/// What leads from a site to its detour now.
+/// State of a site: what leads to its detour now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SiteState {
-    /// What its tactic says: a jump, or a breakpoint if nothing else will do.
+    /// The patch of its tactic: a jump, or a breakpoint if nothing else will do.
     Final,
-    /// A breakpoint, until nobody is inside the bytes that will change.
+    /// A breakpoint, until no thread is inside the bytes that will change.
     StandIn,
-    /// Nothing yet: somebody is inside, and a breakpoint may not stand in.
+    /// Nothing yet: a thread is inside, and a breakpoint may not stand in.
     Waiting,
-    /// Nothing any more: another tool came there, see [`Attached::look`].
+    /// Nothing any more: another tool changed the site, see [`Attached::look`].
     TakenOut,
 }
 
 impl SiteState {
-    /// The name in output: `optimised`, or for a tactic without a jump `breakpoint`;
+    /// Returns the name in output: `optimised`, or for a tactic without a jump `breakpoint`;
     /// `stand-in`, `waiting` and `taken-out`.
     #[must_use]
     pub fn name(self, tactic: Tactic) -> &'static str {
@@ -277,26 +277,26 @@ pub struct Site {
     pub detour: u64,
     /// Bytes of the detour.
     pub detour_size: usize,
-    /// How it is reached.
+    /// Tactic by which it is patched.
     pub tactic: Tactic,
-    /// What leads to the detour now.
+    /// Current state.
     pub state: SiteState,
 }
 
-/// How often a place of a guard may be occupied before the attach does without it, or is given up.
+/// Attempts while a guard's place is occupied, before the attach does without it, or is given up.
 const OCCUPIED_TRIES: u32 = 8;
-/// How often a thread may be about to filter system calls just when guards are to be written.
+/// Attempts while a thread may be about to filter system calls just when guards are to be written.
 const FILTER_TRIES: u32 = 20;
-/// How often a thread that blocks SIGTRAP is looked at before that counts.
+/// Checks of a thread that blocks SIGTRAP before that counts.
 const LOOKS: u32 = 20;
-/// How often if it wants to go on and gets no processor, which is no fault of its own.
+/// Checks if the thread is runnable but gets no processor, which is no fault of its own.
 const LOOKS_AT_WAITING: u32 = 500;
-/// The time that a thread needs to be made, or to make another one, at most, ns.
+/// Longest time that a thread needs to be made, or to make another one, ns.
 const MAKING: u64 = 1_000_000;
 
-/// Keeps the registers that probes look at. A value may be dead for the program, which will
-/// overwrite it, and yet be asked for at a probe that comes before: so the detours of other
-/// probes of the function may not work with that register either.
+/// Keeps live the registers that probes read. A value may be dead for the program, which will
+/// overwrite it, and yet be read by a probe before that: so the detours of the function's other
+/// probes may not use that register either.
 fn keep_what_is_read(probes: &mut [Probe]) {
     let points = probes.iter().flat_map(|probe| &probe.points);
     let reads = points.map(|point| (point.site, point.reads()));
@@ -316,9 +316,9 @@ fn keep_what_is_read(probes: &mut [Probe]) {
     }
 }
 
-/// Whether breakpoints may be used in a process now: no thread blocks SIGTRAP, and
-/// the program does not ignore it. (The kernel kills a program that runs into a
-/// breakpoint while the signal is blocked or ignored.)
+/// Checks that breakpoints may be used in a process now: no thread blocks SIGTRAP, and the program
+/// does not ignore it. (The kernel kills a program that runs into a breakpoint while the signal is
+/// blocked or ignored.)
 ///
 /// # Errors
 /// The reason why not.
@@ -332,7 +332,7 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
-    // What handles breakpoints belongs to a process, not to its memory.
+    // The handler of breakpoints belongs to a process, not to its memory.
     match threads::sharing_memory(process.pid() as i32).as_deref() {
         Ok([]) => {}
         Ok(_) => {
@@ -342,8 +342,8 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         }
         Err(_) => return Err("it cannot be seen whether another process has the same memory"),
     }
-    // A thread that is just being made blocks every signal for a moment, and so does
-    // one on its way back from a dead tracer's call. Look again before saying no.
+    // A thread that is just being made blocks every signal for a moment, and so does one on its way
+    // back from a dead tracer's call. Check again before refusing.
     let blocks = |(tid, _): &(u32, Option<u64>)| {
         let status = process.thread_status(*tid);
         status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
@@ -372,10 +372,10 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     Err("a thread blocks SIGTRAP, so a breakpoint would kill the program")
 }
 
-/// Attaches to a process: writes all `probes` that can be written, and `guards`. If somebody stays
-/// where a guard of threads or of filters has to stand, no probe uses restartable sequences, or
-/// the resident makes no system calls; those without which the program would see wrong addresses
-/// have to stand.
+/// Attaches to a process: writes all `probes` that can be written, and `guards`. If a thread stays
+/// where a guard of threads or of filters has to be written, the attach does without that guard: no
+/// probe uses restartable sequences, or the resident makes no system calls. Guards without which
+/// the program would see wrong addresses are required.
 ///
 /// # Errors
 /// The program is then as it was before: what had been mapped or written already
@@ -390,10 +390,10 @@ pub fn attach(
     attach_recorded(process, probes, guards, clock, geometry, None)
 }
 
-/// The same, and notes in the process which trace its records go to.
+/// Attaches as [`attach`] does, and notes in the process which trace its records go to.
 ///
 /// # Errors
-/// As [`attach`].
+/// See [`attach`].
 pub fn attach_recorded(
     process: &Process,
     probes: Vec<Probe>,
@@ -407,7 +407,7 @@ pub fn attach_recorded(
     tracer::check_filters(process)?;
     let attached = tracer::apart(|| attach_living(process, probes, guards, clock, geometry, trace));
     attached.map_err(|error| match process.is_over() {
-        // Whatever failed then failed for that reason.
+        // Whatever failed, failed because the process is over.
         true => TargetError::Vanished {
             pid: process.pid() as i32,
         },
@@ -434,13 +434,13 @@ fn attach_living(
             let _ = recover::remove_own(process);
         }
         if matches!(attached, Err(TargetError::Filtering { .. })) && tries < FILTER_TRIES {
-            // What it has done is seen the next time.
+            // The next attempt sees what the thread has done.
             std::thread::sleep(Duration::from_millis(2));
             continue;
         }
         match attached? {
             Some(attached) => return Ok(attached),
-            // Whoever is there goes on in a moment, most of the time.
+            // The thread in the way moves on in a moment, most of the time.
             None if occupied < OCCUPIED_TRIES => {
                 occupied += 1;
                 std::thread::sleep(Duration::from_millis(1 << occupied));
@@ -455,7 +455,7 @@ fn attach_living(
     }
 }
 
-/// Returns nothing, and has changed nothing, if the guards cannot be put in.
+/// Returns `None`, and has changed nothing, if the guards cannot be written.
 fn prepare_and_write(
     process: &Process,
     probes: &mut Vec<Probe>,
@@ -494,7 +494,7 @@ fn prepare_and_write(
     let mut standstill = Standstill::default();
     let mut stopped = Stopped::all(pid)?;
     if recover::send_home(&mut stopped, process, &remote)? {
-        // What their tracer was building may have come to be only now.
+        // What their tracer was building may exist only now.
         standstill.all += stopped.resume();
         recover::clear_the_way(process)?;
         stopped = Stopped::all(pid)?;
@@ -528,7 +528,7 @@ fn prepare_and_write(
         .flat_map(|p| p.stubs.iter().map(|s| s.address))
         .collect();
     stubs.sort_unstable();
-    // Nor, if they are large, where arenas have to be.
+    // Large ones must not be where arenas have to be either.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
     agent.refuse_forbidden_clock(&remote, &memory.ledger)?;
@@ -620,7 +620,7 @@ fn prepare_and_write(
         disturbances: Vec::new(),
     };
     if !traps.is_empty() || handles_faults {
-        // First what keeps the program from seeing our handlers.
+        // First the guards that keep the program from seeing our handlers.
         if !attached.write(round::Occupied::GuardsOnly)? {
             attached.round.guarded.part(probes);
             return Ok(None);
@@ -653,7 +653,7 @@ fn handles_faults(process: &Process) -> Result<bool, TargetError> {
     Ok(FAULTS.iter().any(|signal| caught.contains(*signal)))
 }
 
-/// Has the resident make no system calls in the process, from the start.
+/// Keeps the resident from making system calls in the process, from the start.
 fn make_no_calls(
     pid: i32,
     remote: &RemoteMemory,
@@ -671,7 +671,7 @@ fn make_no_calls(
     Ok(())
 }
 
-/// The reference counters of some probes, each once.
+/// Returns the reference counters of some probes, each once.
 fn counters(probes: &[Probe]) -> Vec<ReferenceCounter> {
     let mut counters: Vec<_> = probes.iter().flat_map(|p| &p.counters).copied().collect();
     counters.sort_unstable_by_key(|counter| counter.address);
@@ -679,7 +679,7 @@ fn counters(probes: &[Probe]) -> Vec<ReferenceCounter> {
     counters
 }
 
-/// An address that no jump of a probe reaches.
+/// Returns an address that no jump of a probe reaches.
 fn out_of_reach(probes: &[Probe]) -> u64 {
     let highest = probes.iter().map(|p| p.near.start).max().unwrap_or(0);
     highest.saturating_sub(8 << 30) & !0xfff

@@ -1,11 +1,10 @@
-//! Reference counters: 16-bit numbers in a program that are more than zero while somebody
-//! watches a place in it, and which the program looks at before it prepares what is only
-//! for watchers (the semaphores of SystemTap's static probes, `ref_ctr_offset` of the
-//! kernel's uprobes). Whoever watches adds one, and takes it back when he leaves.
+//! Reference counters: 16-bit numbers in a program that are nonzero while a tracer watches a site.
+//! The program checks them before it prepares data that only tracers need (the semaphores of
+//! SystemTap's static probes, `ref_ctr_offset` of the kernel's uprobes). Each tracer adds one, and
+//! subtracts it when it detaches.
 //!
-//! Adding one is not a thing that can be done twice, and the tracer may die at any moment.
-//! So before a counter changes, a word of private memory in the arena says what it is
-//! and what it is going to be:
+//! Adding one is not idempotent, and the tracer may die at any moment. So before a counter changes,
+//! a word of private memory in the arena records its state and its coming value:
 //!
 //! ```text
 //! state           counter   the tracer died here: what is to be done
@@ -17,10 +16,10 @@
 //! lowering from m m - 1     nothing
 //! ```
 //!
-//! The word is private because the counter is: a child that was forked meanwhile has its
-//! own copies of both, which agree, since they change only while all threads stand still.
-//! Other tools write the same counter without a lock (the kernel does, too); they can lose
-//! against us only if they write within the same microsecond.
+//! The word is private because the counter is: a child forked meanwhile has its own copies of both,
+//! which agree, since they change only while all threads are stopped. Other tools, including the
+//! kernel, write the same counter without a lock; an update is lost only if both write within the
+//! same microsecond.
 
 use crate::error::TargetError;
 use crate::maps::{Device, Mapping};
@@ -30,9 +29,9 @@ use crate::steps::step;
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Bytes of a counter.
+/// Size of a counter, bytes.
 const SIZE: u64 = 2;
-/// Room for the word that says how far it is, bytes.
+/// Size of the state word with padding, bytes.
 pub(crate) const STATE_SIZE: u64 = 16;
 
 /// A counter of a program or library.
@@ -40,8 +39,8 @@ pub(crate) const STATE_SIZE: u64 = 16;
 pub struct ReferenceCounter {
     /// Run-time address.
     pub address: u64,
-    /// Offset in the file that is mapped there, by which memory is recognised before it is
-    /// written: the library may be gone, and something else in its place.
+    /// Offset in the mapped file. Memory is checked against it before it is written: the library
+    /// may be gone and something else mapped in its place.
     pub offset: u64,
     /// The file's device.
     pub dev: Device,
@@ -49,16 +48,16 @@ pub struct ReferenceCounter {
     pub inode: u64,
 }
 
-/// Why an offset is not that of a counter.
+/// Reason why a file offset cannot hold a counter.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReferenceError {
-    /// It is not a multiple of two.
+    /// The offset is odd.
     #[error("a reference counter has an even offset in its file, not {offset:#x}")]
     Odd {
         /// The offset.
         offset: u64,
     },
-    /// No data of the file is there.
+    /// The file has no writable data at the offset.
     #[error(
         "no reference counter can be at {offset:#x}: {} has no data there that the program may write",
         path.display()
@@ -72,10 +71,10 @@ pub enum ReferenceError {
 }
 
 impl ReferenceCounter {
-    /// The counter at an offset of an object's file.
+    /// Finds the counter at a file offset of an object.
     ///
     /// # Errors
-    /// There cannot be one.
+    /// The offset cannot hold a counter.
     pub fn of(object: &Object, offset: u64) -> Result<ReferenceCounter, ReferenceError> {
         if !offset.is_multiple_of(SIZE) {
             return Err(ReferenceError::Odd { offset });
@@ -110,7 +109,7 @@ impl ReferenceCounter {
         })
     }
 
-    /// Whether it is still what is mapped there.
+    /// True if the counter's file is still mapped at its address.
     fn is_mapped(&self, maps: &[Mapping]) -> bool {
         maps.iter().any(|m| {
             m.contains(self.address)
@@ -120,15 +119,16 @@ impl ReferenceCounter {
     }
 }
 
-/// A counter that one was added to, or is going to be.
+/// A counter that was incremented, or is about to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub counter: ReferenceCounter,
-    /// Address of the word that says how far it is.
+    /// Address of the state word.
     pub state: u64,
 }
 
-/// What the word says. Its lower half is the value from which the counter changes.
+/// States of a counter, the upper half of the state word. The lower half is the value before the
+/// change.
 const IDLE: u32 = 0;
 const RAISING: u32 = 1;
 const RAISED: u32 = 2;
@@ -178,8 +178,8 @@ impl Target<'_> {
 }
 
 impl Reference {
-    /// Adds one, with the process standing still. A counter that is as large as it can be,
-    /// or whose library is gone, is left alone.
+    /// Increments the counter while the process is stopped. Does nothing if the counter is at its
+    /// maximum or its library is gone.
     pub(crate) fn raise(
         &self,
         pid: i32,
@@ -203,8 +203,8 @@ impl Reference {
         target.set_state(RAISED, 0)
     }
 
-    /// Takes back what was added, with the process standing still; once, however often it
-    /// is called and whatever was cut short before.
+    /// Undoes the increment while the process is stopped. Decrements only once, however often it is
+    /// called and wherever an earlier call was cut short.
     pub(crate) fn lower(
         &self,
         pid: i32,
@@ -217,7 +217,7 @@ impl Reference {
             reference: self,
         };
         let Ok(word) = remote.read_u64(self.state) else {
-            // The arena went after everything else was done.
+            // The arena is unmapped only after everything else was done.
             return Ok(());
         };
         let (state, from) = ((word >> 32) as u32, word as u16);
@@ -228,10 +228,10 @@ impl Reference {
         let done = match state {
             RAISING => value == from,
             LOWERING => value != from,
-            // Anything else would be a value that nobody wrote.
+            // No other state is ever written.
             _ => state != RAISED,
         };
-        // Somebody may have set it to zero meanwhile.
+        // Another tool may have reset it to zero meanwhile.
         if let (false, Some(to)) = (done, value.checked_sub(1)) {
             target.set_state(LOWERING, value)?;
             target.set_value(to)?;

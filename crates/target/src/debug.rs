@@ -4,13 +4,12 @@
 //!   separate file by build id or `.gnu_debuglink`, with dwz's common file and `.dwo` and
 //!   `.dwp` files;
 //! - [`Debug::functions`] and [`Debug::line`] turn names and source lines into sites, with
-//!   every inlined copy; [`Debug::site`] says what is around an address;
+//!   every inlined copy; [`Debug::site`] finds the functions around an address;
 //! - [`Debug::fetch`] turns a variable with its path at a site into registers, offsets and a
-//!   type; [`Debug::describe`] lists what there is.
+//!   type; [`Debug::describe`] lists the variables at a site.
 //!
-//! What a file says is not believed: sizes and depths are bounded, each question is allowed
-//! a bounded amount of work, and what cannot be read is an error, never a panic. All
-//! addresses are link addresses.
+//! File contents are not trusted: sizes and depths are bounded, each query may do a bounded amount
+//! of work, and unreadable data is an error, never a panic. All addresses are link addresses.
 
 mod class;
 mod convention;

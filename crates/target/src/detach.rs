@@ -1,24 +1,24 @@
-//! Detaching: every byte back, nobody left in a detour, everything unmapped.
+//! Detaching: restores every byte, gets every thread out of the detours, unmaps everything.
 //!
 //! The order makes every intermediate state one in which the program runs
 //! correctly, and from which a later detach can go on:
 //!
-//! 1. reference counters, and the bytes (detours and handler are still there for whoever
-//!    is inside), but those that answer unwinders, and those by which the program sees its
-//!    own signal actions in place of ours;
+//! 1. reference counters, and the bytes (detours and handler are still there for threads
+//!    inside), except those of the probes that answer unwinders, and of those by which the
+//!    program sees its own signal actions in place of ours;
 //! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
 //!    SIGTRAP and goes through the detour like any other;
 //! 3. the signal actions;
-//! 4. return addresses that were replaced, then what answers unwinders, while all threads
-//!    stand still; the memory through which calls return stays (see [`crate::returns`]);
+//! 4. return addresses that were replaced, then the probes left in by step 1, while all
+//!    threads stand still; the memory through which calls return stays (see [`crate::returns`]);
 //! 5. arenas, then session memory, at last the ledger, which holds the journal.
 //!
-//! Memory is unmapped only if no thread is in it, no signal frame on a stack returns
-//! into it (a handler interrupted a detour, or was called from ours) and no
-//! thread's `rseq_cs` points into it (the kernel reads that descriptor whenever it
-//! next preempts the thread). Other words on a stack that point into it are stale:
-//! a detour leaves return addresses only while it calls the resident, and whoever
-//! is there is in it himself, or has been interrupted by a signal there. Otherwise it stays, restored, until a later detach.
+//! Memory is unmapped only if no thread is in it, no signal frame on a stack returns into it (a
+//! handler interrupted a detour, or was called from ours) and no thread's `rseq_cs` points into it
+//! (the kernel reads that descriptor whenever it next preempts the thread). Other words on a stack
+//! that point into it are stale: a detour leaves return addresses only while it calls the resident,
+//! and a thread that is there is in that memory itself, or was interrupted by a signal there.
+//! Otherwise the memory stays, with the bytes restored, until a later detach.
 
 use crate::counter::Reference;
 use crate::error::TargetError;
@@ -52,36 +52,36 @@ pub struct Action {
     pub old: [u64; 4],
 }
 
-/// What a session has put into a process.
+/// Everything that a session has put into a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// What tells all that, and goes last.
+    /// The ledger, which records all that, and goes last.
     pub ledger: Ledger,
-    /// Where session memory was mapped.
+    /// Mapping of session memory, as it was made.
     pub(crate) memory: Option<MemoryAt>,
     /// Memory for detours.
     pub arenas: Vec<Arena>,
     /// The memory through which followed calls return.
     pub returns: Option<Region>,
-    /// Where stubs are mapped, ascending.
+    /// Address ranges of mapped stubs, ascending.
     pub stubs: Vec<Range<u64>>,
-    /// The sites.
+    /// The changes of the sites.
     pub changes: Vec<Change>,
-    /// The reference counters that one was added to.
+    /// The reference counters that were incremented.
     pub(crate) references: Vec<Reference>,
     /// The replaced signal actions.
     pub actions: Vec<Action>,
 }
 
 impl Installed {
-    /// Whether breakpoints are handled.
+    /// True if breakpoints are handled.
     pub(crate) fn handles_traps(&self) -> bool {
         self.actions
             .iter()
             .any(|action| action.signal == libc::SIGTRAP)
     }
 
-    /// Whether an address lies in generated code.
+    /// True if an address lies in generated code.
     fn holds(&self, address: u64) -> bool {
         let at = self.stubs.partition_point(|range| range.end <= address);
         self.stubs
@@ -91,8 +91,8 @@ impl Installed {
             || self.returns.is_some_and(|region| region.holds(address))
     }
 
-    /// Where session memory is mapped now, with the slots for open calls behind it, which are
-    /// the process's own.
+    /// Returns the range where session memory is mapped now, with the slots for open calls behind
+    /// it, which are private to the process.
     pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
         let Some(memory) = self.memory else {
             return Ok(None);
@@ -109,64 +109,63 @@ impl Installed {
         Ok(Some(shared.start..if slots { end } else { shared.end }))
     }
 
-    /// Entries of the journal.
+    /// Number of entries in the journal.
     pub(crate) fn journalled(&self) -> usize {
         self.changes.len() + self.references.len()
     }
 
-    /// The phases of changes there are, from 0.
+    /// Returns the phases of the changes, from 0.
     fn phases(&self) -> std::ops::RangeInclusive<u8> {
         0..=self.changes.iter().map(|c| c.phase).max().unwrap_or(0)
     }
 }
 
-/// What a detach did.
+/// Result of a detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Detached {
-    /// Sites whose bytes were put back, without the guards.
+    /// Sites whose bytes were restored, without the guards.
     pub restored: usize,
-    /// Sites that somebody else has changed or unmapped meanwhile; left alone.
+    /// Sites that others have changed or unmapped meanwhile; left alone.
     pub foreign: usize,
-    /// Sites where a uprobe or another breakpoint had come or gone meanwhile, so that only a
-    /// part of the probe was left, which was put back. A breakpoint that still stands there
-    /// was left.
+    /// Sites where a uprobe or another breakpoint had come or gone meanwhile, so that only a part
+    /// of the probe was left, which was restored. A breakpoint that was still there was left.
     pub repaired: usize,
-    /// Memory stays mapped because a saved address points into it; all bytes are
-    /// back nevertheless. Another `capriole detach` removes it later.
+    /// Memory stays mapped because a saved address points into it; all bytes are restored
+    /// nevertheless. Another `capriole detach` removes it later.
     pub lingering: bool,
-    /// Forked children whose own ledgers make no sense. They did that to themselves; their
-    /// probes stay in.
+    /// Forked children whose own ledgers make no sense, by their own doing; their probes stay in.
     pub damaged: usize,
-    /// How long all threads stood still.
+    /// Time for which all threads stood still.
     pub standstill: Duration,
 }
 
-/// How long a thread in a detour is given to leave it, and how often. A detour
-/// takes nanoseconds; the later rounds are for machines that are very busy.
+/// Attempts to let a thread leave a detour, with growing pauses. A detour takes nanoseconds; the
+/// later attempts are for machines that are very busy.
 const MOMENTS: u32 = 60;
-/// How often the process is stopped again for what could not be unmapped.
-/// The program runs in between: a thread in a signal handler that interrupted a detour
-/// needs a processor to come back, which with hundreds of busy threads takes its time.
+/// Rounds in which the process is stopped until everything can be unmapped. The program runs in
+/// between: a thread in a signal handler that interrupted a detour needs a processor to come back,
+/// which takes a while with hundreds of busy threads.
 const ROUNDS: u32 = 16;
-/// In how many of them a copy of a replaced return address may be one that an unwinder has
-/// just taken. That takes nanoseconds; what is there after a second is left over.
+/// Number of those rounds in which a copy of a replaced return address may be one that an unwinder
+/// has just taken. That takes nanoseconds; a copy that is there after a second is left over.
 const UNWINDING_ROUNDS: u32 = 10;
-/// How far from the stack pointer an unwinder has its copy, bytes.
+/// Distance from the stack pointer within which an unwinder has its copy, bytes.
 const UNWINDER_STACK: usize = 4096;
 
-/// Takes everything out that `installed` says.
+/// Takes out everything that `installed` lists.
 ///
 /// # Errors
-/// [`TargetError::Vanished`] and its like if the process ended; otherwise as many
-/// sites as possible are restored and the rest can be tried again.
+/// [`TargetError::Vanished`] or a similar error if the process ended; otherwise as many sites as
+/// possible are restored and the rest can be tried again.
 pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
     detach_and_save(process, installed, None)
 }
 
-/// The same; what a dead recorder has left in session memory is saved before that is unmapped.
+/// Detaches as [`detach`] does, and saves what a dead recorder has left in session memory before
+/// that is unmapped.
 ///
 /// # Errors
-/// As [`detach`].
+/// See [`detach`].
 pub(crate) fn detach_and_save(
     process: &Process,
     installed: &Installed,
@@ -183,8 +182,8 @@ fn detach_living(
 ) -> Result<Detached, TargetError> {
     let pid = process.pid() as i32;
     let mut report = Detached::default();
-    // Somebody else (`capriole detach`) may be at the same work: between two of our
-    // stops he can have finished it, and the program have mapped other things there.
+    // Another process (`capriole detach`) may be doing the same: between two of our stops it can
+    // have finished, and the program can have mapped other things there.
     let is_ours = || installed.ledger.is_in(process);
     if !is_ours()? {
         return Ok(report);
@@ -207,8 +206,8 @@ fn detach_living(
             set_restored(process, &remote, installed)?;
         }
         let left = match leave(&mut stopped, &remote, installed) {
-            // Let go for a moment, it has come to where it cannot stop; the others must not
-            // wait for it standing still.
+            // Let run for a moment, the thread has come to where it cannot stop; the others must
+            // not stand still to wait for it.
             Err(TargetError::Unstoppable { .. }) => false,
             left => left?,
         };
@@ -219,12 +218,11 @@ fn detach_living(
         if !quiet {
             continue;
         }
-        // Nobody can come in any more, since no byte leads there; but a foreign
-        // SIGTRAP still enters our handler. So that goes first, and then it is
-        // looked again.
+        // No thread can come in any more, since no byte leads there; but a foreign SIGTRAP still
+        // enters our handler. So the handler goes first, and then the threads are checked again.
         if !installed.actions.is_empty() {
             restore_actions(process, &remote, installed, stopped)?;
-            // Between that and now a thread can have entered it once more.
+            // Meanwhile a thread can have entered the handler once more.
             stopped = Stopped::all(pid)?;
             if !is_ours()? {
                 return Ok(report);
@@ -258,8 +256,8 @@ fn detach_living(
     Ok(report)
 }
 
-/// Has saved what stands in session memory. The program runs, since that may take long; nobody
-/// writes records there any more: no byte and no return address leads to a detour, and nobody is
+/// Saves the content of session memory. The program runs, since that may take long; no thread
+/// writes records there any more: no byte and no return address leads to a detour, and no thread is
 /// in one.
 fn save_remains(
     process: &Process,
@@ -276,8 +274,8 @@ fn save_remains(
     Ok(())
 }
 
-/// Notes that all bytes are back. Whoever made the session for this process, and not for one
-/// that it was forked from, is to see it, also when the ledger is gone.
+/// Notes that all bytes are restored. The recorder that made the session for this process, and not
+/// for one that it was forked from, has to see it, also when the ledger is gone.
 fn set_restored(
     process: &Process,
     remote: &RemoteMemory,
@@ -302,8 +300,8 @@ fn set_restored(
     Ok(())
 }
 
-/// Lets a thread go on that waits in a guard until the probes are out (`capriole_filtering`
-/// in `resident.c`). In a session that was never armed there may be no such word.
+/// Releases a thread that waits in a guard until the probes are out (`capriole_filtering` in
+/// `resident.c`). A session that was never armed may have no such word.
 fn say_left(
     process: &Process,
     remote: &RemoteMemory,
@@ -323,7 +321,7 @@ fn say_left(
     Ok(())
 }
 
-/// The program comes to the probes no more, as far as we are concerned.
+/// Lowers the reference counters: we no longer need the program to reach the probes.
 fn lower_references(
     process: &Process,
     remote: &RemoteMemory,
@@ -346,10 +344,10 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
-    // Exceptions have to find their way as long as a return address is replaced, and no action
-    // of ours may be seen.
+    // Exceptions have to find their way as long as a return address is replaced, and the program
+    // must not see our signal actions.
     let changes = installed.changes.iter().filter(|change| !change.is_late());
-    // A site before the neighbour that made room for it, and what guards all at last.
+    // A site before the neighbour that made room for it, and the guards last.
     let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
     let mut steps: Vec<Vec<&Change>> = installed
         .phases()
@@ -384,9 +382,9 @@ fn restore_bytes(
     Ok(())
 }
 
-/// Whether no unwinder has taken a return address from a stack that was replaced, and not asked
-/// yet where it leads. When it has asked it has the original; in between it is in its own code,
-/// and would ask in vain when nobody answers any more.
+/// True if no unwinder has taken a replaced return address from a stack without having asked yet
+/// where it leads. When it has asked it has the original; in between it is in its own code, and
+/// would ask in vain when no probe answers any more.
 fn asked(
     stopped: &Stopped,
     remote: &RemoteMemory,
@@ -422,8 +420,8 @@ fn asked(
     Ok(!stopped.threads().iter().any(is_between))
 }
 
-/// Puts the return addresses back, and then the bytes of unwinders. All threads stand still,
-/// nobody is in generated code, and nobody comes into it any more but by a return.
+/// Restores the return addresses, and then the bytes of the late changes. All threads stand still,
+/// none is in generated code, and none comes into it any more except by a return.
 fn restore_returns(
     process: &Process,
     remote: &RemoteMemory,
@@ -447,8 +445,8 @@ fn restore_returns(
     Ok(())
 }
 
-/// Whether the program counter may be behind a breakpoint of ours: one that stood at
-/// the start of a change, for good or for a while, or inside one.
+/// True if the program counter may be behind a breakpoint of ours: one that was at the start of a
+/// change, for good or for a while, or inside one.
 fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
     let at = rip.wrapping_sub(1);
     installed.changes.iter().any(|change| {
@@ -457,12 +455,12 @@ fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
     })
 }
 
-/// True if a SIGTRAP waits for a thread that does not block it.
+/// True if a SIGTRAP is pending for a thread that does not block it.
 pub(crate) fn sigtrap_pending(tid: i32) -> bool {
     is_pending(tid, &[libc::SIGTRAP])
 }
 
-/// True if one of `signals` waits for a thread that does not block it.
+/// True if one of `signals` is pending for a thread that does not block it.
 pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
         return false;
@@ -476,7 +474,7 @@ pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
     signals.iter().any(waits)
 }
 
-/// Gets every thread out of the arenas. `false` if one stays.
+/// Gets every thread out of the arenas. Returns `false` if one stays.
 fn leave(
     stopped: &mut Stopped,
     remote: &RemoteMemory,
@@ -489,9 +487,9 @@ fn leave(
     while index < stopped.threads().len() {
         let thread = stopped.threads()[index];
         if behind_breakpoint(installed, thread.registers.rip) {
-            // It has run into the breakpoint. What follows is the handler, which leads
-            // to the detour, as always: nothing that we do here in several steps, and
-            // would leave half done if we were killed. The handler stays until then.
+            // The thread has run into the breakpoint. Its handler follows, and leads to the detour,
+            // as always: we do nothing here that takes several steps and would be left half done if
+            // we were killed. The handler stays until then.
             let about_to = thread.signal == libc::SIGTRAP;
             if about_to || sigtrap_pending(thread.tid) {
                 if moments >= MOMENTS {
@@ -507,7 +505,7 @@ fn leave(
             }
         }
         if in_arena(thread.registers.rip) {
-            // One that a dead tracer has left waiting goes home at once.
+            // A thread that a dead tracer has left waiting goes home at once.
             let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
             if installed
                 .arenas
@@ -530,8 +528,8 @@ fn leave(
     Ok(true)
 }
 
-/// Whether no signal frame returns, and no thread's `rseq_cs` points, into the arenas.
-/// A descriptor of a thread that is outside is done with, and is cleared.
+/// True if no signal frame returns, and no thread's `rseq_cs` points, into the arenas. The
+/// descriptor of a thread that is outside is no longer in use, and is cleared.
 fn unreferenced(
     stopped: &Stopped,
     remote: &RemoteMemory,
@@ -547,7 +545,7 @@ fn unreferenced(
                 .iter()
                 .any(|a| capriole_resident::entries(a.start).restorer == word)
     };
-    // Frames of our handlers, which lead over our restorer.
+    // Frames of our handlers, which return through our restorer.
     let mut frames = std::collections::BTreeSet::new();
     stacks::scan(stopped, remote, &process.maps()?, |word| {
         referenced |= word.saved_rip.is_some_and(in_arena);
@@ -589,7 +587,8 @@ fn restore_actions(
         Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
     restore_actions_of(&agent, remote, installed)?;
     agent.dismiss();
-    // Who has the same memory may have got the actions by fork, and has them to itself.
+    // A process with the same memory may have got the actions by fork, and has its own copy of
+    // them.
     for pid in threads::sharing_memory(process.pid() as i32)? {
         let Ok(other) = Process::open(pid as u32) else {
             continue; // it has ended

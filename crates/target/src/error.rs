@@ -1,16 +1,16 @@
-//! What can go wrong while a process is attached to, probed and left.
+//! Errors of attaching to a process, probing it and detaching.
 
 use crate::process::ProcessError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why a process could not be probed, or not be left as it should.
+/// Reason why a process could not be probed, or not be restored cleanly.
 #[derive(Debug, Error)]
 pub enum TargetError {
-    /// The process cannot be looked at, or is of a kind that is not supported.
+    /// The process cannot be inspected, or is of an unsupported kind.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// It ended while it was being worked on.
+    /// The process ended while it was being worked on.
     #[error(
         "process {pid} ended while it was being attached to; start it again and attach earlier, or use `capriole record -- PROGRAM`"
     )]
@@ -33,12 +33,12 @@ pub enum TargetError {
     AlreadyTraced {
         /// The process.
         pid: i32,
-        /// Who traces it.
+        /// Its tracer.
         tracer: i32,
-        /// Its name.
+        /// Name of the tracer.
         name: String,
     },
-    /// A thread has its memory accesses checked for alignment.
+    /// A thread runs with alignment checks on (EFLAGS.AC).
     #[error(
         "thread {tid} of process {pid} has the processor check the alignment of its memory accesses (EFLAGS.AC), which what a probe does would not pass; have the program clear that flag"
     )]
@@ -56,7 +56,7 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// A place where a guard has to stand is occupied, and stays so.
+    /// A site of a guard is occupied, and stays so.
     #[error(
         "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again, or leave out --return=stack if you gave it"
     )]
@@ -64,7 +64,7 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// A thread of the program was past our guards.
+    /// A thread of the program is already past our guards.
     #[error(
         "process {pid} is just about to filter its system calls, or to give up the time stamp counter; try again"
     )]
@@ -79,10 +79,10 @@ pub enum TargetError {
     AlreadyRecorded {
         /// The process.
         pid: i32,
-        /// The other capriole.
+        /// Pid of the other capriole.
         owner: i32,
     },
-    /// Its filter could kill it, and we may not suspend that.
+    /// Its seccomp filter could kill it, and we may not suspend that.
     #[error(
         "process {pid} has a seccomp filter, which could kill it when a call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) can keep it from that: try again with sudo"
     )]
@@ -90,7 +90,7 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// A thread does not come to a stop.
+    /// A thread does not stop.
     #[error(
         "thread {tid} of process {pid} does not stop (state {state}): it sleeps uninterruptibly in the kernel, as a parent in vfork or a reader of a dead disk does; try again when that is over"
     )]
@@ -102,7 +102,7 @@ pub enum TargetError {
         /// Its state letter in /proc.
         state: char,
     },
-    /// A thread that made calls for us was not fetched in time.
+    /// A thread that made system calls for us ran on before we took control of it again.
     #[error(
         "thread {tid} has gone on by itself, as this process was kept from running for seconds; try again"
     )]
@@ -113,7 +113,7 @@ pub enum TargetError {
     /// A ptrace request failed.
     #[error("cannot {what} thread {tid}: {errno}")]
     Ptrace {
-        /// What was being done.
+        /// The failed action.
         what: &'static str,
         /// The thread.
         tid: i32,
@@ -125,9 +125,9 @@ pub enum TargetError {
     Refused {
         /// The process.
         pid: i32,
-        /// What it was to do.
+        /// The system call's purpose.
         what: &'static str,
-        /// The kernel's answer to it.
+        /// The kernel's answer.
         errno: Errno,
     },
     /// There is no `syscall` instruction in the program, or none that returns.
@@ -138,7 +138,7 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// The stack of the thread has no room below it.
+    /// There is no room below the thread's stack pointer.
     #[error("thread {tid} has no room on its stack")]
     NoStack {
         /// The thread.
@@ -150,16 +150,16 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// Nothing is free within reach of a jump.
+    /// There is no free memory within reach of a jump.
     #[error(
         "no free memory of {size} bytes within 2 GiB of {near:#x} in process {pid}: its address space is full there, and a jump reaches no further"
     )]
     NoSpace {
         /// The process.
         pid: i32,
-        /// Where the text is.
+        /// Address that must be in reach.
         near: u64,
-        /// How much is needed.
+        /// Bytes needed.
         size: u64,
     },
     /// The journal has no room for so many sites.
@@ -167,10 +167,10 @@ pub enum TargetError {
     TooMany {
         /// The process.
         pid: i32,
-        /// Most places.
+        /// Maximum number of sites.
         most: u32,
     },
-    /// System calls are filtered and the filter cannot be put aside.
+    /// System calls are filtered and the filter cannot be suspended.
     #[error(
         "process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root"
     )]
@@ -180,14 +180,14 @@ pub enum TargetError {
         /// `strict` or `filter`.
         mode: &'static str,
     },
-    /// Session memory says something impossible.
+    /// Session memory is inconsistent.
     #[error(
         "the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can"
     )]
     Damaged {
         /// The process.
         pid: i32,
-        /// What is wrong.
+        /// The inconsistency.
         what: &'static str,
     },
     /// The memory of the process cannot be read or written.
@@ -197,7 +197,7 @@ pub enum TargetError {
         pid: i32,
         /// `read` or `write`.
         what: &'static str,
-        /// Where.
+        /// Its address.
         address: u64,
         /// The kernel's answer.
         source: std::io::Error,
@@ -215,10 +215,10 @@ pub enum TargetError {
     Launch {
         /// The program.
         program: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// There is nothing to take out.
+    /// The process has no probes of capriole.
     #[error("process {pid} has no probes of capriole")]
     NothingAttached {
         /// The process.
@@ -243,7 +243,7 @@ fn hint(errno: Errno) -> &'static str {
 }
 
 impl TargetError {
-    /// A failed ptrace request; a thread that is gone is a process that ended.
+    /// Makes the error of a failed ptrace request; if the thread is gone, the process has ended.
     pub(crate) fn ptrace(what: &'static str, tid: i32, errno: Errno) -> TargetError {
         match errno {
             Errno::SRCH => TargetError::Vanished { pid: tid },

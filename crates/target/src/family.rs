@@ -1,13 +1,13 @@
-//! The processes that share a session: which of them have become strangers.
+//! The processes that share a session, and which of them have become strangers.
 //!
 //! A forked child has its parent's probes and session memory. If it then changes its user, its
-//! groups or its capabilities, it is another party: what the two share can be written by both.
-//! It gets its own code back and is not recorded any more. If it keeps session memory mapped
-//! elsewhere, the recording has to end: it could read what comes. (It can have kept that where
-//! nobody finds it, in a descriptor or in another process.)
+//! groups or its capabilities, it is another party: both can write to what they share. It gets its
+//! own code back and is not recorded any more. If it keeps session memory mapped elsewhere, the
+//! recording has to end: it could read what comes. (It can have kept that memory where it cannot be
+//! found, in a descriptor or in another process.)
 //!
-//! Looking is cheap: a process is examined once, when its number is new, and then only the
-//! status of those that share the session.
+//! The check is cheap: a process is examined once, when its number is new, and then only the status
+//! of those that share the session.
 
 use crate::attach::Attached;
 use crate::error::TargetError;
@@ -17,10 +17,10 @@ use crate::recover;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A process that has other rights than the one that it was forked from.
+/// A process with other rights than the one that it was forked from.
 #[derive(Debug)]
 pub struct Stranger {
-    /// That process.
+    /// The process itself.
     pub process: Process,
     /// An error if its probes could not be taken out.
     pub result: Result<(), TargetError>,
@@ -37,9 +37,9 @@ pub struct Family {
 }
 
 impl Family {
-    /// Takes out those that have other rights than the process that was attached to now.
-    /// Tells of each, once, whether its probes could be taken out, and it has let go of session
-    /// memory.
+    /// Takes the probes out of those that now have other rights than the process that was attached
+    /// to. Reports each, once: whether its probes could be taken out, and whether it has let go of
+    /// session memory.
     pub fn part(&mut self, attached: &Attached) -> Vec<Stranger> {
         let Ok(status) = attached.process.status() else {
             return Vec::new();
@@ -57,7 +57,7 @@ impl Family {
             !is_stranger
         });
         let inode = attached.inode();
-        // One that has executed another program meanwhile shares nothing.
+        // A process that has executed another program meanwhile shares nothing.
         strangers.retain(|p| recover::shares(p, inode));
         let mut parted = Vec::new();
         for stranger in strangers {
@@ -82,7 +82,7 @@ impl Family {
         parted
     }
 
-    /// The processes that share the session now, beside the one that was attached to.
+    /// Returns the processes that share the session now, besides the one that was attached to.
     pub fn members(&mut self, attached: &Attached) -> impl Iterator<Item = &Process> {
         self.examine(attached);
         let inode = attached.inode();
@@ -91,7 +91,7 @@ impl Family {
             .filter(move |member| recover::shares(member, inode))
     }
 
-    /// Looks at processes that were not there before.
+    /// Examines processes that were not there before.
     fn examine(&mut self, attached: &Attached) {
         let now: BTreeSet<u32> = Process::numbers().collect();
         let target = &attached.process;
@@ -109,13 +109,13 @@ impl Family {
     }
 }
 
-/// Whether a process has not a copy of the memory of the one that was attached to, but that
-/// very memory: what is written into one ledger stands in the other then.
+/// True if a process has not a copy of the memory of the one that was attached to, but that very
+/// memory: a word written into one ledger then appears in the other.
 fn has_memory_of(attached: &Attached, process: &Process) -> Result<bool, TargetError> {
     let target = RemoteMemory::open(attached.process.pid() as i32)?;
     let other = RemoteMemory::open(process.pid() as i32)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Such as was not there when the child was forked.
+    // A value that was not there when the child was forked.
     let mark = now.map_or(1, |now| now.as_nanos() as u64);
     let address = attached.memory.ledger.mark(&target, mark)?;
     Ok(other.read_u64(address).is_ok_and(|word| word == mark))

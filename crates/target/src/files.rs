@@ -1,9 +1,9 @@
-//! Opening files for reading whose names come from outside: a trace, debug information, a path
+//! Opening of files for reading whose names come from outside: a trace, debug information, a path
 //! in another process.
 //!
-//! Anything may be there: a FIFO that nobody writes to, a device that never ends or that does
-//! something when it is opened, a file of holes that claims to be larger than any disk. So it is
-//! looked at before it is opened, and only a regular file is.
+//! Any file type may be there: a FIFO without a writer, an endless device or one that acts on being
+//! opened, a sparse file that claims to be larger than any disk. So the type is checked before the
+//! file is opened, and only regular files are.
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -11,13 +11,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The largest file of text that somebody writes, such as definitions of events, bytes.
+/// Size limit of text files written by users, such as event definitions, bytes.
 pub const MAX_TEXT: u64 = 16 << 20;
 
 /// Opens a regular file.
 ///
 /// # Errors
-/// It is something else, or what the kernel answers.
+/// It is not a regular file, or the kernel's error.
 pub fn open(path: &Path) -> io::Result<File> {
     let place = place(path)?;
     let kind = file_type(&place)?;
@@ -33,22 +33,21 @@ pub fn open(path: &Path) -> io::Result<File> {
     reopen(&place, OFlags::NONBLOCK)
 }
 
-/// All of a regular file, if it has no more than `limit` bytes.
+/// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`open`]; it is larger.
+/// As [`open`]; the file is larger.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
-    // Before anything is read: it may have holes.
+    // Before anything is read: the file may be sparse.
     if file.metadata()?.len() > limit {
         return Err(too_large(limit));
     }
     read_all(file, limit)
 }
 
-/// The text of a file that the user named to be read as input. That may also be `-` or one of
-/// our own descriptors, such as `/dev/stdin` or what a shell makes of `<(...)`, which may be a
-/// pipe or a terminal. At most [`MAX_TEXT`].
+/// Reads a file that the user named as input. It may also be `-` or one of our own descriptors,
+/// such as `/dev/stdin` or the shell's `<(...)`, and so a pipe or a terminal. At most [`MAX_TEXT`].
 ///
 /// # Errors
 /// As [`read`].
@@ -63,7 +62,7 @@ pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// What is there, without opening it.
+/// Refers to the file without opening it (`O_PATH`).
 fn place(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
@@ -73,7 +72,7 @@ fn file_type(file: &OwnedFd) -> io::Result<FileType> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode))
 }
 
-/// Opens the very thing that was looked at.
+/// Opens the file that was checked.
 fn reopen(place: &OwnedFd, more: OFlags) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", place.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | more;
@@ -108,7 +107,7 @@ fn name(kind: FileType) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Bytes that this thread has read.
+    /// Bytes read by this thread so far.
     fn read_so_far() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/io").expect("its counters");
         let count = text.lines().find_map(|line| line.strip_prefix("rchar: "));

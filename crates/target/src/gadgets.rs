@@ -3,42 +3,41 @@
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 
-/// A `syscall` after which, some pops later, comes a `ret`.
+/// A `syscall` followed by a `ret`, with only pops between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SyscallReturn {
     /// Address of the `syscall`.
     pub address: u64,
-    /// Words popped between it and the `ret`.
+    /// Number of words popped between `syscall` and `ret`.
     pub pops: usize,
 }
 
-/// How a thread gets to `rt_sigreturn` from a `ret`.
+/// Way for a thread to get from a `ret` to `rt_sigreturn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sigreturn {
     /// `mov $15, %rax; syscall`: the restorer every C library has.
     Restorer(u64),
-    /// `pop %rax; ret`, from where a plain `syscall` does it.
+    /// `pop %rax; ret`, followed by a plain `syscall`.
     PopRax(u64),
 }
 
-/// What was found in a process.
+/// Instructions found in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gadgets {
     /// Any `syscall` instruction.
     pub syscall: u64,
-    /// A `syscall` that returns, and a way to `rt_sigreturn`: with both, a thread
-    /// finds its way back alone.
+    /// A `syscall` that returns, and a way to `rt_sigreturn`: with both, a thread resumes by itself
+    /// even if we die.
     pub chain: Option<(SyscallReturn, Sigreturn)>,
 }
 
-/// At most this much of one mapping is searched, bytes.
+/// Limit of the search in one mapping, bytes.
 const SEARCH_LIMIT: usize = 16 << 20;
 
-/// What stands behind a `syscall`: `Some(pops)` if it runs into a `ret`.
+/// Checks the code behind a `syscall`: `Some(pops)` if it runs into a `ret`.
 ///
-/// Besides pops the C libraries' error check is passed, which falls through on
-/// success (`cmp $-4095, %rax; jae error`), and which on an error sets errno and
-/// returns as well.
+/// Besides pops it accepts the C libraries' error check (`cmp $-4095, %rax; jae error`), which
+/// falls through on success, and on an error sets errno and returns as well.
 fn pops_before_return(mut tail: &[u8]) -> Option<usize> {
     let mut pops = 0;
     if let [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, _, rest @ ..] = tail {
@@ -76,8 +75,8 @@ const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 const POP_RAX: [u8; 2] = [0x58, 0xc3];
 
 impl Gadgets {
-    /// Whether they are still where they were found: a library may have been
-    /// unloaded, or a probe written over them.
+    /// True if the instructions are still where they were found: a library may have been unloaded,
+    /// or a probe written over them.
     fn still_there(&self, memory: &RemoteMemory) -> bool {
         let has = |address, pattern: &[u8]| {
             memory
@@ -98,8 +97,8 @@ impl Gadgets {
     }
 }
 
-/// Finds them in a process, or finds them again: the search takes milliseconds, and
-/// is best made before anything stands still.
+/// Finds the instructions in a process, or checks those found earlier: the search takes
+/// milliseconds and is best made before any thread is stopped.
 pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
     let known = memory.gadgets.get();
     if let Some(gadgets) = known.filter(|g| g.still_there(memory)) {
@@ -110,7 +109,7 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
     found
 }
 
-/// The C library is where they are, and is small.
+/// Search order, lowest first: the C library has them all and is small.
 fn likelihood(mapping: &Mapping) -> u8 {
     let path = mapping.path.to_string_lossy();
     let name = path.rsplit('/').next().unwrap_or("");
@@ -133,7 +132,7 @@ fn search_anew(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
         .collect();
     executable.sort_by_key(|m| likelihood(m));
     for mapping in executable {
-        // Not generated code: it may go away, our own arenas among it.
+        // Skip generated code, which may be unmapped, and our own arenas.
         if !mapping.is_file() && !mapping.is_named("[vdso]") {
             continue;
         }

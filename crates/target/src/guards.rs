@@ -1,11 +1,11 @@
-//! Probes of Capriole's own, behind the system calls that make threads.
+//! Guards: Capriole's own probes, behind the system calls that make threads.
 //!
-//! A thread that is not registered for restartable sequences yet, or never will be, may
-//! have a `struct rseq` that says otherwise, and would then write records as if the
-//! kernel restarted it (see [`Work::Unregister`]). That is a new thread until its C
-//! library has registered it, and a child of `vfork` until it executes its program. Both
-//! come to be behind a system call with `CLONE_VM`, of which a program has few, in its C
-//! library. There the mark is put right, before anything else that could be probed runs.
+//! A thread that is not registered for restartable sequences yet, or never will be, may have a
+//! `struct rseq` that says otherwise, and would then write records as if the kernel restarted it
+//! (see [`Work::Unregister`]). Such are a new thread until its C library has registered it, and a
+//! child of `vfork` until it executes its program. Both start behind a system call with `CLONE_VM`,
+//! of which a program has few, in its C library. There the mark is corrected, before anything else
+//! that could be probed runs.
 //!
 //! A call is found by its number, a constant that is loaded shortly before:
 //!
@@ -15,14 +15,14 @@
 //!  48 85 c0         test %rax, %rax      here
 //! ```
 //!
-//! Not found are calls whose number is a variable (`syscall(SYS_clone3, ...)`); the
-//! function by which Go makes children is known by its name.
+//! Calls whose number is a variable (`syscall(SYS_clone3, ...)`) are not found; the function by
+//! which Go makes children is known by its name.
 //!
-//! Others stand *before* the system calls by which a program installs a filter of system calls
+//! Other guards are *before* the system calls by which a program installs a filter of system calls
 //! (seccomp(2), `prctl`), also where the number is a variable, in all objects. From then on a
-//! system call that it does not make itself may be its end, so the resident is told to make
-//! none (`capriole_filtering` in `resident.c`). The call itself is not displaced, as a thread
-//! can sleep in one: the guard is at an instruction before it that is always run before it.
+//! system call that the program does not make itself may end it, so the resident is told to make
+//! none (`capriole_filtering` in `resident.c`). The call itself is not displaced, as a thread can
+//! sleep in one: the guard is at an instruction before it that is always run before it.
 
 mod calls;
 mod tls;
@@ -52,9 +52,9 @@ const CALLS: [u32; 3] = [56, 58, 435];
 /// `prctl` and `seccomp`.
 const PRCTL: u32 = 157;
 const FILTER_CALLS: [u32; 2] = [PRCTL, 317];
-/// The first argument of `prctl` by which a filter is installed, or system calls are handed to
-/// the program, or it gives up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`,
-/// `PR_SET_SYSCALL_USER_DISPATCH` (linux/prctl.h).
+/// First arguments of `prctl` that install a filter, or hand system calls to the program, or give
+/// up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`, `PR_SET_SYSCALL_USER_DISPATCH`
+/// (linux/prctl.h).
 const FILTER_OPTIONS: [u64; 3] = [22, 26, 59];
 /// `rt_sigaction`.
 const SIGACTION: u32 = 13;
@@ -62,53 +62,53 @@ const SIGACTION: u32 = 13;
 const CLONE_VM: u64 = 0x100;
 /// `mov $..., %eax`.
 const MOV_EAX: u8 = 0xb8;
-/// How many instructions there are between the number and the call, at most.
+/// Instructions between the number and the call, at most.
 const NEAR: usize = 16;
 /// Bytes of a `syscall`.
 const SYSCALL: u64 = 2;
-/// Bytes that a guard may change or displace from where it stands on, at most: a jump that ends
-/// in the middle of a long instruction.
+/// Bytes that a guard may change or displace from its site on, at most: a jump that ends in the
+/// middle of a long instruction.
 const MAX_PATCH: u64 = 4 + 15;
-/// By this function Go programs make children that share their memory. Its name in the symbol
-/// table, and in Go's own, where its wrapper is called the same.
+/// The function by which Go programs make children that share their memory: its name in the symbol
+/// table, and in Go's own, where its wrapper has the same name.
 const GO_VFORK: [&str; 2] = ["syscall.rawVforkSyscall.abi0", "syscall.rawVforkSyscall"];
 
 /// The guards of a process.
 #[derive(Debug, Clone, Default)]
 pub struct Guards {
     probes: Vec<Probe>,
-    /// Probes where unwinders ask, see [`crate::unwinders`].
+    /// Probes that answer unwinders, see [`crate::unwinders`].
     unwinders: Vec<Probe>,
-    /// Some call cannot be guarded.
+    /// True if some call cannot be guarded.
     missing: bool,
     /// Probes before system calls that may install a filter.
     filters: Vec<Probe>,
-    /// They were looked for, and each such call can be guarded.
+    /// True if such calls were looked for, and each can be guarded.
     filters_complete: bool,
-    /// Probes behind system calls that tell what a signal does.
+    /// Probes behind system calls that report the action of a signal.
     actions: Vec<Probe>,
-    /// As for those of filters.
+    /// True if such calls were looked for, and each can be guarded.
     actions_complete: bool,
-    /// The program has thread pointers of its own making.
+    /// True if the program has thread pointers of its own making.
     own_storage: bool,
 }
 
 /// Guards among the probes of an attach.
 #[derive(Debug, Default)]
 pub(crate) struct Guarded {
-    /// How many probes there were before.
+    /// Number of probes before the guards were added.
     pub asked: usize,
-    /// The probes that guard: those behind `asked`, and some that were asked for.
+    /// Indices of the probes that guard: those behind `asked`, and some requested ones.
     pub guards: Vec<usize>,
-    /// Those of them that answer unwinders.
+    /// The guards that answer unwinders.
     pub unwinders: Vec<usize>,
-    /// Those of them before system calls that may install a filter.
+    /// The guards before system calls that may install a filter.
     pub filters: Vec<usize>,
-    /// Those of them behind system calls that tell what a signal does.
+    /// The guards behind system calls that report the action of a signal.
     pub actions: Vec<usize>,
-    /// Where in its probe each guard stands.
+    /// Point of each guard in its probe.
     points: HashMap<usize, Point>,
-    /// Probes that were asked for and would change a guard's bytes.
+    /// Requested probes that would use a guard's bytes.
     pub refused: Vec<usize>,
 }
 
@@ -125,7 +125,7 @@ impl Guarded {
         }
     }
 
-    /// Tells those at system calls where the resident is.
+    /// Sets the addresses of the resident's routines in the guards at system calls.
     pub fn place(&self, probes: &mut [Probe], resident: &Entries) {
         let filters = self.filters.iter().map(|index| (index, resident.filtering));
         let actions = self.actions.iter().map(|index| (index, resident.action));
@@ -138,7 +138,7 @@ impl Guarded {
         }
     }
 
-    /// Has those answer that are asked by unwinders, once it is known where the answer is.
+    /// Adds the answer to the probes where unwinders ask, once its address is known.
     pub fn answer(&self, probes: &mut [Probe], region: Region) {
         for index in &self.unwinders {
             probes[*index]
@@ -153,7 +153,8 @@ impl Guarded {
 }
 
 impl Guards {
-    /// Finds and plans them, in the C library and the program itself.
+    /// Finds and plans the guards behind calls that make threads, in the C library and the program
+    /// itself.
     #[must_use]
     pub fn find(objects: &Objects, planner: &Planner) -> Guards {
         let mut guards = Guards::default();
@@ -168,7 +169,7 @@ impl Guards {
         guards
     }
 
-    /// The same with those before system calls that may install a filter, in all objects.
+    /// Adds the guards before system calls that may install a filter, in all objects.
     #[must_use]
     pub fn with_filters(mut self, objects: &Objects, planner: &Planner) -> Guards {
         self.filters_complete = true;
@@ -184,7 +185,7 @@ impl Guards {
         self
     }
 
-    /// The same with those behind system calls that tell what a signal does, in all objects.
+    /// Adds the guards behind system calls that report the action of a signal, in all objects.
     #[must_use]
     pub fn with_actions(mut self, objects: &Objects, planner: &Planner) -> Guards {
         self.actions_complete = true;
@@ -200,14 +201,14 @@ impl Guards {
         self
     }
 
-    /// Whether the program sees its own signal actions in place of ours, however it asks.
+    /// True if the program sees its own signal actions in place of ours, by whatever call.
     /// Otherwise none may be replaced.
     #[must_use]
     pub fn have_actions(&self) -> bool {
         self.actions_complete
     }
 
-    /// Whether a probe would change bytes that a guard uses, or the other way round.
+    /// True if a probe would use bytes that a guard uses.
     fn overlaps(&self, probe: &Probe) -> bool {
         let guards = self.probes.iter().chain(&self.filters).chain(&self.actions);
         let guards = guards.flat_map(uses);
@@ -234,10 +235,10 @@ impl Guards {
         }
     }
 
-    /// Finds and plans those of a process, of both kinds.
+    /// Finds and plans all guards of a process that are at system calls.
     ///
     /// # Errors
-    /// The process is gone, or cannot be looked at.
+    /// The process is gone, or cannot be examined.
     pub fn of_process(process: &Process) -> Result<Guards, ProcessError> {
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process);
@@ -245,27 +246,27 @@ impl Guards {
         Ok(guards.with_actions(&objects, &planner))
     }
 
-    /// The addresses behind the calls, run time.
+    /// Returns the addresses behind the calls that make threads, run time.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
         self.probes.iter().map(|probe| probe.shape.site)
     }
 
-    /// Whether every call that was found is guarded. Otherwise no thread may use
-    /// restartable sequences.
+    /// True if every call that was found is guarded. Otherwise no thread may use restartable
+    /// sequences.
     #[must_use]
     pub fn are_complete(&self) -> bool {
         !self.missing
     }
 
-    /// Whether every call that may install a filter is guarded. Otherwise the resident may make
-    /// no system call at all.
+    /// True if every call that may install a filter is guarded. Otherwise the resident may make no
+    /// system call at all.
     #[must_use]
     pub fn have_filters(&self) -> bool {
         self.filters_complete
     }
 
-    /// Drops one kind of guards, for an attach that cannot write all of them; `None` if those that
-    /// are left are needed. In this order:
+    /// Drops one kind of guards, for an attach that cannot write all of them; returns `None` if
+    /// those that are left are needed. In this order:
     ///
     /// 1. behind system calls that make threads: no probe uses restartable sequences then;
     /// 2. before system calls that install filters: the resident makes no system calls then;
@@ -292,20 +293,20 @@ impl Guards {
         })
     }
 
-    /// Whether a thread pointer of the program may lead to other things than the C library's.
-    /// Then nothing may be looked for there.
+    /// True if a thread pointer of the program may lead to other data than the C library's. Then
+    /// nothing may be looked for there.
     #[must_use]
     pub fn have_own_storage(&self) -> bool {
         self.own_storage
     }
 
-    /// The same and the places where unwinders ask.
+    /// Adds the probes where unwinders ask.
     #[must_use]
     pub fn with_unwinders(self, unwinders: Vec<Probe>) -> Guards {
         Guards { unwinders, ..self }
     }
 
-    /// The same, but new threads are not told apart.
+    /// Returns the guards without those that tell new threads apart.
     pub(crate) fn without_threads(&self) -> Guards {
         Guards {
             probes: Vec::new(),
@@ -314,7 +315,7 @@ impl Guards {
         }
     }
 
-    /// Adds them to `probes`.
+    /// Adds the guards to `probes`.
     pub(crate) fn join(&self, probes: &mut Vec<Probe>) -> Guarded {
         let asked = probes.len();
         let mut guarded = Guarded {
@@ -360,13 +361,13 @@ impl Guards {
         guarded
     }
 
-    /// How many there are.
+    /// Number of guards.
     pub(crate) fn len(&self) -> usize {
         self.probes.len() + self.filters.len() + self.actions.len() + self.unwinders.len()
     }
 }
 
-/// What a guard is for.
+/// Purpose of a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Thread,
@@ -375,9 +376,9 @@ enum Kind {
     Unwinder,
 }
 
-/// What can be done about a system call that may install a filter.
+/// Result of planning a guard at a system call.
 enum Before {
-    /// It installs none.
+    /// The call needs no guard.
     Harmless,
     Guard(Box<Probe>),
     /// There is no place for a guard.
@@ -390,7 +391,7 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     for instruction in &call.before {
         number = number.before(instruction);
     }
-    // The C library's own for all threads (setuid(2) and its like), and for cancellation.
+    // The C library's own calls, for all threads (setuid(2) and its like) and for cancellation.
     let own = matches!(number, Where::Memory(..) | Where::Register(Register::RSI));
     if is_c_library(object) && call.number.is_none() && own {
         return Before::Harmless;
@@ -398,7 +399,7 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     let Some(function) = call.function else {
         return Before::Nothing;
     };
-    // It makes children, and nothing else.
+    // The function makes children, and nothing else.
     if go_vforks(object).contains(&function) {
         return Before::Harmless;
     }
@@ -419,7 +420,7 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     }))
 }
 
-/// Where a number is.
+/// Location of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     Known(u64),
@@ -429,7 +430,7 @@ enum Where {
 }
 
 impl Where {
-    /// Where it is before an instruction, from where it is behind it.
+    /// Returns the location before an instruction, from the location behind it.
     fn before(self, instruction: &Instruction) -> Where {
         match self {
             Where::Register(register) if changes(instruction, register) => {
@@ -441,7 +442,7 @@ impl Where {
                     .or_else(loaded)
                     .unwrap_or(Where::Unknown)
             }
-            // What is written to memory meanwhile may be just that.
+            // A write to memory in between may be to that very place.
             Where::Memory(base, _) if changes(instruction, base) || writes_memory(instruction) => {
                 Where::Unknown
             }
@@ -450,7 +451,7 @@ impl Where {
     }
 }
 
-/// Whether an instruction may write to memory.
+/// True if an instruction may write to memory.
 fn writes_memory(instruction: &Instruction) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_memory().iter();
@@ -463,7 +464,7 @@ fn writes_memory(instruction: &Instruction) -> bool {
     })
 }
 
-/// What the resident has to know of a call. `None`: its number cannot be told in advance.
+/// Describes a call for the resident. `None`: its number cannot be known in advance.
 fn filter_call(call: &Call, number: Where, option: Where, mode: Where) -> Option<FilterCall> {
     let register = |register: Register| register.number() as u8;
     let argument = |place: Where| match place {
@@ -483,13 +484,13 @@ fn filter_call(call: &Call, number: Where, option: Where, mode: Where) -> Option
     })
 }
 
-/// Plans the guard before a call, as near to it as possible; if it can be, by a jump that does not
-/// rely on the bytes behind the call, where another guard may have to stand.
+/// Plans the guard before a call, as near to it as possible; preferably with a jump that does not
+/// rely on the bytes behind the call, where another guard may be needed.
 fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
     let Some(function) = call.function else {
         return Before::Nothing;
     };
-    // Where they are before the instruction that is looked at.
+    // Locations before the current instruction.
     let mut number = Where::Register(Register::RAX);
     let mut option = Where::Register(Register::RDI);
     let mut mode = Where::Register(Register::RSI);
@@ -520,7 +521,7 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
         let probe = Probe::new(plan, object.range()).with(vec![work]);
         let leaves_room = !uses_any(&probe, slice::from_ref(&behind));
         let guard = Before::Guard(Box::new(Probe {
-            // Any thread may come by, with any signals blocked.
+            // Any thread may pass there, with any signals blocked.
             stand_in: false,
             ..probe
         }));
@@ -529,8 +530,8 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
         }
         in_the_way.get_or_insert(guard);
     }
-    // By such a function C libraries make the calls in which a thread can be cancelled, which
-    // are others; syscall(2) has the number as its first argument. In musl it is in no table.
+    // By such a function C libraries make cancellable calls, which are others than these;
+    // syscall(2) has the number as its first argument. In musl that function is in no table.
     let is_cancellable = is_c_library(object) && number == Where::Register(Register::RSI);
     in_the_way.unwrap_or(match is_cancellable {
         true => Before::Harmless,
@@ -554,7 +555,7 @@ fn uses_any(probe: &Probe, ranges: &[Range<u64>]) -> bool {
     })
 }
 
-/// The bytes that a probe changes, displaces or relies on.
+/// Returns the bytes that a probe changes, displaces or relies on.
 fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
     let range = |at: u64, bytes: &[u8]| at..at + bytes.len() as u64;
     let placed = probe.shape.placed.iter().flat_map(move |placed| {
@@ -573,12 +574,12 @@ fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
     std::iter::once(covered(probe)).chain(placed)
 }
 
-/// Whether a guard can be put in by writing one jump, at once, and spoils nothing.
+/// True if a guard can be put in by writing one jump, at once, and spoils no live flags.
 fn is_usable(plan: &Plan) -> bool {
     is_one_write(plan) && !plan.shape.live.flags
 }
 
-/// Whether a probe can be put in by writing one jump, at once, though perhaps by a stub.
+/// True if a probe can be put in by writing one jump, at once, though perhaps by a stub.
 fn is_one_jump(plan: &Plan) -> bool {
     let start = plan.shape.covered.start;
     let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
@@ -591,7 +592,7 @@ fn is_one_jump(plan: &Plan) -> bool {
     plan.shape.tactic != Tactic::Int3 && alone && one_page
 }
 
-/// Whether a probe can be put in by writing one jump, at once.
+/// True if a probe can be put in by writing one jump, at once.
 pub(crate) fn is_one_write(plan: &Plan) -> bool {
     let start = plan.shape.covered.start;
     let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
@@ -599,7 +600,7 @@ pub(crate) fn is_one_write(plan: &Plan) -> bool {
     jump && one_page
 }
 
-/// The address behind each call in an object, run time.
+/// Returns the address behind each call in an object that makes threads, run time.
 fn behind_calls(object: &Object) -> Vec<u64> {
     let mut found = Vec::new();
     let Ok(texts) = object.file().text() else {
@@ -641,7 +642,7 @@ fn behind_calls(object: &Object) -> Vec<u64> {
     found
 }
 
-/// Where the function of the Go runtime lies that calls vfork(2) and clone(2) for it, run time.
+/// Returns the extents, run time, of the Go runtime's function that calls vfork(2) and clone(2).
 fn go_vforks(object: &Object) -> Vec<Extent> {
     let symbols = object.file().is_go().then(|| object.symbols().ok());
     let symbols = symbols.flatten().into_iter();
@@ -652,7 +653,7 @@ fn go_vforks(object: &Object) -> Vec<Extent> {
         .collect()
 }
 
-/// The instructions from `start` on, as far as they are any.
+/// Decodes instructions from `start` on, up to the first that is invalid.
 fn instructions<'a>(
     code: &'a Code<'a>,
     start: u64,
@@ -667,7 +668,7 @@ fn instructions<'a>(
     std::iter::from_fn(move || next(&mut at))
 }
 
-/// Whether an instruction writes `register` or a part of it.
+/// True if an instruction writes `register` or a part of it.
 fn writes(instruction: &Instruction, register: Register) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_registers().iter();
@@ -675,7 +676,7 @@ fn writes(instruction: &Instruction, register: Register) -> bool {
         .any(|u| !matches!(u.access(), OpAccess::Read | OpAccess::CondRead))
 }
 
-/// The system call that the number loaded at `start` is for.
+/// Returns the system call for which the number is loaded at `start`.
 fn call_behind(code: &Code<'_>, start: u64) -> Option<Instruction> {
     let end = code.address + code.bytes.len() as u64;
     for instruction in instructions(code, start, end).skip(1).take(NEAR) {
@@ -689,7 +690,7 @@ fn call_behind(code: &Code<'_>, start: u64) -> Option<Instruction> {
     None
 }
 
-/// Whether decoding from the start of the function comes by; and if there is no function.
+/// True if decoding from the start of the function reaches `address`, or there is no function.
 fn is_instruction(object: &Object, code: &Code<'_>, address: u64) -> bool {
     let Some(extent) = function_around(object, address) else {
         return true;
@@ -699,8 +700,8 @@ fn is_instruction(object: &Object, code: &Code<'_>, address: u64) -> bool {
         .is_none_or(|i| i.ip() == address)
 }
 
-/// Whether a call of `clone` is known to give the child memory of its own: then the
-/// child's registration is its parent's.
+/// True if a call of `clone` is known to give the child memory of its own: then the child's
+/// registration is its parent's.
 fn is_fork(object: &Object, code: &Code<'_>, number: u32, call: u64) -> bool {
     let Some(extent) = function_around(object, call).filter(|_| number == CALLS[0]) else {
         return false;
@@ -721,7 +722,7 @@ fn is_fork(object: &Object, code: &Code<'_>, number: u32, call: u64) -> bool {
     false
 }
 
-/// The extent, run time, of the function around an address.
+/// Returns the extent, run time, of the function around an address.
 ///
 /// glibc's `clone3` has no symbol, and its unwind table leaves out the few bytes between
 /// the call and where the new thread starts: the two pieces are one function.

@@ -3,7 +3,7 @@
 //! The danger is our own death: a thread whose registers were changed for a system
 //! call would, if the tracer is killed just then, go on with those registers. So
 //! before its registers change, a signal frame with its whole state is written
-//! below its stack, and the call is made from a `syscall; ret` that stands
+//! below its stack, and the call is made from a `syscall; ret` found
 //! somewhere in the target, with the stack pointer at the frame: left alone, the
 //! thread makes the call, returns into `rt_sigreturn`, and is where it was.
 //!
@@ -29,14 +29,14 @@ use crate::threads::Stopped;
 use rustix::io::Errno;
 use std::ops::Range;
 
-/// Where the signal frame is put.
+/// Place of the signal frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FramePlace {
-    /// In `len` bytes at `start` that nobody else uses.
+    /// In `len` bytes at `start` that are not used otherwise.
     Scratch {
         /// Address of the scratch memory, 64-byte aligned.
         start: u64,
-        /// Bytes of it.
+        /// Size in bytes.
         len: u64,
     },
     /// Below the red zone of the thread's stack, not below `limit`.
@@ -44,9 +44,9 @@ pub enum FramePlace {
         /// Lowest address of the stack's mapping.
         limit: u64,
     },
-    /// Nowhere: no stack that is safe to write below (a goroutine's, for
-    /// instance). If the tracer is killed in the microseconds of such a call the
-    /// target is lost; one call is made this way at most, to get scratch memory.
+    /// Nowhere: there is no stack that is safe to write below (a goroutine's, for instance). If the
+    /// tracer is killed in the microseconds of such a call the target is lost; one call is made
+    /// this way at most, to get scratch memory.
     Nowhere,
 }
 
@@ -59,10 +59,10 @@ const XSAVE_SW_BYTES: usize = 464;
 const XSAVE_BV: usize = 512;
 const LEGACY_AND_HEADER: usize = 576;
 
-/// The system calls that a thread of the program may be led to make, each with what it is
-/// for. None of them sleeps in a way that the kernel goes on with by `restart_syscall`: such
-/// a call notes how in the thread's `restart_block`, over what a sleep of the program's own,
-/// interrupted by our stop, has noted there. The program would then wake from *our* sleep.
+/// The system calls that a thread of the program may be led to make, each with its purpose. None of
+/// them sleeps in a way that the kernel resumes by `restart_syscall`: such a call notes how to
+/// resume in the thread's `restart_block`, over what a sleep of the program's own, interrupted by
+/// our stop, has noted there. The program would then wake from *our* sleep.
 pub const PERMITTED: [i64; 7] = [
     libc::SYS_mmap,         // session memory, code, open calls
     libc::SYS_munmap,       // the same at the end
@@ -72,19 +72,19 @@ pub const PERMITTED: [i64; 7] = [
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
     libc::SYS_prctl,        // PR_GET_TSC
 ];
-/// With what a batch of calls waits to be fetched: it returns EINTR when it is interrupted.
+/// The call by which a batch waits to be fetched: it returns EINTR when it is interrupted.
 pub const PATIENCE: i64 = libc::SYS_rt_sigtimedwait;
 
-/// Whether a thread may be led to make this system call.
+/// True if a thread may be led to make this system call.
 pub fn is_permitted(number: i64) -> bool {
     PERMITTED.contains(&number)
 }
 
-/// What the flags of `uc_stack` are in our frames and in no others.
+/// Value of the flags of `uc_stack` in our frames and in no others.
 const OUR_STACK_FLAGS: u32 = 0x7fff_ffff;
 
-/// Whether the thread is on its way home from a call, alone: its tracer was killed,
-/// and it has not run since, or not far.
+/// True if the thread is on its way home from a call, alone: its tracer was killed, and it has not
+/// run since, or not far.
 pub fn is_orphan(
     registers: &Registers,
     memory: &RemoteMemory,
@@ -102,8 +102,8 @@ pub fn is_orphan(
     if !words.windows(4).any(is_context) {
         return false;
     }
-    // That may be what is left of an earlier frame, in memory a function has not
-    // written to yet. The code on the way is a few dozen bytes.
+    // That may be left over from an earlier frame, in memory that no function has written to yet.
+    // The code of the way home is a few dozen bytes.
     let Some((syscall, back)) = gadgets().and_then(|g| g.chain) else {
         return false;
     };
@@ -115,12 +115,12 @@ pub fn is_orphan(
         .any(|from| (from..from + 64).contains(&registers.rip))
 }
 
-/// The kernel's internal results that mean "start the call again".
+/// True for the kernel's internal results that mean "start the call again".
 fn wants_restart(registers: &Registers) -> bool {
     (registers.orig_rax as i64) >= 0 && matches!(registers.rax as i64, -516 | -514 | -513 | -512)
 }
 
-/// Bytes of an XSAVE area that hold every component in use.
+/// Size in bytes of an XSAVE area that holds every component in use.
 fn xstate_used(xstate: &[u8]) -> usize {
     let mut bv = [0; 8];
     bv.copy_from_slice(&xstate[XSAVE_BV..XSAVE_BV + 8]);
@@ -137,7 +137,7 @@ fn xstate_used(xstate: &[u8]) -> usize {
     used.max(LEGACY_AND_HEADER).min(xstate.len())
 }
 
-/// A signal frame that puts a thread back to `registers`.
+/// Builds a signal frame that puts a thread back to `registers`.
 fn signal_frame(
     registers: &Registers,
     mask: u64,
@@ -195,7 +195,7 @@ fn signal_frame(
     ];
     let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
     put(context, &UC_FLAGS.to_le_bytes());
-    // uc_stack: the flags make no sense, so the alternate stack stays what it is
+    // uc_stack: the flags are invalid, so the alternate stack stays as it is
     // (rt_sigreturn ignores the error).
     put(context + 24, &OUR_STACK_FLAGS.to_le_bytes());
     for (i, word) in machine.iter().enumerate() {
@@ -233,8 +233,8 @@ pub struct Injector<'a> {
 }
 
 impl<'a> Injector<'a> {
-    /// Prepares thread `index` of `stopped`, which must not be about to receive a
-    /// signal. Nothing of the thread has changed yet, but below its stack.
+    /// Prepares thread `index` of `stopped`, which must not be about to receive a signal. Nothing
+    /// of the thread changes yet, except below its stack.
     pub fn new(
         stopped: &'a Stopped,
         index: usize,
@@ -288,10 +288,10 @@ impl<'a> Injector<'a> {
     /// Makes one system call. `Ok(Err(errno))` is the call's own failure.
     ///
     /// # Errors
-    /// The thread vanished under our hands, or ptrace failed.
+    /// The thread vanished meanwhile, or ptrace failed.
     ///
     /// # Panics
-    /// It is none of the [`PERMITTED`] calls.
+    /// `number` is none of the [`PERMITTED`] calls.
     pub fn call(
         &mut self,
         number: i64,
@@ -337,9 +337,9 @@ impl<'a> Injector<'a> {
         })
     }
 
-    /// Leads the thread to the start of `code` with these registers (r12: the number of the
-    /// call that is made there), until `is_done`. The code must wait there to be fetched,
-    /// and find its way home by a `ret` if nobody does.
+    /// Leads the thread to the start of `code` with these registers (r12: the number of the call
+    /// that is made there), until `is_done`. The code must wait there to be fetched, and find its
+    /// way home by a `ret` if it is not fetched.
     ///
     /// # Errors
     /// The thread vanished or ran into a fault, or ptrace failed.
@@ -390,7 +390,7 @@ impl<'a> Injector<'a> {
         loop {
             match ptrace::wait(tid, true).map_err(fail("wait for"))? {
                 Some(Event::Interrupted | Event::GroupStop) => break,
-                // With its signals blocked it comes to none: it has gone home.
+                // With its signals blocked it receives none: it has gone home.
                 Some(Event::Signal(signal)) => ptrace::cont(tid, signal).map_err(fail("resume"))?,
                 Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
                 Some(_) => ptrace::cont(tid, 0).map_err(fail("resume"))?,
@@ -400,8 +400,8 @@ impl<'a> Injector<'a> {
             .map_err(fail("read the registers of"))?
             .rip;
         if !code.contains(&here) {
-            // We were kept from coming for longer than it waits. The frame has given it its
-            // registers and its signals back, and what it did since must not be undone.
+            // We were kept away for longer than the thread waits. The frame has restored its
+            // registers and its signals, and what it did since must not be undone.
             self.hijacked = false;
             return Err(TargetError::WentHome { tid });
         }
@@ -409,7 +409,7 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    /// An address with 48 free bytes below the frame.
+    /// Returns an address with 48 free bytes below the frame.
     pub fn below_frame(&self) -> u64 {
         self.stack - 48
     }
@@ -420,9 +420,9 @@ impl<'a> Injector<'a> {
                 .map_err(|errno| TargetError::ptrace("wait", self.tid, errno))?;
             match event {
                 Some(event) if event == wanted => return Ok(()),
-                // SIGSTOP for the whole process: it will stand still when we leave.
+                // SIGSTOP for the whole process: it will stay stopped when we leave.
                 Some(Event::GroupStop) if wanted == Event::Interrupted => return Ok(()),
-                // All signals are blocked, so this one is the fault of the call.
+                // All signals are blocked, so this one is a fault caused by the call.
                 Some(Event::Signal(_)) => {
                     return Err(TargetError::NoSyscall {
                         pid: self.stopped.pid,
@@ -474,7 +474,7 @@ impl Drop for Injector<'_> {
     }
 }
 
-/// Most bytes that the frame of a thread with this state takes.
+/// Upper bound of the frame's size for a thread with this state, bytes.
 pub fn frame_size(xstate: &[u8]) -> u64 {
     (10 * 8 + UCONTEXT_SIZE + 64 + xstate_used(xstate) + 4) as u64
 }

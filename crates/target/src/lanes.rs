@@ -1,22 +1,22 @@
-//! Lanes whose holder is gone are given back.
+//! Release of lanes whose holder is gone.
 //!
-//! A thread that is killed while it is inside a locked lane ([`capriole_ring::lanes`]), or
-//! leaves it by `siglongjmp`, never unlocks it. Threads that come later pass over the lane; when
-//! all of a CPU are held so, every event that needs one is lost. Nobody in the program can tell
-//! a holder that is gone from one that waits for a processor. So whoever records looks now and
-//! then, and releases a lane only if it is sure:
+//! A thread that is killed while it is inside a locked lane ([`capriole_ring::lanes`]), or leaves
+//! it by `siglongjmp`, never unlocks it. Later threads pass over the lane; when all of a CPU are
+//! held so, every event that needs one is lost. No code in the program can tell a holder that is
+//! gone from one that waits for a processor. So the recorder checks now and then, and releases a
+//! lane only if it is sure:
 //!
-//! 1. The lane is held by the same thread, in the same turn, as at the look before.
+//! 1. The lane is held by the same thread, in the same turn, as at the check before.
 //! 2. No process that shares the session has a thread of that number. Or: it has, and while that
-//!    thread stands still, its stack pointer is above the frame that holds the lane, on the stack
-//!    of its own (a stack grows downwards, so that frame is left); or no word of that frame
-//!    points into our code any more, as the return address of a frame that is under way does.
-//! 3. The lock is still the same word.
+//!    thread stands still, its stack pointer is above the frame that holds the lane, on the
+//!    thread's own stack (a stack grows downwards, so the thread has left that frame); or no word
+//!    of that frame points into our code any more, as the return address of an active frame does.
+//! 3. The lock still holds the same word.
 //!
-//! A thread that is inside for longer, as it is stopped itself or waits for a page, passes
-//! neither test. If a lane is taken from somebody all the same, he finds another word in the lock
-//! before he commits, and his event is lost; his positions are his own, so he still writes
-//! into the packet that he had.
+//! A thread that is inside for longer, because it is stopped itself or waits for a page, passes
+//! neither test. If a lane is taken from a live holder all the same, the holder finds another word
+//! in the lock before it commits, and its event is lost; its positions are its own, so it still
+//! writes into the packet that it had.
 
 use crate::attach::Attached;
 use crate::maps::Mapping;
@@ -31,15 +31,15 @@ use capriole_ring::Memory;
 use capriole_ring::lanes::Held;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The same while there are lanes that cannot be released.
+/// Longest time between two checks while there are lanes that cannot be released.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
-/// Bytes of the stack, from the place in a frame that a lock names, in which the frame's return
-/// address into our code stands.
+/// Bytes of the stack, from the place in a frame that a lock names, that hold the frame's return
+/// address into our code.
 const FRAME: usize = 1024;
 
-/// What was seen at the last look.
+/// Held lanes at the last check, and the time of the next one.
 #[derive(Debug)]
 pub struct Lanes {
     held: Vec<Held>,
@@ -57,7 +57,7 @@ impl Default for Lanes {
     }
 }
 
-/// A session whose lanes are looked at.
+/// A session whose lanes are checked.
 struct Session<'a> {
     process: &'a Process,
     inode: u64,
@@ -72,14 +72,14 @@ struct Candidate {
 }
 
 impl Lanes {
-    /// Looks, if it is time to. Returns how many lanes were released.
+    /// Checks the lanes, if it is time to. Returns how many were released.
     pub fn look(&mut self, attached: &Attached) -> usize {
         if Instant::now() < self.next {
             return 0;
         }
         let session = &attached.memory;
         let held = Held::all(&session.memory, &session.geometry);
-        // A thread that does not know its id cannot be looked for.
+        // A thread that does not know its id cannot be searched for.
         let is_stuck = |lane: &&Held| self.held.contains(lane) && lane.tid() != 0;
         let stuck: Vec<Held> = held.iter().filter(is_stuck).copied().collect();
         let released = match stuck.is_empty() {
@@ -111,8 +111,8 @@ fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
     let threads: Vec<(u32, Candidate)> = sharers.iter().flat_map(own_tids).collect();
     let is_free = |lane: &&Held| {
         let mut holders = threads.iter().filter(|(own, _)| *own == lane.tid());
-        // Until the lane is released they stand still: who goes on may take the same lane, with
-        // the same frame, which would be the same word.
+        // The threads stand still until the lane is released: one that goes on may take the same
+        // lane, with the same frame, which would be the same word.
         let mut still = Vec::new();
         let left = holders.all(|(_, holder)| has_left(session, holder, lane, &mut still));
         left && lane.release(session.memory)
@@ -120,7 +120,7 @@ fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
     stuck.iter().filter(is_free).count()
 }
 
-/// The threads of a process, with their numbers as they see them themselves.
+/// Returns the threads of a process, with their ids as they see them themselves.
 fn own_tids(process: &Process) -> Vec<(u32, Candidate)> {
     let candidate = |tid: u32| {
         let own = own_tid(process.pid() as i32, tid as i32)?;
@@ -132,8 +132,8 @@ fn own_tids(process: &Process) -> Vec<(u32, Candidate)> {
     tids.into_iter().filter_map(candidate).collect()
 }
 
-/// Whether a thread, which stands still then, is not in the frame that holds a lane. If that
-/// cannot be found out, it may be.
+/// True if a thread, which is then kept stopped in `still`, is not in the frame that holds a lane.
+/// False if that cannot be found out.
 fn has_left(
     session: &Session<'_>,
     holder: &Candidate,
@@ -144,7 +144,7 @@ fn has_left(
     let Ok(status) = process.thread_status(tid as u32) else {
         return !process.is_alive();
     };
-    // One in the middle of a system call, such as vfork, would not stop for long.
+    // A thread in the middle of a system call, such as vfork, might take long to stop.
     match status.state {
         State::Running | State::Sleeping => {}
         state => return matches!(state, State::Zombie | State::Dead),
@@ -164,18 +164,18 @@ fn has_left(
     left
 }
 
-/// Whether a thread's stack pointer is above `frame` on the stack of its own.
+/// True if a thread's stack pointer is above `frame` on the thread's own stack.
 fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
     let (rsp, base) = (thread.registers.rsp, thread.registers.fs_base);
     let Some(stack) = maps.iter().find(|m| m.contains(rsp)) else {
         return false;
     };
-    // The main thread's, or one on whose upper end the C library has its thread structure.
+    // The main thread's stack, or one with the C library's thread structure at its upper end.
     let is_own = stack.is_named("[stack]") || stack.contains(base) && base > rsp;
     is_own && stack.contains(frame) && frame < rsp
 }
 
-/// Whether what stands at `frame` may be a frame that was called by our code.
+/// True if the bytes at `frame` may be a frame that was called by our code.
 fn is_intact(session: &Session<'_>, memory: &RemoteMemory, frame: u64) -> bool {
     let bytes = memory.read_some(frame, FRAME).unwrap_or_default();
     let mut words = bytes.chunks_exact(8).map(|word| {

@@ -1,11 +1,10 @@
-//! Starting a program and stopping it when its libraries are there and none of
-//! its own code has run.
+//! Starting a program and stopping it when its libraries are loaded and before any of its own code
+//! runs.
 //!
-//! A dynamic program is stopped where the loader tells debuggers that all
-//! libraries are mapped and relocated (`_dl_debug_state`, glibc and musl), before
-//! their constructors run; a static one at its entry. That is done with a hardware
-//! breakpoint, so no byte changes. Until then the program ends if we do
-//! (PTRACE_O_EXITKILL), afterwards it would go on.
+//! A dynamic program is stopped where the loader tells debuggers that all libraries are mapped and
+//! relocated (`_dl_debug_state`, glibc and musl), before their constructors run; a static one at
+//! its entry. A hardware breakpoint does that, so no byte changes. Until then the program is killed
+//! if we die (PTRACE_O_EXITKILL); afterwards it would go on.
 
 #![allow(unsafe_code)]
 
@@ -23,20 +22,20 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// A program that stands still before its first own instruction.
+/// A program stopped before its first own instruction.
 #[derive(Debug)]
 pub struct Launched {
     /// The process.
     pub process: Process,
-    /// For its exit status.
+    /// The child, for its exit status.
     pub child: Child,
-    /// Drop this to let it go.
+    /// Drop this to let the program run.
     pub hold: Hold,
 }
 
 /// Offset of `r_state` in `struct r_debug` (link.h); RT_CONSISTENT is 0.
 const R_STATE: u64 = 24;
-/// The largest loader that is read, bytes; those that there are have less than one MiB.
+/// Size limit of a loader to read, bytes; real ones have less than one MiB.
 const MAX_LOADER: u64 = 256 << 20;
 
 /// Starts `program` and stops it. The calling thread becomes its tracer.
@@ -57,8 +56,8 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     command.args(arguments);
     let go_end = go_write.as_raw_fd();
     let before_exec = move || {
-        // The child has a copy of our end of the pipe. If that stayed open, it would wait
-        // for ever if we are killed now: nobody else ends the pipe.
+        // The child has a copy of our end of the pipe. If that stayed open, the child would wait
+        // forever if we were killed now: no other process closes the pipe.
         // SAFETY: nothing in the child, which executes the program next, uses that copy.
         unsafe { rustix::io::close(go_end) };
         let pid = std::process::id().to_le_bytes();
@@ -71,12 +70,12 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     };
     // SAFETY: between fork and exec the closure makes only system calls.
     unsafe { command.pre_exec(before_exec) };
-    // `spawn` returns when the program has been executed, which waits for us.
+    // `spawn` returns after exec, and exec waits for us.
     let spawner = std::thread::spawn(move || command.spawn());
 
     let mut pid = [0; 4];
     if let Err(error) = std::io::Read::read_exact(&mut pid_read, &mut pid) {
-        // There is no child: `spawn` says why.
+        // There is no child: `spawn` returns the reason.
         let spawned = spawner.join();
         let why = spawned.ok().and_then(Result::err);
         return Err(io(why.unwrap_or(error)));
@@ -100,7 +99,7 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     })
 }
 
-/// Lets the child execute the program and run to where it is ready.
+/// Lets the child execute the program and run to its stopping place.
 fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetError> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
     let fail = |what| move |errno| TargetError::ptrace(what, pid, errno);
@@ -109,8 +108,8 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     drop(go);
     seized?;
     loop {
-        // A child that could not execute the program ends, and `spawn` waits for it
-        // to say why: its end is only looked at here, not taken.
+        // A child that could not execute the program ends, and `spawn` waits for it to report why:
+        // its end is only peeked at here, not reaped.
         if has_ended(pid)? {
             return Err(TargetError::Vanished { pid });
         }
@@ -121,7 +120,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         }
     }
     let process = Process::open(pid as u32)?;
-    // First of all: nothing that follows makes sense in a 32-bit program.
+    // First: nothing that follows makes sense in a 32-bit program.
     process.check_architecture()?;
     let remote = RemoteMemory::open(pid)?;
     let (stop, state) = stopping_place(&process)?;
@@ -140,7 +139,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         // again but for the resume flag, which the kernel sets for us.
     }
     ptrace::set_hardware_breakpoint(pid, None).map_err(fail("clear a breakpoint of"))?;
-    // From the signal's stop into one like any other, in which the SIGTRAP is gone.
+    // Turn the signal stop into an ordinary one, with the SIGTRAP discarded.
     ptrace::interrupt(pid).map_err(fail("interrupt"))?;
     ptrace::cont(pid, 0).map_err(fail("resume"))?;
     until(pid, |e| e == Event::Interrupted)?;
@@ -148,27 +147,27 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     Ok(Hold::new(pid))
 }
 
-/// Waits until a child stops or ends, and leaves that to be waited for once more.
+/// Waits until a child stops or ends and reports whether it ended, without consuming the event.
 fn has_ended(pid: i32) -> Result<bool, TargetError> {
     // SAFETY: zero is a valid `siginfo_t`, which the kernel fills.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
     loop {
-        // SAFETY: `info` is a place for the answer.
+        // SAFETY: `info` is valid for the kernel to write.
         if unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) } == 0 {
             break;
         }
         let error = std::io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            // Somebody else has waited for it: it has ended.
+            // The child has already been reaped: it has ended.
             _ => return Ok(true),
         }
     }
     Ok([libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&info.si_code))
 }
 
-/// Waits for an event; signals on the way are delivered.
+/// Waits for an event, delivering signals meanwhile.
 fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     loop {
         match ptrace::wait(pid, true).map_err(|e| TargetError::ptrace("wait for", pid, e))? {
@@ -186,7 +185,7 @@ fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     }
 }
 
-/// Where to stop, and the address of the loader's state word if it has one.
+/// Returns the address to stop at, and that of the loader's state word if it has one.
 fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> {
     let auxv = process.auxv()?;
     let no_entry = || TargetError::Launch {

@@ -1,8 +1,8 @@
-//! The ledger of a session: all that says how its probes are taken out of a process.
+//! The ledger of a session: all data needed to take its probes out of a process.
 //!
-//! Session memory is shared by a process, the children that it forks and the tracer; a child
-//! may have dropped its privileges, and can write anything there. So nothing in it is trusted.
-//! What the tracer follows stands in a ledger, which each process has for itself:
+//! Session memory is shared by a process, the children that it forks and the tracer; a child may
+//! have dropped its privileges, and can write anything there. So nothing in it is trusted. The data
+//! that the tracer relies on is in a ledger, of which each process has its own:
 //!
 //! ```text
 //! 0          header     one page: who is who, mappings, replaced signal actions
@@ -11,17 +11,17 @@
 //! ```
 //!
 //! It is a memfd without content, sealed so that it never gets any, and mapped *privately*: its
-//! name says in `/proc/PID/maps` where it is, also after the tracer was killed. The tracer writes
+//! name in `/proc/PID/maps` shows where it is, also after the tracer was killed. The tracer writes
 //! to it through `/proc/PID/mem`, which gives the process copies of the pages. A forked child has
-//! copies of those, of the time when it was forked, as it has of the code that they speak of. It
+//! copies of those, of the time when it was forked, as it has of the code that they describe. It
 //! can damage them for itself alone.
 //!
-//! A process can make a ledger of its own that lies. Everything that is read here has bounds,
-//! and what follows from it changes no other process than the one that it was read from: with
-//! the rights of a tracer, but nothing that the process could not have done to itself.
+//! A process can make a false ledger of its own. Everything that is read here is checked against
+//! bounds, and what follows from it changes no other process than the one that it was read from:
+//! with the rights of a tracer, but nothing that the process could not have done to itself.
 //!
-//! Whatever is counted by a number is written before the number, and the number by one write,
-//! so the tracer may die at any moment.
+//! Data that is counted by a number is written before the number, and the number by one write, so
+//! the tracer may die at any moment.
 
 use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::Action;
@@ -47,7 +47,7 @@ pub const VERSION: u32 = 1;
 pub const MAX_ARENAS: usize = 64;
 /// Most bytes of an arena: a jump reaches no further.
 const MAX_ARENA_SIZE: u64 = 2 << 30;
-/// Most entries of a journal: whoever reads it has to keep it.
+/// Most entries of a journal: a reader has to keep all of them.
 pub const MAX_ENTRIES: u32 = 1 << 22;
 /// The signals of faults that an instruction can raise: SIGILL, SIGBUS, SIGFPE, SIGSEGV.
 pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
@@ -70,8 +70,8 @@ pub mod header {
     pub const START_TIME: usize = 24;
     /// u64: start time of the tracer, clock ticks since boot.
     pub const OWNER_START_TIME: usize = 32;
-    /// u64: address of session memory, 0: it is not mapped, or was just being mapped. Behind
-    /// it u64: its bytes, and u64: its inode.
+    /// u64: address of session memory, 0: it is not mapped, or was just being mapped. Behind it
+    /// u64: its size in bytes, and u64: its inode.
     pub const MEMORY: usize = 40;
     /// u32: journal entries in use.
     pub const JOURNAL_LEN: usize = 64;
@@ -84,17 +84,17 @@ pub mod header {
     pub const STUBS: usize = 80;
     /// u64: address of the region of followed calls; 0: none are followed.
     pub const RETURNS: usize = 88;
-    /// u64: the row that a batch of system calls in the target came to; 0: not yet.
+    /// u64: the row that a batch of system calls in the target has reached; 0: none yet.
     pub const BATCH: usize = 96;
-    /// u64: by which the tracer sees whose memory it is.
+    /// u64: a word by which the tracer sees whose memory it is.
     pub const MARK: usize = 104;
-    /// u64: address of the words that the process has for itself
+    /// u64: address of the words that are private to the process
     /// ([`own`](capriole_ring::layout::own)); 0: not mapped yet.
     pub const OWN: usize = 112;
     /// For each of [`FAULTS`], and for SIGTRAP: u64 address of the resident's handler, 4 × u64
     /// the program's own action (`struct kernel_sigaction`: handler, flags, restorer, mask).
     pub const ACTIONS: usize = 128;
-    /// Bytes of one of these.
+    /// Bytes of one action.
     pub const ACTION_SIZE: usize = 40;
     /// [`MAX_ARENAS`] × { u64 start, u64 length in bytes }.
     pub const ARENAS: usize = 512;
@@ -110,14 +110,14 @@ pub mod header {
 pub mod journal {
     /// u64: address of the first byte that changes.
     pub const ADDRESS: usize = 0;
-    /// u8: how many bytes change, 1..=[`MAX_BYTES`].
+    /// u8: number of bytes that change, 1..=[`MAX_BYTES`].
     pub const LEN: usize = 8;
-    /// u8: when it is written, among those of one site; they are taken back in the
-    /// opposite order.
+    /// u8: order of writing among the changes of one site; they are taken back in the opposite
+    /// order.
     pub const PHASE: usize = 9;
     /// u8: [`CODE`], [`GUARD`], [`UNWINDER`], [`ACTION`] or [`REFERENCE`].
     pub const KIND: usize = 10;
-    /// u8: 1 if no breakpoint of the tracer's own ever stands at the first byte.
+    /// u8: 1 if no breakpoint of the tracer's own is ever at the first byte.
     pub const NO_BREAKPOINT: usize = 11;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
@@ -129,17 +129,18 @@ pub mod journal {
     pub const SIZE: usize = 64;
     /// Most bytes that a site changes.
     pub const MAX_BYTES: usize = 16;
-    /// A site's bytes.
+    /// Kind: a site's bytes.
     pub const CODE: u8 = 0;
-    /// A guard's, which are written before all others and taken back after them.
+    /// Kind: a guard's bytes, which are written before all others and taken back after them.
     pub const GUARD: u8 = 1;
-    /// Not code: a reference counter of two bytes, which one was added to. Then `BEFORE`
-    /// holds the inode of its file and its offset there, `AFTER` the device (major number
-    /// above minor), and `DETOUR` the address of the word that says how far it is.
+    /// Kind: not code, but a reference counter of two bytes, which was incremented. Then `BEFORE`
+    /// holds the inode of its file and its offset there, `AFTER` the device (major number above
+    /// minor), and `DETOUR` the address of the word that holds its state.
     pub const REFERENCE: u8 = 2;
-    /// A guard's that answers unwinders, which is taken back last of all.
+    /// Kind: bytes of a guard that answers unwinders, which are taken back last of all.
     pub const UNWINDER: u8 = 3;
-    /// A guard's behind `rt_sigaction`, which is taken back when no action is replaced any more.
+    /// Kind: bytes of a guard behind `rt_sigaction`, which are taken back when no action is
+    /// replaced any more.
     pub const ACTION: u8 = 4;
 }
 
@@ -153,7 +154,7 @@ const JOURNAL: u64 = SCRATCH + SCRATCH_SIZE;
 /// Bytes of the journal that are read at once.
 const STRETCH: u64 = 64 << 10;
 
-/// Who is who in a session.
+/// The processes of a session: target and tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The target's process id and start time (clock ticks since boot).
@@ -162,7 +163,7 @@ pub struct Identity {
     pub owner: (u32, u64),
 }
 
-/// Where session memory is mapped in a process.
+/// Mapping of session memory in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryAt {
     pub base: u64,
@@ -176,12 +177,12 @@ pub struct Ledger {
     pub(crate) pid: i32,
     /// Its address.
     pub start: u64,
-    /// Bytes of it.
+    /// Size in bytes.
     pub len: u64,
     pub(crate) inode: u64,
 }
 
-/// Whether a mapping is a ledger.
+/// True if a mapping is a ledger.
 pub fn is_ledger(mapping: &Mapping) -> bool {
     mapping.path.as_encoded_bytes() == format!("/memfd:{LEDGER_NAME}").as_bytes()
         && !mapping.perms.shared
@@ -189,12 +190,12 @@ pub fn is_ledger(mapping: &Mapping) -> bool {
 }
 
 impl Ledger {
-    /// Bytes of a ledger with room for so many journal entries: whole pages.
+    /// Returns the bytes of a ledger with room for `entries` journal entries: whole pages.
     pub(crate) fn size(entries: u32) -> u64 {
         (JOURNAL + u64::from(entries) * journal::SIZE as u64).next_multiple_of(PAGE_SIZE)
     }
 
-    /// All that are mapped in process `pid`.
+    /// Returns all ledgers that are mapped in process `pid`.
     pub(crate) fn all(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
         let ledgers = maps.iter().filter(|m| is_ledger(m));
         ledgers.map(move |mapping| Ledger {
@@ -205,7 +206,7 @@ impl Ledger {
         })
     }
 
-    /// Whether it is still mapped: not after exec, nor when somebody has taken all out.
+    /// True if it is still mapped: not after exec, nor after another process has taken all out.
     ///
     /// # Errors
     /// The process is gone.
@@ -215,12 +216,12 @@ impl Ledger {
         Ok(ledgers.any(|l| (l.start, l.inode) == (self.start, self.inode)))
     }
 
-    /// Memory for a frame or arguments.
+    /// Returns the memory for a frame or arguments.
     pub(crate) fn scratch(&self) -> Range<u64> {
         self.start + SCRATCH..self.start + JOURNAL
     }
 
-    /// Where a batch of system calls notes the row that it came to.
+    /// Returns the address where a batch of system calls notes the row that it has reached.
     pub(crate) fn batch(&self) -> u64 {
         self.start + header::BATCH as u64
     }
@@ -251,7 +252,7 @@ impl Ledger {
         self.put(remote, at as u64, &half.to_le_bytes())
     }
 
-    /// Begins a ledger that was just mapped, by one write.
+    /// Initialises a ledger that was just mapped, by one write.
     pub(crate) fn begin(&self, remote: &RemoteMemory, who: &Identity) -> Result<(), TargetError> {
         let mut bytes = [0; header::MEMORY];
         let mut put = |at: usize, b: &[u8]| bytes[at..at + b.len()].copy_from_slice(b);
@@ -267,7 +268,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Session memory is mapped.
+    /// Notes that session memory is mapped.
     pub(crate) fn note_memory(
         &self,
         remote: &RemoteMemory,
@@ -279,7 +280,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Session memory is recorded to this trace.
+    /// Notes the trace that session memory is recorded to.
     pub(crate) fn note_trace(
         &self,
         remote: &RemoteMemory,
@@ -288,12 +289,12 @@ impl Ledger {
         self.put(remote, header::TRACE as u64, trace)
     }
 
-    /// The words that the process has for itself are mapped.
+    /// Notes the address of the words that are private to the process.
     pub(crate) fn note_own(&self, remote: &RemoteMemory, address: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::OWN, &[address])
     }
 
-    /// How far the session is.
+    /// Notes the state of the session.
     pub(crate) fn note_state(
         &self,
         remote: &RemoteMemory,
@@ -304,7 +305,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Arena number `index` is going to be mapped, or with no bytes is not.
+    /// Notes that arena number `index` is going to be mapped, or, with no bytes, that it is not.
     pub(crate) fn note_arena(
         &self,
         remote: &RemoteMemory,
@@ -315,7 +316,7 @@ impl Ledger {
         self.put_words(remote, at, &[arena.start, arena.len])
     }
 
-    /// So many arenas are mapped.
+    /// Notes how many arenas are mapped.
     pub(crate) fn count_arenas(
         &self,
         remote: &RemoteMemory,
@@ -324,22 +325,22 @@ impl Ledger {
         self.put_half(remote, header::ARENAS_LEN, count as u32)
     }
 
-    /// Stubs are going to be mapped from this memory.
+    /// Notes the inode of the memory that stubs are going to be mapped from.
     pub(crate) fn note_stubs(&self, remote: &RemoteMemory, inode: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::STUBS, &[inode])
     }
 
-    /// Calls return through this region.
+    /// Notes the region through which calls return.
     pub(crate) fn note_returns(&self, remote: &RemoteMemory, base: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::RETURNS, &[base])
     }
 
-    /// A batch of system calls has not come to any row.
+    /// Notes that a batch of system calls has not reached any row.
     pub(crate) fn forget_batch(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
         self.put_words(remote, header::BATCH, &[0])
     }
 
-    /// A signal's action is going to be replaced.
+    /// Notes a signal action that is going to be replaced.
     pub(crate) fn note_action(
         &self,
         remote: &RemoteMemory,
@@ -359,13 +360,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes a word that no copy of this ledger has; tells where it stands.
+    /// Writes a word that no copy of this ledger has; returns its address.
     pub(crate) fn mark(&self, remote: &RemoteMemory, word: u64) -> Result<u64, TargetError> {
         self.put_words(remote, header::MARK, &[word])?;
         Ok(self.start + header::MARK as u64)
     }
 
-    /// No signal's action is replaced any more.
+    /// Notes that no signal action is replaced any more.
     pub(crate) fn forget_actions(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
         self.put_half(remote, header::ACTIONS_INSTALLED, 0)
     }
@@ -421,7 +422,7 @@ impl Ledger {
     }
 }
 
-/// The signals whose actions may be replaced, in the order of the ledger.
+/// Returns the signals whose actions may be replaced, in the order of the ledger.
 fn signals() -> impl Iterator<Item = i32> {
     FAULTS.into_iter().chain([libc::SIGTRAP])
 }
@@ -445,7 +446,7 @@ impl Header {
         u32::from_le_bytes(half)
     }
 
-    /// Whether anything was written yet. The tracer may have died before.
+    /// True if anything was written yet. The tracer may have died before.
     pub fn is_begun(&self) -> Result<bool, TargetError> {
         match (self.word(header::MAGIC), self.half(header::VERSION)) {
             (MAGIC, VERSION) => Ok(true),
@@ -462,12 +463,12 @@ impl Header {
         state.ok_or(self.ledger.damaged("unknown state"))
     }
 
-    /// The process that the session was made for: not a forked child.
+    /// Id of the process that the session was made for, which is not a forked child's.
     pub fn pid(&self) -> u32 {
         self.half(header::PID)
     }
 
-    /// The tracer, and when it started.
+    /// The tracer's process id and start time.
     pub fn owner(&self) -> (u32, u64) {
         (
             self.half(header::OWNER),
@@ -475,7 +476,7 @@ impl Header {
         )
     }
 
-    /// Where session memory is mapped, if that was noted.
+    /// Mapping of session memory, if it was noted.
     pub fn memory(&self) -> Option<MemoryAt> {
         let word = |i: usize| self.word(header::MEMORY + i * 8);
         let memory = MemoryAt {
@@ -486,7 +487,8 @@ impl Header {
         (memory.base != 0).then_some(memory)
     }
 
-    /// The arenas, and the one that was being mapped when the tracer died, which is not counted.
+    /// Returns the arenas, with the one that was being mapped when the tracer died, which is not
+    /// counted.
     pub fn arenas(&self) -> Result<Vec<Arena>, TargetError> {
         let len = self.half(header::ARENAS_LEN) as usize;
         if len > MAX_ARENAS {
@@ -521,7 +523,7 @@ impl Header {
         self.word(header::RETURNS)
     }
 
-    /// Address of the words that the process has for itself, inside of its session memory.
+    /// Address of the words that are private to the process, inside its session memory.
     pub fn own(&self) -> Option<u64> {
         let (own, memory) = (self.word(header::OWN), self.memory()?);
         let end = memory.base.checked_add(memory.size)?;
@@ -545,13 +547,13 @@ impl Header {
             .collect()
     }
 
-    /// How many entries the journal has.
+    /// Number of journal entries.
     pub fn entries(&self) -> u32 {
         self.half(header::JOURNAL_LEN)
     }
 
-    /// Reads the journal, a stretch at a time: a ledger that lies about its length has no
-    /// entries there, and then that is the end.
+    /// Reads the journal, a stretch at a time: where a ledger lies about its length there are no
+    /// entries, and reading ends.
     pub fn journal(
         &self,
         remote: &RemoteMemory,

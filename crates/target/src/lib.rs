@@ -1,13 +1,12 @@
-//! Processes: what they are, how their code is changed while they run, and how it
-//! is put back.
+//! Target processes: inspection, and patching and restoring their code while they run.
 //!
 //! - [`process`], [`translator`], [`maps`], [`object`], [`symbols`], [`markers`], [`debug`],
-//!   [`resolve`]: looking, without touching; [`files`]: opening what others named
+//!   [`resolve`]: inspection without changes; [`files`]: opening paths that come from outside
 //! - [`threads`], [`tracer`], [`ptrace`], [`memory`], [`inject`], [`gadgets`], [`stacks`],
-//!   [`survey`]: stopping threads, and what can be done with stopped ones
-//! - [`session`], [`ledger`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`], [`counter`],
-//!   [`detach`], [`recover`], [`remains`], [`family`]: probes in and out
-//! - [`outside`]: sessions as others see them; [`memfd`]: descriptors of other processes
+//!   [`survey`]: stopping threads, and operations on stopped threads
+//! - [`session`], [`ledger`], [`attach`], [`guards`], [`returns`], [`unwinders`], [`patch`],
+//!   [`counter`], [`detach`], [`recover`], [`remains`], [`family`]: inserting and removing probes
+//! - [`outside`]: sessions as other processes see them; [`memfd`]: descriptors of other processes
 //! - [`launch`]: starting a program and stopping it before its own code runs
 //!
 //! Only [`patch`] writes instruction bytes of a program.

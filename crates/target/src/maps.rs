@@ -12,7 +12,7 @@ pub use parse::{MapsError, parse_maps};
 /// Size of a page on x86-64, bytes.
 pub const PAGE_SIZE: u64 = 4096;
 
-/// Most mappings of a process, `vm.max_map_count`; the kernel's default if it cannot
+/// Maximum number of mappings of a process, `vm.max_map_count`; the kernel's default if it cannot
 /// be read.
 #[must_use]
 pub fn max_map_count() -> usize {
@@ -20,7 +20,7 @@ pub fn max_map_count() -> usize {
     text.trim().parse().unwrap_or(65530)
 }
 
-/// What may be done with the memory of a mapping.
+/// Permissions of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Perms {
     /// `r`
@@ -33,7 +33,7 @@ pub struct Perms {
     pub shared: bool,
 }
 
-/// Number of the device a file lives on.
+/// Number of the device that holds a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Device {
     /// Major number.
@@ -43,7 +43,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// From the `st_dev` of stat(2).
+    /// Converts the `st_dev` of stat(2).
     #[must_use]
     pub fn from_st_dev(dev: u64) -> Device {
         Device {
@@ -71,25 +71,25 @@ pub struct Mapping {
     /// Path of the file as the process sees it, or a name in brackets such as
     /// `[heap]`; empty for anonymous memory. Without the kernel's ` (deleted)`.
     pub path: OsString,
-    /// The kernel appended ` (deleted)`: no name leads to the file any more
-    /// (or, which cannot be told apart, its name ends like that).
+    /// The kernel appended ` (deleted)`: the file has no name any more (or its name really ends
+    /// like that, which looks the same).
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// `address` lies in the mapping.
+    /// True if `address` lies in the mapping.
     #[must_use]
     pub fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// Bytes from a file (or other object with an inode, as a memfd) are mapped.
+    /// True if a file (or other object with an inode, such as a memfd) is mapped.
     #[must_use]
     pub fn is_file(&self) -> bool {
         self.inode != 0
     }
 
-    /// The kernel's name for special memory is `name`, e.g. `[heap]`.
+    /// True if the kernel's name of this special memory is `name`, e.g. `[heap]`.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         self.inode == 0 && self.path.as_os_str() == name

@@ -1,6 +1,6 @@
-//! Static markers: places that a program's authors have named, with arguments.
+//! Static markers: sites that a program's authors have named, with arguments.
 //!
-//! They stand in notes. `.note.stapsdt` has one for each marker, whoever made it (version 3,
+//! They are described by notes. `.note.stapsdt` has one for each marker of either kind (version 3,
 //! `sys/sdt.h`):
 //!
 //! ```text
@@ -10,10 +10,10 @@
 //! provider NUL name NUL arguments NUL
 //! ```
 //!
-//! All addresses are link addresses. A program that moved the file's addresses afterwards
-//! (prelink) moves the section, and not what the notes say; the difference is added.
+//! All addresses are link addresses. A program that changed the file's addresses afterwards
+//! (prelink) moves the section, but does not update the notes; the difference is added.
 //!
-//! Markers of `capriole/marker.h` have a second one, in `.note.capriole`:
+//! Markers of `capriole/marker.h` have a second note, in `.note.capriole`:
 //!
 //! ```text
 //! u64  address of the marker
@@ -40,44 +40,43 @@ use std::sync::Arc;
 
 /// Section, owner and type of the notes of `sys/sdt.h`.
 const STAPSDT: (&str, &[u8], u32) = (".note.stapsdt", b"stapsdt", 3);
-/// The same of those of `capriole/marker.h`.
+/// Section, owner and type of the notes of `capriole/marker.h`.
 const CAPRIOLE: (&str, &[u8], u32) = (".note.capriole", b"capriole", 1);
-/// The section by which moved addresses are noticed.
+/// Section whose address shows whether the file's addresses were moved.
 const BASE: &str = ".stapsdt.base";
 
-/// A marker at one place. The same marker may be at several.
+/// A marker at one site. The same marker may be at several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
-    /// Whose it is.
+    /// Provider name.
     pub provider: String,
-    /// What it is called.
+    /// Marker name.
     pub name: String,
     /// Link address.
     pub address: u64,
-    /// Link address of the 16-bit counter that has to be more than zero for the program to
-    /// come here.
+    /// Link address of the 16-bit counter that must be nonzero for the program to reach the marker.
     pub semaphore: Option<u64>,
-    /// The arguments as the note has them.
+    /// The argument string of the note.
     pub operands: String,
-    /// What they say.
+    /// The parsed arguments.
     pub arguments: Vec<Result<Argument, OperandError>>,
-    /// What is known besides of a marker of `capriole/marker.h`.
+    /// The second note of a marker of `capriole/marker.h`.
     pub described: Option<Description>,
-    /// How its arguments are shown: as many as there are arguments, or none if it has no
-    /// format, or one that does not fit.
+    /// Conversions to format its arguments with: one for each argument, or empty if it has no
+    /// format or one that does not fit.
     pub conversions: Vec<Conversion>,
 }
 
-/// What a marker says about itself.
+/// Content of the second note of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// How printf would show its arguments.
+    /// printf format of its arguments.
     pub format: String,
     /// The source file.
     pub file: String,
-    /// The line there; 0 if it is not known.
+    /// Line in the source file; 0 if unknown.
     pub line: u32,
-    /// Which arguments are floating point numbers, a bit for each from the lowest on.
+    /// Bit mask of the floating point arguments, the first argument in the lowest bit.
     pub floats: u32,
 }
 
@@ -92,15 +91,15 @@ impl Marker {
         (self.address, &self.provider, &self.name)
     }
 
-    /// Takes what is known of it besides.
+    /// Adds the content of the marker's second note.
     fn describe(&mut self, description: Description) {
         self.conversions = conversions(&description.format)
             .ok()
             .filter(|found| found.len() == self.arguments.len())
             .unwrap_or_default();
         for (index, argument) in self.arguments.iter_mut().enumerate() {
-            // A floating point number stands in a general register, as not all that read notes
-            // know of others.
+            // Floating point numbers are in general registers, as not all readers of notes know
+            // vector registers.
             if let Ok(argument) = argument
                 && index < 32
                 && description.floats >> index & 1 == 1
@@ -119,23 +118,23 @@ impl Marker {
 pub enum SymbolValue {
     /// A link address.
     Address(u64),
-    /// A number that does not depend on where the object is.
+    /// A number that does not depend on the object's load address.
     Number(u64),
 }
 
-/// Why a symbol that an operand names has no value.
+/// Reason why a symbol that an operand names has no value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SymbolProblem {
-    /// No symbol table has it.
+    /// No symbol table contains it.
     #[error("it is in no symbol table (a local name, or the file was stripped)")]
     Unknown,
-    /// Local symbols of several source files have the name.
+    /// Local symbols of several source files have this name.
     #[error("several symbols have this name")]
     Ambiguous,
-    /// It is elsewhere.
+    /// Another object defines it.
     #[error("it belongs to another object")]
     Imported,
-    /// Each thread has its own.
+    /// It is thread-local.
     #[error("each thread has its own")]
     ThreadLocal,
 }
@@ -143,10 +142,10 @@ pub enum SymbolProblem {
 /// The markers of an object, by address.
 #[derive(Debug, Clone, Default)]
 pub struct Markers {
-    /// Each place.
+    /// One for each site.
     pub all: Vec<Arc<Marker>>,
-    /// Notes that could not be used: cut short, with names that are no text, or about what is
-    /// no code of the object, or no nop. What is behind one with a wrong size counts as one.
+    /// Number of unusable notes: truncated, with unprintable names, or whose address is not in the
+    /// object's code or not at a nop. Everything behind a note with a wrong size counts as one.
     pub unusable: usize,
     symbols: HashMap<String, Result<SymbolValue, SymbolProblem>>,
 }
@@ -187,7 +186,7 @@ impl Markers {
         Ok(markers)
     }
 
-    /// Reads the notes of a kind; those that `take` does not understand are counted.
+    /// Reads the notes of one kind; counts those that `take` rejects.
     fn notes(
         &mut self,
         source: &Source,
@@ -212,7 +211,7 @@ impl Markers {
         Ok(())
     }
 
-    /// Looks up, in one pass, all symbols that operands name.
+    /// Looks up all symbols that operands name, in one pass.
     fn find_symbols(
         &mut self,
         source: &Source,
@@ -242,7 +241,7 @@ impl Markers {
                 let known = self.symbols.entry(name.to_owned()).or_insert(value);
                 match (*known, value) {
                     (known, value) if known == value => {}
-                    // The other table may have it.
+                    // The other table may define it.
                     (_, Err(SymbolProblem::Imported)) => {}
                     (Err(SymbolProblem::Imported), _) => *known = value,
                     _ => *known = Err(SymbolProblem::Ambiguous),
@@ -252,10 +251,10 @@ impl Markers {
         Ok(())
     }
 
-    /// The value of a symbol that an operand of these markers names.
+    /// Returns the value of a symbol that an operand of these markers names.
     ///
     /// # Errors
-    /// It has none that is known.
+    /// The symbol has no known value.
     pub fn symbol(&self, name: &str) -> Result<SymbolValue, SymbolProblem> {
         let known = self.symbols.get(name).copied();
         known.unwrap_or(Err(SymbolProblem::Unknown))
@@ -263,7 +262,7 @@ impl Markers {
 }
 
 impl Operand {
-    /// The number or address in it.
+    /// Returns the operand's number or address.
     fn place(&self) -> Option<&Place> {
         match self {
             Operand::Immediate(place) | Operand::Memory { place, .. } => Some(place),
@@ -272,14 +271,14 @@ impl Operand {
     }
 }
 
-/// Takes a word of eight bytes from the front.
+/// Takes a 64-bit word from the front.
 fn word(bytes: &mut &[u8]) -> Option<u64> {
     let (word, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(u64::from_le_bytes(*word))
 }
 
-/// Takes a text that ends with NUL from the front.
+/// Takes a NUL-terminated string from the front.
 fn text(bytes: &mut &[u8]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let text = String::from_utf8(bytes[..end].to_vec()).ok()?;
@@ -287,17 +286,16 @@ fn text(bytes: &mut &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// Takes provider and name from the front. They are shown, so there is nothing in them that a
-/// terminal would take for a command.
+/// Takes provider and name from the front. They are printed, so control characters, which a
+/// terminal might interpret, are rejected.
 fn names(bytes: &mut &[u8]) -> Option<(String, String)> {
     let (provider, name) = (text(bytes)?, text(bytes)?);
     let usable = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
     (usable(&provider) && usable(&name)).then_some((provider, name))
 }
 
-/// Whether a nop stands at a link address. All who write such notes put one there; where
-/// something else stands, the note is about other code than that of this file, and where it
-/// says that an instruction starts need not be so.
+/// True if a nop is at a link address. All tools that write such notes put one there; otherwise the
+/// note describes other code than this file's, and no instruction need start at its address.
 fn is_nop(texts: &[Text], address: u64) -> bool {
     let text = texts
         .iter()
@@ -311,7 +309,7 @@ fn is_nop(texts: &[Text], address: u64) -> bool {
     )
 }
 
-/// What addresses in a note have to be added to, by the two places of the section.
+/// Returns the offset to add to a note's addresses, from the section's actual and noted address.
 fn moved(base: Option<u64>, noted: u64) -> u64 {
     match base {
         Some(base) if noted != 0 => base.wrapping_sub(noted),

@@ -1,8 +1,8 @@
 //! Memfds that another process has open.
 //!
-//! A descriptor in `/proc/PID/fd` is that process's, and so is everything that it stands for: a
-//! file opened for its path alone (`O_PATH`) would be opened again here with *our* rights, to
-//! write. So it is looked at before it is opened, and what is opened is what was looked at.
+//! A descriptor in `/proc/PID/fd` belongs to that process, and may refer to anything: a file that
+//! it opened with `O_PATH` would be reopened here for writing with *our* rights. So it is checked
+//! before it is opened, and the checked file is the one that is opened.
 
 use crate::maps::Device;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The device that all memfds are on (but for those of huge pages), which is no file system
-/// that anybody could mount; `None` if this process can have no memfd.
+/// Returns the device of all memfds (except those of huge pages), which is not a mountable file
+/// system; `None` if this process cannot create a memfd.
 pub fn device() -> Option<Device> {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
     let number = DEVICE.get_or_init(|| {
@@ -22,11 +22,12 @@ pub fn device() -> Option<Device> {
     number.map(Device::from_st_dev)
 }
 
-/// Opens a memfd of another process by its entry in `/proc/PID/fd`, for reading and writing, if
-/// it has this inode; anything if there is none given. A lock of it is then ours alone.
+/// Opens a memfd of another process by its entry in `/proc/PID/fd`, for reading and writing. Its
+/// inode must match, if one is given. The open file description, and so a lock on it, is ours
+/// alone.
 ///
 /// # Errors
-/// `EBADF` if it is something else; what the kernel answers.
+/// `EBADF` if it is something else; otherwise the kernel's error.
 pub fn open(entry: &Path, inode: Option<u64>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let place = rustix::fs::open(entry, flags, Mode::empty())?;
@@ -35,7 +36,7 @@ pub fn open(entry: &Path, inode: Option<u64>) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Refuses what is no memfd.
+/// Refuses anything but a memfd.
 fn check(file: BorrowedFd<'_>, inode: Option<u64>) -> rustix::io::Result<()> {
     let stat = rustix::fs::fstat(file)?;
     let is_one = device() == Some(Device::from_st_dev(stat.st_dev))
@@ -43,7 +44,7 @@ fn check(file: BorrowedFd<'_>, inode: Option<u64>) -> rustix::io::Result<()> {
     is_one.then_some(()).ok_or(Errno::BADF)
 }
 
-/// Refuses all but a memfd that has just been made: nothing in it, and no seals.
+/// Refuses anything but a new memfd: empty and without seals.
 ///
 /// # Errors
 /// `EBADF`.
@@ -77,7 +78,7 @@ mod tests {
         rustix::fs::fcntl_add_seals(&made, SealFlags::GROW).expect("it may be sealed");
         assert_eq!(check_fresh(again.as_fd()), Err(Errno::BADF));
 
-        // What somebody has only by its path would be opened with our rights.
+        // A file that another process holds only by `O_PATH` must not be opened with our rights.
         let file = tempfile::NamedTempFile::new().expect("a file");
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let by_path = rustix::fs::open(file.path(), flags, Mode::empty()).expect("a path");

@@ -1,4 +1,4 @@
-//! Another process's memory, through /proc/PID/mem.
+//! Access to another process's memory through /proc/PID/mem.
 //!
 //! Reading needs no stop. Writing goes through page protections for private
 //! mappings (a private copy of the page is made), which is how instruction bytes
@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub struct RemoteMemory {
     file: File,
-    /// What [`gadgets::search`](crate::gadgets::search) found.
+    /// Result of [`gadgets::search`](crate::gadgets::search).
     pub(crate) gadgets: Cell<Option<Gadgets>>,
 }
 
@@ -23,7 +23,7 @@ impl RemoteMemory {
     /// Opens the memory of process `pid`.
     ///
     /// # Errors
-    /// What the kernel answers: not found, or not permitted.
+    /// The kernel's error: not found, or not permitted.
     pub fn open(pid: i32) -> Result<RemoteMemory, TargetError> {
         let file = OpenOptions::new()
             .read(true)
@@ -44,7 +44,7 @@ impl RemoteMemory {
     /// Fills `into` from `address`.
     ///
     /// # Errors
-    /// EIO where nothing is mapped; an unexpected end where the process is gone.
+    /// EIO where nothing is mapped; unexpected end of file if the process is gone.
     pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, address)
     }

@@ -1,9 +1,8 @@
-//! Programs and shared libraries: ELF files, and where a process has them.
+//! Programs and shared libraries: ELF files, and where a process has them mapped.
 //!
-//! Three kinds of address occur. A *file offset* counts from the start of the
-//! file; a *link address* is what the file itself says (symbols, program
-//! headers); a *run-time address* is the link address plus the load *bias* of
-//! one process.
+//! Three kinds of address occur. A *file offset* counts from the start of the file; a *link
+//! address* is an address in the file's own terms (symbols, program headers); a *run-time address*
+//! is the link address plus the load *bias* of one process.
 
 mod bias;
 mod call_frames;
@@ -47,7 +46,7 @@ use go::{GoFunctions, NoTable};
 use notes::Facts;
 use source::Source;
 
-/// Number of a file on this system: `st_dev` and `st_ino` of stat(2).
+/// Identity of a file on this system: `st_dev` and `st_ino` of stat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// Device, as stat(2) gives it.
@@ -57,7 +56,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// That of whatever file is at `path` now.
+    /// Returns the identity of the file that is at `path` now.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<FileId> {
         let metadata = std::fs::metadata(path).ok()?;
@@ -68,47 +67,47 @@ impl FileId {
     }
 }
 
-/// Where a function's arguments and its result are.
+/// Calling convention: location of a function's arguments and result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Convention {
-    /// As the System V ABI says.
+    /// The System V ABI.
     SystemV,
     /// In registers, as Go's compiler passes them (`ABIInternal`).
     Go,
-    /// Nobody can tell, or they are on the stack.
+    /// Unknown, or on the stack.
     NotRegisters(NotRegisters),
 }
 
-/// Why it is not known that a Go function has its arguments in registers.
+/// Reason why a Go function is not known to take its arguments in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotRegisters {
     /// Assembly, as a rule with `ABI0`.
     #[error("it is written in assembly, and its arguments are mostly on the stack (Go's ABI0)")]
     Assembly,
-    /// A wrapper by which assembly code calls Go.
+    /// A wrapper through which assembly code calls Go.
     #[error("assembly code calls it, with the arguments on the stack (Go's ABI0)")]
     Stack,
-    /// One of two functions of one name, in a stripped file.
+    /// One of two functions with the same name, in a stripped file.
     #[error(
         "the program is stripped, and there are two functions of this name, one of which has its arguments on the stack (Go's ABI0)"
     )]
     Wrapper,
-    /// Made by an old version of Go.
+    /// Compiled by an old version of Go.
     #[error("Go before 1.18 made the program, and mostly passes arguments on the stack")]
     Older,
-    /// There is no table of functions that is understood.
+    /// The function table is missing or not understood.
     #[error("the program's table of Go functions (.gopclntab) is not found or not understood")]
     Unknown,
 }
 
-/// Bytes of one executable segment.
+/// Contents of one executable segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     /// Link address of the first byte.
     pub address: u64,
     /// Offset of the first byte in the file.
     pub offset: u64,
-    /// The bytes as they stand in the file.
+    /// The bytes as in the file.
     pub bytes: Vec<u8>,
 }
 
@@ -120,8 +119,7 @@ impl Text {
     }
 }
 
-/// An ELF file, independent of any process. Its tables are read when they are
-/// first asked for, and once.
+/// An ELF file, independent of any process. Each table is read once, on first use.
 #[derive(Debug)]
 pub struct ObjectFile {
     path: PathBuf,
@@ -146,13 +144,13 @@ impl ObjectFile {
     ///
     /// # Errors
     ///
-    /// Not readable, not ELF, not for x86-64, damaged.
+    /// Not readable, not ELF, not for x86-64, or damaged.
     pub fn open(path: &Path) -> Result<ObjectFile, ObjectError> {
         let file = files::open(path).map_err(|e| ObjectError::new(path, e))?;
         ObjectFile::from_file(file, path)
     }
 
-    /// Takes a file that is already open; `path` is how to call it.
+    /// Takes a file that is already open; `path` is its name in messages.
     ///
     /// # Errors
     ///
@@ -168,11 +166,11 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(path, reason))
     }
 
-    /// Takes the bytes of a file; `path` is how to call it.
+    /// Takes the contents of a file; `path` is its name in messages.
     ///
     /// # Errors
     ///
-    /// Not ELF, not for x86-64, damaged.
+    /// Not ELF, not for x86-64, or damaged.
     pub fn from_bytes(bytes: Vec<u8>, path: &Path) -> Result<ObjectFile, ObjectError> {
         ObjectFile::new(Source::Bytes(bytes), None, path)
             .map_err(|reason| ObjectError::new(path, reason))
@@ -184,7 +182,7 @@ impl ObjectFile {
         headers.kind = match headers.kind {
             ObjectKind::FixedProgram => ObjectKind::FixedProgram,
             _ if facts.pie_flag => ObjectKind::PositionIndependentProgram,
-            // Some libraries can be run, such as libc.so.6.
+            // Some libraries can be executed, such as libc.so.6.
             _ if facts.soname.is_some() => ObjectKind::SharedLibrary,
             kind => kind,
         };
@@ -207,20 +205,19 @@ impl ObjectFile {
         })
     }
 
-    /// Looks for separate debug information in these directories instead of
-    /// `/usr/lib/debug`.
+    /// Sets the directories to search for separate debug information instead of `/usr/lib/debug`.
     #[must_use]
     pub fn with_debug_directories(mut self, directories: Vec<PathBuf>) -> ObjectFile {
         self.debug_directories = directories;
         self
     }
 
-    /// Names, types and source lines, from the file itself or a separate one. The files are
-    /// read when this is first asked for, and once.
+    /// Returns names, types and source lines, from the file itself or a separate debug file. They
+    /// are read once, on first use.
     ///
     /// # Errors
     ///
-    /// There is none, with where it was looked for, or it is damaged.
+    /// There is none (with the places searched), or it is damaged.
     pub fn debug(&self) -> Result<Debug<'_>, DebugError> {
         let read = || DebugData::read(self, &self.debug_directories).map(Box::new);
         match self.debug.get_or_init(read) {
@@ -233,12 +230,12 @@ impl ObjectFile {
         &self.source
     }
 
-    /// Link address and bytes of `.eh_frame`.
+    /// Returns link address and bytes of `.eh_frame`.
     pub(crate) fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
         unwind::eh_frame(&self.source, &self.headers)
     }
 
-    /// Link address and bytes of the call frame information (`.eh_frame`), for unwinding.
+    /// Returns link address and bytes of the call frame information (`.eh_frame`), for unwinding.
     ///
     /// # Errors
     ///
@@ -248,14 +245,14 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
-    /// Link addresses of a section.
+    /// Returns the link addresses of a section.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<std::ops::Range<u64>> {
         let section = self.headers.section(name)?;
         Some(section.address..section.address.checked_add(section.size)?)
     }
 
-    /// Which functions are inlined where. Reads the debug information anew each time.
+    /// Returns which functions are inlined where. Reads the debug information anew each time.
     ///
     /// # Errors
     ///
@@ -264,50 +261,50 @@ impl ObjectFile {
         Inlined::new(DebugData::read(self, &self.debug_directories)?)
     }
 
-    /// How the file is called: its path in the process, or as it was opened.
+    /// Returns the file's name: its path in the process, or as it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The number of the file, unless it was made of bytes.
+    /// Returns the identity of the file; `None` if it was made from bytes.
     #[must_use]
     pub fn id(&self) -> Option<FileId> {
         self.id
     }
 
-    /// How the file is loaded.
+    /// Returns how the file is loaded.
     #[must_use]
     pub fn kind(&self) -> ObjectKind {
         self.headers.kind
     }
 
-    /// Link address of the entry point, 0 for none.
+    /// Returns the link address of the entry point, 0 for none.
     #[must_use]
     pub fn entry(&self) -> u64 {
         self.headers.entry
     }
 
-    /// The loadable segments.
+    /// Returns the loadable segments.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.headers.segments
     }
 
-    /// The linker's identification of this build (`.note.gnu.build-id`).
+    /// Returns the linker's identification of this build (`.note.gnu.build-id`).
     #[must_use]
     pub fn build_id(&self) -> Option<&[u8]> {
         self.facts.build_id.as_deref()
     }
 
-    /// The name that a library gives itself (`DT_SONAME`).
+    /// Returns the library's own name (`DT_SONAME`).
     #[must_use]
     pub fn soname(&self) -> Option<&str> {
         self.facts.soname.as_deref()
     }
 
-    /// The Go tool chain linked it: its functions move their stacks and do not
-    /// follow the platform's calling convention.
+    /// True if the Go tool chain linked the file: its functions move their stacks and do not follow
+    /// the platform's calling convention.
     #[must_use]
     pub fn is_go(&self) -> bool {
         const MARKS: [&str; 4] = [
@@ -322,14 +319,14 @@ impl ObjectFile {
                 .any(|name| self.headers.section(name).is_some())
     }
 
-    /// Go's own table of functions; `None` if the file is not Go's.
+    /// Returns Go's own table of functions; `None` if the file is not Go's.
     fn go_functions(&self) -> Option<&Result<GoFunctions, NoTable>> {
         let read = || GoFunctions::read(&self.source, &self.headers);
         self.is_go().then(|| self.go.get_or_init(read))
     }
 
-    /// Bytes of the check of the stack with which a function of Go begins, whose extent this is
-    /// (link addresses): see [`stack_check`].
+    /// Returns the length in bytes of the stack check at the start of a Go function with this
+    /// extent (link addresses): see [`stack_check`].
     #[must_use]
     pub fn stack_check(&self, function: Extent) -> Option<u64> {
         let texts = self.is_go().then(|| self.text().ok())??;
@@ -339,10 +336,10 @@ impl ObjectFile {
         stack_check(&codes.find(|code| code.get(function).is_some())?, function)
     }
 
-    /// Where the function around a link address has its arguments and its result.
+    /// Returns the calling convention of the function around a link address.
     #[must_use]
     pub fn convention(&self, link_address: u64) -> Convention {
-        /// What the linker adds to the name of one of two functions.
+        /// Suffix that the linker adds to the name of one of two functions.
         const ABI0: &str = ".abi0";
         let not = Convention::NotRegisters;
         let functions = match self.go_functions() {
@@ -375,15 +372,15 @@ impl ObjectFile {
         }
     }
 
-    /// The loader writes into its text (`DT_TEXTREL`), so that the bytes of
-    /// the file are not those in memory.
+    /// True if the loader writes into the text (`DT_TEXTREL`), so that its bytes in memory differ
+    /// from the file.
     #[must_use]
     pub fn has_text_relocations(&self) -> bool {
         self.facts.text_relocations
     }
 
-    /// Link address of the byte at a file offset, if it is loaded. Where a page
-    /// of the file is loaded twice, the executable segment is meant.
+    /// Returns the link address of the byte at a file offset, if it is loaded. If a page of the
+    /// file is loaded twice, the executable segment counts.
     #[must_use]
     pub fn link_address(&self, offset: u64) -> Option<u64> {
         let segments = || self.headers.segments.iter();
@@ -393,9 +390,9 @@ impl ObjectFile {
             .find_map(|segment| segment.address_of(offset))
     }
 
-    /// Link address of the first byte of a mapping of the file's code that begins at a file
-    /// offset. That is the beginning of a page, and code may begin behind it: lld lays out
-    /// segments of which one ends and the next one begins in one page of the file.
+    /// Returns the link address of the first byte of a code mapping that begins at a file offset.
+    /// It is at a page boundary, and the code may begin later: lld lays out segments so that one
+    /// ends and the next begins in the same page of the file.
     #[must_use]
     pub fn mapping_address(&self, offset: u64) -> Option<u64> {
         let segments = self.headers.segments.iter();
@@ -407,20 +404,21 @@ impl ObjectFile {
         })
     }
 
-    /// File offset of the byte at a link address, if it comes from the file.
+    /// Returns the file offset of the byte at a link address, if it comes from the file.
     #[must_use]
     pub fn file_offset(&self, link_address: u64) -> Option<u64> {
         self.headers.offset_of(link_address)
     }
 
-    /// The link address is one of code: in an executable section (in the
-    /// executable segment, if there are no sections).
+    /// True if the link address is in an executable section (in the executable segment, if there
+    /// are no sections).
     #[must_use]
     pub fn is_text(&self, link_address: u64) -> bool {
         self.headers.text_range(link_address).is_some()
     }
 
-    /// Link addresses of all loadable segments, from the first to behind the last.
+    /// Returns the link address range of all loadable segments, from the first to the end of the
+    /// last.
     #[must_use]
     pub fn link_range(&self) -> std::ops::Range<u64> {
         let segments = &self.headers.segments;
@@ -429,7 +427,7 @@ impl ObjectFile {
         start.unwrap_or(0)..end.unwrap_or(0)
     }
 
-    /// The executable segments with their bytes.
+    /// Returns the executable segments with their bytes.
     ///
     /// # Errors
     ///
@@ -450,8 +448,7 @@ impl ObjectFile {
         self.lazy(&self.text, read).map(Vec::as_slice)
     }
 
-    /// Bytes at a link address, as they stand in the file; `None` if they are
-    /// not all there.
+    /// Returns the file's bytes at a link address; `None` if they are not all there.
     #[must_use]
     pub fn read(&self, link_address: u64, size: u64) -> Option<Vec<u8>> {
         let segments = self.headers.segments.iter();
@@ -463,8 +460,8 @@ impl ObjectFile {
             .then(|| self.source.read(segment.offset + distance, size).ok())?
     }
 
-    /// The functions, by symbols, call frame information, and Go's own table. If the call frame
-    /// information is damaged, only those that have names.
+    /// Returns the functions, from symbols, call frame information, and Go's own table. If the call
+    /// frame information is damaged, only functions with names.
     ///
     /// # Errors
     ///
@@ -477,7 +474,7 @@ impl ObjectFile {
         })
     }
 
-    /// The entries of the call frame information, by start address.
+    /// Returns the entries of the call frame information, by start address.
     ///
     /// # Errors
     ///
@@ -489,16 +486,16 @@ impl ObjectFile {
         .map(Vec::as_slice)
     }
 
-    /// Whether the return address is on top of the stack at a link address, as the call frame
-    /// information says. `None` if that says nothing about it.
+    /// Reports whether the return address is on top of the stack at a link address, according to
+    /// the call frame information. `None` if that does not cover it.
     #[must_use]
     pub fn is_called(&self, link_address: u64) -> Option<bool> {
         let read = || CallFrames::read(&self.source, &self.headers);
         self.call_frames.get_or_init(read).is_called(link_address)
     }
 
-    /// Where exceptions continue, and Go's functions whose panics are recovered: code that no jump
-    /// leads to.
+    /// Returns the landing pads of exceptions and of recovered panics in Go functions: code that no
+    /// jump leads to.
     ///
     /// # Errors
     ///
@@ -516,7 +513,7 @@ impl ObjectFile {
         })
     }
 
-    /// The restartable sequences that the file declares (rseq(2)).
+    /// Returns the restartable sequences that the file declares (rseq(2)).
     ///
     /// # Errors
     ///
@@ -526,18 +523,18 @@ impl ObjectFile {
             .map(Vec::as_slice)
     }
 
-    /// The static markers.
+    /// Returns the static markers.
     ///
     /// # Errors
     ///
-    /// Their notes are not all in the file.
+    /// Their notes are truncated.
     pub fn markers(&self) -> Result<&Markers, ObjectError> {
         let texts = self.text()?;
         let read = || Markers::read(&self.source, &self.headers, &self.facts, texts);
         self.lazy(&self.markers, read)
     }
 
-    /// What `name` is, if it is a symbol but not that of a function here.
+    /// Classifies `name` if it is a symbol, but not of a function here.
     ///
     /// # Errors
     ///
@@ -547,15 +544,14 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
-    /// Link addresses of the slots through which the object calls, or takes the
-    /// address of, a function `name` of whatever object. Empty if there are
-    /// none or the relocations are damaged.
+    /// Returns the link addresses of the slots through which the object calls, or takes the address
+    /// of, a function `name` of any object. Empty if there are none or the relocations are damaged.
     #[must_use]
     pub fn import_slots(&self, name: &str) -> Vec<u64> {
         pointers::import_slots(&self.source, &self.headers, name).unwrap_or_default()
     }
 
-    /// Reads something once, and gives the same answer, or error, ever after.
+    /// Reads something once, and returns the same result or error from then on.
     fn lazy<'a, T>(
         &self,
         cell: &'a OnceLock<Result<T, ObjectProblem>>,

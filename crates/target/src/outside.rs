@@ -1,4 +1,4 @@
-//! Sessions as somebody sees them who has made none: which there are, and how to write into one.
+//! Sessions as seen from other processes than their recorders: listing them and writing into them.
 
 use crate::error::TargetError;
 use crate::memfd;
@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// The sessions that recorders of the caller's own user have, each with the oldest of the
+/// Finds the sessions of recorders that run as the caller's user, each with the oldest of the
 /// processes that share it.
 ///
-/// Anybody can make memory that looks like a session. So these are found by what cannot be made
-/// up, the open files of processes of this user that bear our name; and only where such a file
-/// is mapped it is looked what is in it.
+/// Any process can create memory that looks like a session. So sessions are found by something that
+/// cannot be faked: the open files with our name of processes of this user. Only where such a file
+/// is mapped are its contents read.
 pub fn sessions() -> Vec<(Process, FoundSession)> {
     let own = Process::open(std::process::id());
     let uid = rustix::process::geteuid().as_raw();
@@ -27,7 +27,7 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
         let named = name == MEMFD_NAME || own.as_ref().is_ok_and(|own| own.name() == name);
         named && process.status().is_ok_and(|status| status.uid == uid)
     };
-    // Inode and recorder.
+    // From inode to recorder.
     let mut held: BTreeMap<u64, u32> = BTreeMap::new();
     for recorder in own.iter().cloned().chain(Process::others()) {
         if is_recorder(&recorder) {
@@ -44,7 +44,7 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     };
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
     for process in Process::others() {
-        // None in a process that has just ended, or that is not ours to look at.
+        // Empty if the process has just ended, or we may not read it.
         let maps = process.maps().unwrap_or_default();
         if !maps
             .iter()
@@ -52,7 +52,7 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
         {
             continue;
         }
-        // One that has just ended, or that is not ours.
+        // Empty if the process has just ended, or is not ours.
         let sessions = recover::find(&process).unwrap_or_default().into_iter();
         for session in sessions.filter(|session| session.inode != 0) {
             let older = found
@@ -66,20 +66,19 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     found.into_values().collect()
 }
 
-/// Opens the memory of a session by the descriptor that its recorder has of it, to write
-/// records there. (The program itself has no descriptor of it, and to open a mapping takes a
-/// capability.)
+/// Opens the memory of a session through its recorder's descriptor, to write records there. (The
+/// program itself has no descriptor of it, and opening a mapping takes a capability.)
 ///
 /// # Errors
-/// [`TargetError::Share`] if the recorder has ended, or is somebody else's;
-/// [`TargetError::Damaged`] if what is there makes no sense.
+/// [`TargetError::Share`] if the recorder has ended, or belongs to another user;
+/// [`TargetError::Damaged`] if the memory's contents are invalid.
 pub fn writer(process: &Process, session: &FoundSession) -> Result<Writer, TargetError> {
     let pid = process.pid() as i32;
     let share = |errno| TargetError::Share { pid, errno };
     let damaged = |what| TargetError::Damaged { pid, what };
     let owner = session.owner.ok_or(share(Errno::SRCH))?;
     let file = descriptor(owner, session.inode).map_err(share)?;
-    // Nobody can make it shorter, so that to look at it is safe.
+    // The seal prevents truncation, so that reading the mapping is safe.
     let seals = rustix::fs::fcntl_get_seals(&file).map_err(share)?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err(damaged("its memory is not sealed"));
@@ -89,7 +88,7 @@ pub fn writer(process: &Process, session: &FoundSession) -> Result<Writer, Targe
     Writer::new(memory).map_err(|_| damaged("the header"))
 }
 
-/// The descriptor of session memory with this inode that a process has open.
+/// Opens the descriptor that a process has of the session memory with this inode.
 fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
     let mut problem = Errno::BADF;
     for path in descriptors(owner)? {
@@ -102,7 +101,8 @@ fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
     Err(problem)
 }
 
-/// Where in `/proc` the descriptors of a process are that bear the name of session memory.
+/// Returns the paths in `/proc` of the descriptors of a process that have the name of session
+/// memory.
 fn descriptors(pid: u32) -> rustix::io::Result<impl Iterator<Item = PathBuf>> {
     let name = format!("/memfd:{MEMFD_NAME} (deleted)");
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))

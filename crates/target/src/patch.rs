@@ -1,8 +1,8 @@
-//! The one module that writes instruction bytes of a program.
+//! The only module that writes instruction bytes of a program.
 //!
-//! All threads of the process stand still when anything here is called, so that
-//! nobody executes a byte while it changes. What remains is our own death between
-//! two writes, after which the program goes on as it then is:
+//! All threads of the process stand still when anything here is called, so that none executes a
+//! byte while it changes. What remains is our own death between two writes, after which the program
+//! goes on with the bytes as they are then:
 //!
 //! ```text
 //! before                  55 48 89 e5 41 57 …     push %rbp; mov %rsp,%rbp; push %r15
@@ -10,10 +10,10 @@
 //! jump written            e9 xx xx xx xx 57 …     jmp detour
 //! ```
 //!
-//! A write of a few bytes within a page is one copy in the kernel, which looks at
-//! a fatal signal only before it: it happens or it does not. A jump across two
-//! pages is two copies. There a breakpoint goes first and comes off last, which
-//! the resident's SIGTRAP handler leads to the same detour:
+//! A write of a few bytes within a page is one copy in the kernel, which checks for a fatal signal
+//! only before it: it happens or it does not. A jump across two pages is two copies. There a
+//! breakpoint is written first and removed last, which the resident's SIGTRAP handler leads to the
+//! same detour:
 //!
 //! ```text
 //! before        page n …55 │ 48 89 e5 41… page n+1
@@ -46,53 +46,52 @@ pub struct Change {
     pub after: [u8; MAX_BYTES],
     /// Address of the detour.
     pub detour: u64,
-    /// Among the changes of one site, which are made one after the other: lower ones
-    /// first. They are taken back in the opposite order.
+    /// Order among the changes of one site, which are made one after the other: lower ones first.
+    /// They are taken back in the opposite order.
     pub phase: u8,
-    /// It is a [guard's](crate::guards): made before all others, taken back after them.
+    /// True for a [guard](crate::guards): made before all others, taken back after them.
     pub guard: bool,
-    /// It answers [unwinders](crate::unwinders): taken back when no return address is
-    /// replaced any more. Then it is a guard's, too.
+    /// True if it answers [unwinders](crate::unwinders): taken back when no return address is
+    /// replaced any more. Then `guard` is true, too.
     pub unwinder: bool,
-    /// A breakpoint of Capriole's own may stand at the first byte: for good, in place of
-    /// the jump, or while a change across pages is written. Any other is somebody else's.
+    /// True if a breakpoint of Capriole's own may be at the first byte: for good, in place of the
+    /// jump, or while a change across pages is written. Any other breakpoint is another tool's.
     pub breakpoint: bool,
-    /// It is a guard's by which the program sees its own signal actions: taken back when none
-    /// is replaced any more.
+    /// True for a guard by which the program sees its own signal actions: taken back when none is
+    /// replaced any more.
     pub action: bool,
 }
 
-/// What stands at a site.
+/// State of a site's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// The program's own bytes.
     Before,
-    /// The probe.
+    /// The bytes of the probe.
     After,
-    /// A change that was cut short: a breakpoint, and behind it either tail or, with
-    /// a page boundary in it, a piece of each.
+    /// A change that was cut short: a breakpoint, and behind it either tail or, with a page
+    /// boundary in it, a piece of each.
     Between,
-    /// Bytes of the program or a breakpoint that another tool has written over a part of
-    /// the probe. The kernel does so when a uprobe comes or goes: both are one byte, the
-    /// breakpoint and the file's, and what it keeps as the original instruction is the
-    /// file's as well.
+    /// Bytes of the program or a breakpoint that another tool has written over a part of the probe.
+    /// The kernel does so when a uprobe comes or goes: both are one byte, the breakpoint and the
+    /// file's, and what it keeps as the original instruction is the file's as well.
     Disturbed,
-    /// Something else: the library is gone, or somebody else changes code too.
+    /// Other bytes: the library is gone, or another tool changes code too.
     Foreign,
 }
 
 impl Change {
-    /// Whether it is taken back after the signal actions.
+    /// True if it is taken back after the signal actions.
     pub(crate) fn is_late(&self) -> bool {
         self.unwinder || self.action
     }
 
-    /// Whether the bytes lie in two pages.
+    /// True if the bytes lie in two pages.
     pub fn crosses_pages(&self) -> bool {
         self.address / PAGE_SIZE != (self.address + self.len as u64 - 1) / PAGE_SIZE
     }
 
-    /// What `now`, the bytes that stand there, are.
+    /// Classifies `now`, the bytes at the site.
     fn judge(&self, now: &[u8]) -> Found {
         let (before, after) = (&self.before[..self.len], &self.after[..self.len]);
         if now == before {
@@ -108,8 +107,8 @@ impl Change {
         }
     }
 
-    /// The bytes of the probe among `now`, where it is [disturbed](Found::Disturbed): what
-    /// has to be the program's again, in runs.
+    /// Returns the bytes of the probe among `now`, where it is [disturbed](Found::Disturbed), as
+    /// runs: they have to become the program's again.
     fn ours(&self, now: &[u8]) -> Vec<Range<usize>> {
         let is_ours = |i: &usize| now[*i] == self.after[*i] && now[*i] != self.before[*i];
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -122,8 +121,8 @@ impl Change {
         runs
     }
 
-    /// Whether the bytes behind the first are the program's or the probe's, those of
-    /// each page as a whole: they are written in that many pieces.
+    /// True if the bytes behind the first are the program's or the probe's, those of each page as a
+    /// whole: they are written in that many pieces.
     fn is_of_both(&self, now: &[u8]) -> bool {
         let second = match self.crosses_pages() {
             true => (PAGE_SIZE - self.address % PAGE_SIZE) as usize,
@@ -169,10 +168,9 @@ impl Change {
     }
 }
 
-/// Many changes of one process, read and written page by page: a page is read once,
-/// and what changes in it is written with one copy in the kernel, from the first
-/// changed byte to the last. The bytes between are written as they were read, which
-/// changes nothing: nobody else runs.
+/// Many changes of one process, read and written page by page: a page is read once, and its changes
+/// are written with one copy in the kernel, from the first changed byte to the last. The bytes
+/// between are written as they were read, which changes nothing: no thread of the process runs.
 #[derive(Debug)]
 pub struct Batch<'a> {
     pid: i32,
@@ -182,11 +180,11 @@ pub struct Batch<'a> {
 
 #[derive(Debug)]
 struct Page {
-    /// Nothing where the page cannot be read.
+    /// Empty where the page cannot be read.
     bytes: Vec<u8>,
-    /// What has to be written.
+    /// Ranges that have to be written.
     dirty: Vec<Range<usize>>,
-    /// Somebody else writes to this page, too: what is between is not written.
+    /// True if another tool writes to this page, too: bytes between changes are not written.
     shared: bool,
 }
 
@@ -198,7 +196,7 @@ impl Page {
         }
     }
 
-    /// What has to be written, at once where that is possible.
+    /// Returns the ranges that have to be written, as one range where that is possible.
     fn take_dirty(&mut self) -> Vec<Range<usize>> {
         let runs = std::mem::take(&mut self.dirty);
         let start = runs.iter().map(|run| run.start).min();
@@ -211,7 +209,7 @@ impl Page {
 }
 
 impl<'a> Batch<'a> {
-    /// For a process that stands still until the batch is written.
+    /// Makes a batch for a process that stands still until the batch is written.
     pub fn new(pid: i32, memory: &'a RemoteMemory) -> Batch<'a> {
         Batch {
             pid,
@@ -235,7 +233,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// What stands at a site now.
+    /// Reports the state of a site's bytes.
     pub fn inspect(&mut self, change: &Change) -> Found {
         let now = self.now(change);
         now.map_or(Found::Foreign, |now| change.judge(&now[..change.len]))
@@ -251,7 +249,7 @@ impl<'a> Batch<'a> {
         Some(now)
     }
 
-    /// Whether these bytes stand there now.
+    /// True if `bytes` are at `address` now.
     pub fn holds(&mut self, address: u64, bytes: &[u8]) -> bool {
         (address..).zip(bytes).all(|(at, byte)| {
             let page = self.page(at / PAGE_SIZE);
@@ -259,27 +257,28 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Puts a probe in, or with [`write`](Self::write). The journal entry must have
-    /// been written, the detour and (if the change crosses pages) the trap handler
-    /// must be in place.
+    /// Puts a probe in, at once or with the next [`write`](Self::write). The journal entry must
+    /// have been written, the detour and (if the change crosses pages) the trap handler must be in
+    /// place.
     pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.after[..change.len])
     }
 
-    /// Puts a breakpoint at the first byte, or with [`write`](Self::write), which leads
-    /// to the detour as well.
+    /// Puts a breakpoint at the first byte with the next [`write`](Self::write), which leads to the
+    /// detour as well.
     pub fn stand_in(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace_some(change, &[INT3])
     }
 
-    /// Puts the program's own bytes back, or with [`write`](Self::write).
+    /// Restores the program's own bytes, at once or with the next [`write`](Self::write).
     pub fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.before[..change.len])
     }
 
-    /// Puts the program's own bytes back where a [disturbed](Found::Disturbed) site has the
-    /// probe's, or with [`write`](Self::write), and leaves what the other tool has written:
-    /// its breakpoint goes when it takes that away. Tells whether there were any.
+    /// Restores, with the next [`write`](Self::write), the program's own bytes where a
+    /// [disturbed](Found::Disturbed) site has the probe's, and leaves what the other tool has
+    /// written: its breakpoint goes when that tool removes it. Returns true if there were any such
+    /// bytes.
     ///
     /// ```text
     /// before          55 48 89 e5 41      push %rbp; mov %rsp,%rbp; push %r15
@@ -337,10 +336,10 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes all that was put in or back.
+    /// Writes all changes that are still to be written.
     ///
     /// # Errors
-    /// The first page that cannot be written; the others are written all the same.
+    /// The error of the first page that cannot be written; the others are written all the same.
     pub fn write(&mut self) -> Result<(), TargetError> {
         let pid = self.pid;
         let mut result = Ok(());
@@ -385,7 +384,7 @@ mod tests {
         assert!(change(0x1fff, 5).crosses_pages());
         assert!(!change(0x1fff, 1).crosses_pages());
     }
-    /// A site of a `push` and a `mov`, and what two tools make of it.
+    /// A site of a `push` and a `mov`, as two tools change it.
     #[test]
     fn breakpoints_of_others() {
         let bytes = |bytes: [u8; 5]| {
@@ -433,7 +432,7 @@ mod tests {
             ),
             // Taken back while the tool is still there.
             ([0xcc, 0x48, 0x89, 0xe5, 0x41], Found::Disturbed, &[]),
-            // Another tool's jump or call is nobody's business but its own.
+            // Another tool's jump or call is left to that tool.
             (
                 [0xe8, 0x10, 0x89, 0x30, 0xff],
                 Found::Foreign,
@@ -444,7 +443,7 @@ mod tests {
             assert_eq!(change.judge(&now), found, "{now:02x?}");
             assert_eq!(change.ours(&now), ours, "{now:02x?}");
         }
-        // Where one of our own may stand, it is taken for that.
+        // Where one of our own may be, a breakpoint is taken for that.
         change.breakpoint = true;
         let now = [0xcc, 0x10, 0x89, 0x30, 0xff];
         assert_eq!(change.judge(&now), Found::Between);

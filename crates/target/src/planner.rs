@@ -1,5 +1,5 @@
-//! From resolved sites to plans: what the pure planner has to be given, gathered
-//! from the object and the process.
+//! From resolved sites to plans: gathers the inputs of the pure planner from the object and the
+//! process.
 
 mod narrow;
 mod together;
@@ -21,41 +21,41 @@ use capriole_plan::site::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Plans sites of one process, or of files by themselves.
+/// Planner for sites of one process, or of files by themselves.
 #[derive(Debug)]
 pub struct Planner {
     breakpoints: Result<(), Refusal>,
     shadow_stack: bool,
-    /// Rather change one instruction than several.
+    /// Prefer changing one instruction to changing several.
     one_instruction: bool,
     trusted: bool,
-    /// Where stubs may be; nothing for a file, which is looked at as if alone.
+    /// Addresses for stubs; `None` for a file, which is treated as if loaded alone.
     space: Option<Space>,
 }
 
-/// A site's plan, or the reasons why it has none.
+/// The plan of a site, or the reasons why it has none.
 pub type Planned = Result<Plan, Refused>;
 
 /// A plan, with the bytes that it was made for.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How the site is reached.
+    /// Shape of the jump that reaches the site.
     pub shape: Shape,
     /// The bytes of `shape.covered`.
     pub before: Vec<u8>,
-    /// Whether a breakpoint may be put at the site.
+    /// True if a breakpoint may be put at the site.
     pub breakpoint: bool,
-    /// Whether a function is entered there by calls and jumps that leave it, so that its return
-    /// address is on top of the stack. Something may still be kept below the stack pointer.
+    /// True if a function is entered there by calls and jumps that leave their function, so that
+    /// its return address is on top of the stack. The red zone may still be in use.
     pub called: bool,
 }
 
-/// Mappings of a process that are left to it in any case.
+/// Number of mappings that are always left to a process.
 const SPARE_MAPPINGS: usize = 4096;
 /// A program at a fixed address has its heap behind it, up to 32 MiB away
 /// (`arch_randomize_brk`), with room to grow.
 const HEAP_ROOM: u64 = (32 + 256) << 20;
-/// Starts of the names of C libraries and dynamic loaders.
+/// Prefixes of the names of C libraries and dynamic loaders.
 const C_LIBRARIES: [&str; 5] = [
     "libc.so",
     "ld-linux",
@@ -63,7 +63,7 @@ const C_LIBRARIES: [&str; 5] = [
     "libc.musl",
     "ld-musl",
 ];
-/// Starts of the names of what Go's signal handlers may run.
+/// Prefixes of the names of functions that Go's signal handlers may run.
 const GO_RUNTIME: [&str; 6] = [
     "runtime.",
     "runtime/",
@@ -72,18 +72,18 @@ const GO_RUNTIME: [&str; 6] = [
     "sync/atomic.",
     "go:",
 ];
-/// Bytes of `endbr64`.
+/// Size of `endbr64`, bytes.
 const ENDBR: u64 = 4;
-/// Objects within this share an arena of detours, bytes.
+/// Maximum extent of objects that share an arena of detours, bytes.
 pub(crate) const CLUSTER: u64 = 1 << 30;
-/// Room for a detour, bytes: more than nearly all need.
+/// Room for one detour, bytes: enough for nearly all.
 const DETOUR: u64 = 1024;
-/// Room for what detours share.
+/// Room for code shared by detours, bytes.
 const RESIDENT: u64 = 1 << 20;
 
-/// Whether an object is a C library or a dynamic loader.
+/// True for a C library or a dynamic loader.
 pub(crate) fn is_c_library(object: &Object) -> bool {
-    // musl's has no name of its own everywhere.
+    // The file of musl has no distinctive name everywhere.
     let name = object
         .file()
         .soname()
@@ -91,7 +91,7 @@ pub(crate) fn is_c_library(object: &Object) -> bool {
     C_LIBRARIES.iter().any(|library| name.starts_with(library))
 }
 
-/// Groups objects (ascending; each with a number that is added up) whose detours can stand
+/// Groups objects (ascending; each with a number, which is summed) whose detours can be placed
 /// together.
 fn clusters(objects: Vec<(Range<u64>, u64)>) -> Vec<(Range<u64>, u64)> {
     let mut clusters: Vec<(Range<u64>, u64)> = Vec::new();
@@ -123,7 +123,7 @@ fn outside(site: &Site) -> Refused {
     })
 }
 
-/// Where stubs may be mapped in a process; nowhere if that cannot be found out.
+/// Returns the addresses where stubs may be mapped in a process; none if that cannot be determined.
 fn space_of(process: &Process) -> Space {
     let maps = process.maps().unwrap_or_default();
     if maps.is_empty() {
@@ -131,9 +131,9 @@ fn space_of(process: &Process) -> Space {
     }
     let mappings = max_map_count().saturating_sub(maps.len() + SPARE_MAPPINGS) / 2;
     let mut layout = Layout::of(process);
-    // Go's runtime takes memory by mmap(2) alone, and the kernel puts the heap that it does not use
-    // anywhere in the GiB above. C in such a program uses mmap(2) as well where `brk` has no room;
-    // a heap that is there already is left room to grow.
+    // Go's runtime gets memory from mmap(2) alone, and the kernel may put the `brk` heap, which it
+    // does not use, anywhere in the GiB above the program. C code in such a program also uses
+    // mmap(2) where `brk` has no room; an existing heap is left room to grow.
     let program = ObjectFile::open(&process.proc_path("exe"));
     if program.is_ok_and(|file| file.is_go()) {
         layout.start_brk = None;
@@ -141,7 +141,7 @@ fn space_of(process: &Process) -> Space {
     Space::new(free_stretches(&maps, &layout), mappings)
 }
 
-/// Where stubs could be mapped if the object was loaded by itself.
+/// Returns the addresses where stubs could be mapped if the object was loaded by itself.
 fn space_around(site: &Site) -> Space {
     let range = site.object.range();
     if site.object.file().kind() != ObjectKind::FixedProgram {
@@ -157,7 +157,7 @@ fn space_around(site: &Site) -> Space {
 }
 
 impl Site {
-    /// The start of a function that is known by its extent (run time), whatever its names
+    /// Makes a site at the start of a function given by its extent (run time), whatever its names
     /// are. `None` if it is not in the object's file.
     #[must_use]
     pub fn of_function(object: &Arc<Object>, extent: Extent) -> Option<Site> {
@@ -184,8 +184,8 @@ impl Site {
         })
     }
 
-    /// Another place in the same function, by its run-time address. `None` if it is not in
-    /// the object's file.
+    /// Makes a site at another run-time address in the same function. `None` if it is not in the
+    /// object's file.
     #[must_use]
     pub fn at(&self, address: u64) -> Option<Site> {
         let link_address = self.object.link(address);
@@ -205,7 +205,7 @@ impl Site {
 }
 
 impl Planner {
-    /// For sites of a running process.
+    /// Makes a planner for sites of a running process.
     pub fn of_process(process: &Process) -> Planner {
         Planner {
             breakpoints: breakpoints_allowed(process).map_err(Refusal::TrapUnusable),
@@ -216,7 +216,7 @@ impl Planner {
         }
     }
 
-    /// For sites of a file, as if it ran in a process that allows everything.
+    /// Makes a planner for sites of a file, as if it ran in a process that allows everything.
     pub fn offline() -> Planner {
         Planner {
             breakpoints: Ok(()),
@@ -227,7 +227,7 @@ impl Planner {
         }
     }
 
-    /// Uses breakpoints, or never does.
+    /// Allows or forbids breakpoints.
     #[must_use]
     pub fn with_breakpoints(mut self, allowed: bool) -> Planner {
         if !allowed {
@@ -236,24 +236,24 @@ impl Planner {
         self
     }
 
-    /// Rather changes one instruction than several, where a jump within one does as well:
-    /// see [`capriole_plan::site::choose_one_instruction`].
+    /// Prefers a jump that changes only one instruction, where possible: see
+    /// [`capriole_plan::site::choose_one_instruction`].
     #[must_use]
     pub fn with_one_instruction(mut self, wanted: bool) -> Planner {
         self.one_instruction = wanted;
         self
     }
 
-    /// Takes an instruction for what stands at an address that was given, also where nothing
-    /// shows that one begins there, or does not.
+    /// Trusts a given address to be the start of an instruction, even if nothing shows that one
+    /// begins there.
     #[must_use]
     pub fn with_trusted_addresses(mut self, trusted: bool) -> Planner {
         self.trusted = trusted;
         self
     }
 
-    /// Refuses an address outside of all known functions at which nothing shows an instruction
-    /// to begin.
+    /// Refuses an address outside of all known functions unless an instruction is shown to begin
+    /// there.
     fn check_address(&self, site: &Site, object: &ObjectCode) -> Result<(), Refusal> {
         let symbols = site.object.symbols().ok();
         if symbols.is_some_and(|symbols| symbols.function_at(site.link_address).is_some()) {
@@ -274,14 +274,14 @@ impl Planner {
         }
     }
 
-    /// Whether breakpoints may be used in the object of a site, or why not.
+    /// Checks that breakpoints may be used in the object of a site.
     ///
-    /// The kernel kills a program that runs into a breakpoint while SIGTRAP is blocked,
-    /// and C libraries block all signals while they make a thread, raise a signal or
-    /// abort, in functions of their own.
+    /// The kernel kills a program that hits a breakpoint while SIGTRAP is blocked, and C libraries
+    /// block all signals while they create a thread, raise a signal or abort, in functions of their
+    /// own.
     fn breakpoints_in(&self, site: &Site) -> Result<(), Refusal> {
         if site.object.file().is_go() {
-            // What Go's handlers run, they run with all signals blocked.
+            // Functions called by Go's signal handlers run with all signals blocked.
             let symbol = site.linkage_name.as_deref().unwrap_or("runtime.");
             if GO_RUNTIME.iter().any(|start| symbol.starts_with(start)) {
                 return self.breakpoints.and(Err(Refusal::TrapUnusable(
@@ -297,8 +297,8 @@ impl Planner {
         }
     }
 
-    /// The control flow of the function around some sites. Each that is shown to be code, or
-    /// trusted, is reached.
+    /// Analyses the control flow of the function around some sites. Each site that is shown to be
+    /// code, or trusted, counts as reachable.
     fn analyse(&self, sites: &[&Site]) -> Result<FunctionFlow, Refused> {
         let site = sites.first().ok_or_else(damaged)?;
         let object = site.object.code().map_err(|_| damaged())?;
@@ -310,7 +310,7 @@ impl Planner {
         };
         let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
         let flow = flow.map_err(|_| outside(site))?;
-        // The other part of a function, which was split off, may jump to what nothing else does.
+        // The split-off part of a function may jump to code that nothing else jumps to.
         let jumps = object.targets_at(site.address).into_iter();
         let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
         let mut entries: Vec<u64> = jumps
@@ -334,7 +334,7 @@ impl Planner {
         FunctionFlow::analyse_with(&code, &site.extent, &hints).map_err(|_| outside(site))
     }
 
-    /// Whether the program runs with a shadow stack (CET).
+    /// True if the program runs with a shadow stack (CET).
     #[must_use]
     pub fn has_shadow_stack(&self) -> bool {
         self.shadow_stack
@@ -347,7 +347,7 @@ impl Planner {
         placer
     }
 
-    /// A placer for many sites, which leaves room for their detours.
+    /// Makes a placer for many sites, which leaves room for their detours.
     fn placer_of(&self, first: &Site, sites: &[&Site]) -> Placer {
         let Some(mut space) = self.space.clone() else {
             return self.placer(first);
@@ -384,8 +384,8 @@ impl Planner {
         self.plan_in(site, &flow, Some(&mut placer), &[])
     }
 
-    /// Plans every instruction of a function from an address on, each as if it was the only
-    /// one to be probed; in the order of addresses.
+    /// Plans every instruction of a function from an address on, each as if it was the only one to
+    /// be probed; in the order of addresses.
     ///
     /// # Errors
     /// The code of the function is not known: the reason, for each tactic.
@@ -408,8 +408,8 @@ impl Planner {
         Ok(sites.map(plan).collect())
     }
 
-    /// Plans a site of a function that has been analysed; without a placer, only by
-    /// the tactics that need none. The instructions at `others` have to stay where they are.
+    /// Plans a site of an analysed function; without a placer, only with the tactics that need
+    /// none. The instructions at `others` must stay unchanged.
     fn plan_in(
         &self,
         site: &Site,
@@ -445,7 +445,7 @@ impl Planner {
         })
     }
 
-    /// Has a jump at `from` lead away from a site as well, see [`choose_from`].
+    /// Plans a site that shares a jump at `from`, see [`choose_from`].
     fn plan_from(&self, site: &Site, flow: &FunctionFlow, from: u64) -> Planned {
         self.with_input(site, flow, &[], |input, _| {
             let shape = choose_from(input, from).map_err(refused)?;
@@ -453,8 +453,8 @@ impl Planner {
         })
     }
 
-    /// What is known about a site. The instructions at `others` have to stay where they are;
-    /// `then` is told how many extents must not change for other reasons.
+    /// Passes the planner's input for a site to `then`, with the number of extents that must not
+    /// change for other reasons than `others`. The instructions at `others` must stay unchanged.
     fn with_input(
         &self,
         site: &Site,
@@ -505,7 +505,7 @@ impl Planner {
 
 /// A shape and the bytes that it covers.
 fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
-    // A breakpoint's shape covers one byte; more never hurts.
+    // A breakpoint's shape covers one byte; saving more does no harm.
     let end = shape.covered.end.max(shape.covered.start + 1);
     let before = input.code.get(Extent::new(shape.covered.start, end));
     Ok(Plan {
@@ -516,7 +516,7 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
     })
 }
 
-/// Whether a line table says that a statement begins at the site.
+/// True if a line table has a statement that begins at the site.
 fn begins_line(site: &Site) -> bool {
     let at = site.link_address;
     let debug = site.object.file().debug().ok();
@@ -527,15 +527,15 @@ fn damaged() -> Refused {
     refused(Refusal::TargetsUnknown("a table of the file is damaged"))
 }
 
-/// The bytes of the instruction at an address.
+/// Returns the address range of the instruction at an address.
 fn instruction_bytes(object: &ObjectCode, address: u64) -> Range<u64> {
     let code = object.code_at(address);
     let found = code.and_then(|code| code.instruction_at(address, code.extent().end));
     address..found.map_or(address + 1, |instruction| instruction.next_ip())
 }
 
-/// No probe may make a static marker give way or rely on its bytes, which other tools may
-/// change at any time.
+/// Reserves all static markers: no probe may displace them or rely on their bytes, which other
+/// tools may change at any time.
 fn want_markers(placer: &mut Placer, object: &Object) {
     let Ok(code) = object.code() else { return };
     for marker in code.markers() {
@@ -543,7 +543,7 @@ fn want_markers(placer: &mut Placer, object: &Object) {
     }
 }
 
-/// The site's own instruction may change, also if it is a marker.
+/// Lets the site's own instruction change, even if it is a marker.
 fn give_back_instruction(placer: &mut Placer, site: &Site) {
     if let Ok(code) = site.object.code() {
         placer.give_back(instruction_bytes(code, site.address));

@@ -1,8 +1,8 @@
-//! What can be read of a process without tracing it.
+//! Information about a process that is available without tracing it.
 //!
-//! Everything comes from `/proc/PID` (proc_pid_stat(5), proc_pid_status(5)).
-//! Nothing here stops the process, so every answer is a snapshot; a process
-//! that ends meanwhile reads as [`ProcessError::NoSuchProcess`].
+//! Everything comes from `/proc/PID` (proc_pid_stat(5), proc_pid_status(5)). Nothing here stops the
+//! process, so every answer is a snapshot; if the process ends meanwhile, reads return
+//! [`ProcessError::NoSuchProcess`].
 
 mod auxv;
 mod error;
@@ -21,7 +21,7 @@ pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
 use crate::maps::{Mapping, parse_maps};
 
-/// Most bytes of a command line that are read; the kernel allows 6 MiB (execve(2)).
+/// Maximum number of bytes to read of a command line; the kernel allows 6 MiB (execve(2)).
 const MAX_COMMAND_LINE: u64 = 6 << 20;
 /// `e_ident[EI_CLASS]` of a 64-bit ELF file.
 const ELFCLASS64: u8 = 2;
@@ -30,8 +30,7 @@ const EM_X86_64: u16 = 62;
 /// `e_machine` of 32-bit x86.
 const EM_386: u16 = 3;
 
-/// A process, identified by its number and its start time, so that a number
-/// that was given to another process in the meantime is noticed.
+/// A process, identified by its pid and its start time, so that reuse of the pid is noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pid: u32,
@@ -40,7 +39,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Finds process `pid` (a process, not one of its further threads).
+    /// Finds process `pid` (the process, not one of its further threads).
     ///
     /// # Errors
     ///
@@ -64,14 +63,14 @@ impl Process {
         Ok(process)
     }
 
-    /// All processes that there are, but for the calling one.
+    /// Returns all processes except the calling one.
     pub fn others() -> impl Iterator<Item = Process> {
         Process::numbers()
             .filter(|pid| *pid != std::process::id())
             .filter_map(|pid| Process::open(pid).ok())
     }
 
-    /// The numbers of all processes that there are.
+    /// Returns the pids of all processes.
     pub fn numbers() -> impl Iterator<Item = u32> {
         fs::read_dir("/proc")
             .into_iter()
@@ -79,42 +78,42 @@ impl Process {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
     }
 
-    /// The process number.
+    /// Returns the pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Start time in clock ticks since boot (field 22 of `stat`); together
-    /// with the number it names the process for good. exec does not change it.
+    /// Returns the start time in clock ticks since boot (field 22 of `stat`); together with the pid
+    /// it identifies the process uniquely. exec does not change it.
     #[must_use]
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// The name of the main thread when the process was opened (up to 15 bytes).
+    /// Returns the name of the main thread when the process was opened (up to 15 bytes).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// `/proc/PID/FILE`.
+    /// Returns `/proc/PID/FILE`.
     #[must_use]
     pub fn proc_path(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{file}", self.pid))
     }
 
-    /// The same process still runs under this number.
+    /// True if the same process still runs under this pid.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match self.stat() {
             Ok(stat) => !matches!(stat.state, State::Zombie | State::Dead),
-            // Without a descriptor to look with, nobody knows better.
+            // Without a free descriptor we cannot tell, so assume it is.
             Err(error) => error.is_own(),
         }
     }
 
-    /// It has ended, or is so far in ending that its memory is gone.
+    /// True if the process has ended, or has got so far in ending that its memory is gone.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let has_memory = || match self.maps() {
@@ -124,9 +123,9 @@ impl Process {
         !self.is_alive() || !has_memory()
     }
 
-    /// Everything that makes a process impossible to trace and can be known
-    /// without trying. Whoever attaches calls this first for a clear message.
-    /// That a thread of the calling process is the tracer is no obstacle.
+    /// Checks for everything that makes a process impossible to trace and can be known without
+    /// trying. Call this before attaching, for a clear error message. A tracer that is a thread of
+    /// the calling process is no obstacle.
     ///
     /// # Errors
     ///
@@ -155,18 +154,17 @@ impl Process {
                 name: read_stat(tracer).map_or_else(|_| "?".to_owned(), |stat| stat.comm),
             });
         }
-        // Opening `mem` asks the kernel the same question as PTRACE_ATTACH
+        // Opening `mem` makes the kernel do the same check as PTRACE_ATTACH
         // (PTRACE_MODE_ATTACH_FSCREDS, security modules included).
         File::open(self.proc_path("mem")).map_err(|e| self.error("mem", e))?;
         self.check_architecture()
     }
 
-    /// `/proc/PID/stat`.
+    /// Reads `/proc/PID/stat`.
     ///
     /// # Errors
     ///
-    /// [`ProcessError::NoSuchProcess`], also when the number now belongs to
-    /// another process.
+    /// [`ProcessError::NoSuchProcess`], also when the pid now belongs to another process.
     pub fn stat(&self) -> Result<Stat, ProcessError> {
         let stat = read_stat(self.pid)?;
         if stat.start_time != self.start_time {
@@ -175,7 +173,7 @@ impl Process {
         Ok(stat)
     }
 
-    /// `/proc/PID/status`: that of the main thread.
+    /// Reads `/proc/PID/status`, the status of the main thread.
     ///
     /// # Errors
     ///
@@ -184,7 +182,7 @@ impl Process {
         self.read_status("status")
     }
 
-    /// The status of one thread of the process, or of another with the same memory.
+    /// Reads the status of one thread of the process, or of another process with the same memory.
     ///
     /// # Errors
     ///
@@ -194,15 +192,15 @@ impl Process {
             .or_else(|_| self.read_status(&format!("../{tid}/status")))
     }
 
-    /// How long one thread has been on a processor, in ns, if the kernel counts that.
+    /// Returns the CPU time of one thread in ns, if the kernel counts it.
     pub(crate) fn time_on_processor(&self, tid: u32) -> Option<u64> {
         let text = self.read(&format!("task/{tid}/schedstat")).ok()?;
         let text = String::from_utf8(text).ok()?;
         text.split(' ').next()?.parse().ok()
     }
 
-    /// The name of one thread (up to 15 bytes, not necessarily UTF-8 in the
-    /// kernel; other bytes are replaced).
+    /// Returns the name of one thread (up to 15 bytes, not necessarily UTF-8 in the kernel; invalid
+    /// bytes are replaced).
     ///
     /// # Errors
     ///
@@ -212,10 +210,10 @@ impl Process {
         Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
     }
 
-    /// The threads of the process, by number, in ascending order.
+    /// Returns the tids of the process's threads, ascending.
     ///
-    /// Threads may come and go while the list is read: whoever needs all of
-    /// them stops those found and reads again until nothing new appears.
+    /// Threads may come and go while the list is read: to get all of them, stop the threads found
+    /// and read again until nothing new appears.
     ///
     /// # Errors
     ///
@@ -232,8 +230,8 @@ impl Process {
         Ok(tids)
     }
 
-    /// The path of the program as the kernel shows it, without the
-    /// ` (deleted)` that is appended when the file was removed or replaced.
+    /// Returns the path of the program as the kernel shows it, without the ` (deleted)` that is
+    /// appended when the file was removed or replaced.
     ///
     /// # Errors
     ///
@@ -248,7 +246,7 @@ impl Process {
         )
     }
 
-    /// The program's file itself, also when its name is gone.
+    /// Opens the program's file itself, even if its name is gone.
     ///
     /// # Errors
     ///
@@ -257,25 +255,25 @@ impl Process {
         File::open(self.proc_path("exe")).map_err(|e| self.error("exe", e))
     }
 
-    /// A path inside the process's own root directory and mount namespace.
+    /// Returns a path to access a file in the process's own root directory and mount namespace.
     #[must_use]
     pub fn in_root(&self, path: &Path) -> PathBuf {
         let relative = path.strip_prefix("/").unwrap_or(path);
         self.proc_path("root").join(relative)
     }
 
-    /// What the program was called with, a zero behind each word. A program decides itself what
-    /// is shown there, so no more is read than an ordinary one can have.
+    /// Returns the program's arguments, each followed by a zero byte. A program can change them, so
+    /// at most the maximum size of ordinary ones is read.
     #[must_use]
     pub fn command_line(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let file = File::open(self.proc_path("cmdline"));
-        // What cannot be read is shown as empty.
+        // An unreadable command line is shown as empty.
         let _ = file.and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
         bytes
     }
 
-    /// The auxiliary vector the kernel gave the program.
+    /// Reads the auxiliary vector the kernel gave the program.
     ///
     /// # Errors
     ///
@@ -284,14 +282,14 @@ impl Process {
         Ok(Auxv::parse(&self.read("auxv")?))
     }
 
-    /// The memory map.
+    /// Reads the memory map.
     ///
-    /// The kernel gives it piece by piece; in a program that maps and unmaps at that
-    /// moment two pieces may not fit together. Then it is read again.
+    /// The kernel returns it in pieces; if the program maps or unmaps at that moment, two pieces
+    /// may not fit together. Then it is read again.
     ///
     /// # Errors
     ///
-    /// Not permitted, no such process, or a line that cannot be understood.
+    /// Not permitted, no such process, or a malformed line.
     pub fn maps(&self) -> Result<Vec<Mapping>, ProcessError> {
         const ATTEMPTS: usize = 20;
         let mut attempt = 1;
@@ -307,7 +305,7 @@ impl Process {
         }
     }
 
-    /// The limit of the main stack in bytes; `None` if unlimited or unknown.
+    /// Returns the limit of the main stack in bytes; `None` if unlimited or unknown.
     #[must_use]
     pub fn stack_limit(&self) -> Option<u64> {
         let bytes = self.read("limits").ok()?;
@@ -348,7 +346,7 @@ impl Process {
         ProcessError::from_io(self.pid, &self.name, file, source)
     }
 
-    /// Refuses what is not a 64-bit x86 program, by the header of its file.
+    /// Refuses anything but a 64-bit x86 program, by the header of its file.
     pub(crate) fn check_architecture(&self) -> Result<(), ProcessError> {
         let mut header = [0u8; 20];
         self.open_exe()?
@@ -365,8 +363,8 @@ impl Process {
     }
 }
 
-/// Whether `tid` is a thread of this very process: one that we launched and still
-/// hold is traced, but by us.
+/// True if `tid` is a thread of this very process: a process that we launched and still hold is
+/// traced, but by us.
 fn is_own_thread(tid: u32) -> bool {
     Path::new("/proc/self/task").join(tid.to_string()).exists()
 }
@@ -381,7 +379,7 @@ fn read_stat(pid: u32) -> Result<Stat, ProcessError> {
     })
 }
 
-/// What Yama's `ptrace_scope` is, 0 if the kernel has no Yama.
+/// Returns Yama's `ptrace_scope`, 0 if the kernel has no Yama.
 #[must_use]
 pub fn ptrace_scope() -> u32 {
     fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")

@@ -1,7 +1,7 @@
-//! The ptrace requests that are used, each as one safe function.
+//! Safe wrappers of the ptrace requests that are used, one function each.
 //!
-//! All of them act on a *thread*, and have to come from the thread that seized
-//! it: everything in this crate that stops a program runs on one thread.
+//! All of them act on a *thread*, and must come from the thread that seized it: everything in this
+//! crate that stops a program runs on one thread.
 
 #![allow(unsafe_code)]
 
@@ -12,22 +12,22 @@ use std::ffi::c_void;
 /// General registers of a stopped thread.
 pub type Registers = libc::user_regs_struct;
 
-/// Why a thread reported to its tracer.
+/// Reason why a thread reported to its tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It stands still because we asked for it.
+    /// The thread stopped because of our interrupt.
     Interrupted,
-    /// It stands still together with its process (SIGSTOP and the like).
+    /// The thread stopped together with its process (SIGSTOP and the like).
     GroupStop,
-    /// It is about to receive this signal, and stands still before that.
+    /// The thread stopped before this signal is delivered.
     Signal(i32),
-    /// It stands at the entry or exit of a system call.
+    /// The thread stopped at the entry or exit of a system call.
     Syscall,
-    /// It has just executed another program.
+    /// The thread has just executed another program.
     Exec,
     /// Another ptrace event (a clone, for instance).
     Other(i32),
-    /// It is gone; the exit status in wait's encoding.
+    /// The thread is gone; the exit status in wait's encoding.
     Gone(i32),
 }
 
@@ -43,12 +43,12 @@ fn check(result: libc::c_long) -> Result<(), Errno> {
 }
 
 fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<(), Errno> {
-    // SAFETY: only requests without pointers into our memory come here; whatever
-    // they do to the tracee is its own memory's business, not ours.
+    // SAFETY: only requests without pointers into our memory come here; they affect only the
+    // tracee's memory, not ours.
     check(unsafe { libc::ptrace(request, tid, address, data) })
 }
 
-/// A request that reads or writes `value` of our memory.
+/// Makes a request that reads or writes `value` in our memory.
 fn transfer<T>(what: libc::c_uint, tid: i32, address: usize, value: &mut T) -> Result<(), Errno> {
     let data: *mut T = value;
     // SAFETY: `data` is valid for reads and writes of a `T`, and every caller
@@ -66,17 +66,17 @@ pub fn interrupt(tid: i32) -> Result<(), Errno> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0)
 }
 
-/// Lets a stopped thread go on, delivering `signal` (0: none).
+/// Resumes a stopped thread, delivering `signal` (0: none).
 pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_CONT, tid, 0, signal as usize)
 }
 
-/// Lets a stopped thread go on to the next entry or exit of a system call.
+/// Resumes a stopped thread until the next entry or exit of a system call.
 pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_SYSCALL, tid, 0, signal as usize)
 }
 
-/// Lets a stopped thread go on untraced, delivering `signal` (0: none).
+/// Resumes a stopped thread untraced, delivering `signal` (0: none).
 pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_DETACH, tid, 0, signal as usize)
 }
@@ -86,9 +86,9 @@ pub fn set_options(tid: i32, options: libc::c_int) -> Result<(), Errno> {
     request(libc::PTRACE_SETOPTIONS, tid, 0, options as usize)
 }
 
-/// All registers zero.
+/// Returns registers that are all zero.
 pub fn no_registers() -> Registers {
-    // SAFETY: the type is plain integers, for which zero is a value.
+    // SAFETY: the type is plain integers, for which zero is valid.
     unsafe { std::mem::zeroed() }
 }
 
@@ -105,7 +105,7 @@ pub fn set_hardware_breakpoint(tid: i32, address: Option<u64>) -> Result<(), Err
     request(libc::PTRACE_POKEUSER, tid, register(7), 1)
 }
 
-/// The general registers of a stopped thread.
+/// Returns the general registers of a stopped thread.
 pub fn registers(tid: i32) -> Result<Registers, Errno> {
     let mut registers = no_registers();
     transfer(libc::PTRACE_GETREGS, tid, 0, &mut registers)?;
@@ -118,8 +118,8 @@ pub fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno> {
     transfer(libc::PTRACE_SETREGS, tid, 0, &mut registers)
 }
 
-/// The floating-point and vector state of a stopped thread, in the processor's
-/// standard XSAVE format.
+/// Returns the floating-point and vector state of a stopped thread, in the processor's standard
+/// XSAVE format.
 pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {
     const NT_X86_XSTATE: usize = 0x202;
     let mut buffer = vec![0u8; 64 * 1024];
@@ -132,28 +132,28 @@ pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {
     Ok(buffer)
 }
 
-/// The signals a stopped thread blocks, bit `n - 1` for signal `n`.
+/// Returns the signals that a stopped thread blocks, bit `n - 1` for signal `n`.
 pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
     let mut mask = 0u64;
     transfer(libc::PTRACE_GETSIGMASK, tid, 8, &mut mask)?;
     Ok(mask)
 }
 
-/// Sets the signals a stopped thread blocks.
+/// Sets the signals that a stopped thread blocks.
 pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
     let mut mask = mask;
     transfer(libc::PTRACE_SETSIGMASK, tid, 8, &mut mask)
 }
 
-/// Where a thread's restartable sequences are registered.
+/// Registration of a thread's restartable sequences.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RseqConfiguration {
     /// Address of its `struct rseq`; 0 if it has none.
     pub address: u64,
-    /// Bytes of it.
+    /// Size of it, bytes.
     pub size: u32,
-    /// The word that stands before every abort address.
+    /// The word before every abort address.
     pub signature: u32,
     /// Flags, none defined.
     pub flags: u32,
@@ -161,7 +161,7 @@ pub struct RseqConfiguration {
     pub pad: u32,
 }
 
-/// Where a stopped thread's restartable sequences are registered (Linux 5.13).
+/// Returns the registration of a stopped thread's restartable sequences (Linux 5.13).
 pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
     const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
     let mut configuration = RseqConfiguration::default();
@@ -171,32 +171,31 @@ pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
 }
 
 thread_local! {
-    /// How many [`StayAwake`] there are, and what was before the first.
+    /// Number of [`StayAwake`]s, and the state before the first.
     static AWAKE: RefCell<(usize, Before)> = const { RefCell::new((0, Before { mask: None, nice: None })) };
 }
 
-/// What a thread that stays awake goes back to.
+/// Signal mask and nice value to restore in a thread that stayed awake.
 struct Before {
     mask: Option<libc::sigset_t>,
     nice: Option<i32>,
 }
 
-/// The nice value of a thread that goes before all others.
+/// The nice value with the highest priority.
 const FIRST: i32 = -20;
 
-/// Lets the calling thread run before others, where that is permitted (root); the nice value it
-/// had then. Only then: it may not be permitted to have it back otherwise.
+/// Raises the priority of the calling thread, where permitted (root), and returns its nice value
+/// before. `None` if not permitted: then restoring it might not be permitted either.
 fn run_first() -> Option<i32> {
     let nice = rustix::process::getpriority_process(None).ok()?;
     rustix::process::setpriority_process(None, FIRST).ok()?;
     Some(nice)
 }
 
-/// While there is one of these, Ctrl-Z and the like do not stop the calling thread:
-/// a tracer that is stopped would keep the program that it has stopped standing
-/// until somebody says `fg`. And it runs before other threads, where that is permitted: on a
-/// machine that is busy the program would stand still until it is our turn. As soon as nobody
-/// stands still any more it takes its turn like others.
+/// Guard that keeps Ctrl-Z and the like from stopping the calling thread: a stopped tracer would
+/// leave the program that it has stopped hanging until somebody types `fg`. It also raises the
+/// thread's priority, where permitted: on a busy machine the program would stay stopped until we
+/// are scheduled. When the last guard is dropped, both are restored.
 #[derive(Debug)]
 pub struct StayAwake(());
 
@@ -238,21 +237,21 @@ impl Drop for StayAwake {
                 return;
             }
             if let Some(nice) = before.nice.take() {
-                // To take less is always permitted.
+                // Lowering the priority is always permitted.
                 let _ = rustix::process::setpriority_process(None, nice);
             }
             if let Some(old) = before.mask.take() {
-                // SAFETY: a mask that the kernel gave us.
+                // SAFETY: the mask came from the kernel.
                 unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
             }
         });
     }
 }
 
-/// Whether two processes have the same memory: not two copies of it (kcmp(2), KCMP_VM).
+/// True if two processes share one memory, not copies of it (kcmp(2), KCMP_VM).
 pub(crate) fn share_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: libc::c_int = 1;
-    // SAFETY: kcmp takes numbers only, and changes nothing.
+    // SAFETY: kcmp takes only numbers, and changes nothing.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
 }
 
@@ -271,13 +270,13 @@ fn decode(status: i32) -> Event {
     }
 }
 
-/// Waits for a traced thread's next report. With `block` unset, returns `None` if
-/// there is none yet.
+/// Waits for a traced thread's next report. With `block` unset, returns `None` if there is none
+/// yet.
 pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
     let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
     loop {
         let mut status = 0;
-        // SAFETY: `status` is a valid place for the result.
+        // SAFETY: `status` is valid for the kernel to write.
         let result = unsafe { libc::waitpid(tid, &mut status, flags) };
         match result {
             0 => return Ok(None),

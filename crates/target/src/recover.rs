@@ -1,4 +1,4 @@
-//! Sessions found in a process: another tracer's, or what a dead one left.
+//! Sessions found in a process: another tracer's, or left by a dead one.
 
 use crate::detach::{Detached, Installed, detach, detach_and_save};
 use crate::error::TargetError;
@@ -20,11 +20,11 @@ use std::time::Duration;
 /// A session that was found mapped in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundSession {
-    /// What it has put into the process.
+    /// Everything that it has put into the process.
     pub installed: Installed,
     /// The tracer that made it, if it is still alive.
     pub owner: Option<u32>,
-    /// Where the session stood.
+    /// State of the session.
     pub state: State,
     /// The trace that it was recorded to, if it was.
     pub trace: Option<TraceId>,
@@ -32,7 +32,7 @@ pub struct FoundSession {
     pub inode: u64,
 }
 
-/// Bytes of an arena that are looked at once.
+/// Bytes of an arena that are read at once.
 const STRETCH: usize = 64 << 10;
 /// Most sessions of a process: one, and those that dead tracers left.
 const MAX_SESSIONS: usize = 64;
@@ -41,10 +41,10 @@ const MAX_ENTRIES: u64 = 1 << 22;
 /// Bytes of a process's arenas that are compared with zero, at most.
 const MAX_UNWRITTEN: u64 = 1 << 30;
 
-/// How often the children of a program that keeps forking are looked for.
+/// Rounds in which the children of a program that keeps forking are looked for.
 const FORK_ROUNDS: usize = 10;
 
-/// Whether a mapping is a session's memory.
+/// True if a mapping is a session's memory.
 pub fn is_session(mapping: &Mapping) -> bool {
     mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
         && mapping.perms.shared
@@ -52,17 +52,17 @@ pub fn is_session(mapping: &Mapping) -> bool {
         && memfd::device().is_none_or(|device| mapping.dev == device)
 }
 
-/// Our own process id and start time.
+/// Returns our own process id and start time.
 pub fn own_identity() -> (u32, u64) {
     let pid = std::process::id();
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
 
-/// All sessions mapped in a process, by its ledgers.
+/// Finds all sessions mapped in a process, by its ledgers.
 ///
 /// # Errors
-/// The memory cannot be read, or a ledger makes no sense, or there is session memory without
-/// one: nobody knows then what else there is.
+/// The memory cannot be read, or a ledger makes no sense, or there is session memory without one:
+/// then it is unknown what else there is.
 pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     let pid = process.pid() as i32;
     let maps = process.maps()?;
@@ -129,7 +129,7 @@ fn read_session(
         inode: 0,
     };
     if !header.is_begun()? {
-        // The tracer died before it could write to it: nothing else is there.
+        // The tracer died before it could write to the ledger: nothing else is there.
         return Ok(session);
     }
     session.state = header.state()?;
@@ -149,7 +149,7 @@ fn read_session(
             what: "its journal is too long",
         })?;
     header.journal(remote, |entry| match entry {
-        // The word that says how far it is goes with the arena, at last.
+        // The word that holds a counter's state goes with the arena, at last.
         Entry::Reference(reference) => {
             if installed.arenas.iter().any(|a| a.contains(reference.state)) {
                 installed.references.push(reference);
@@ -171,10 +171,10 @@ fn read_session(
     Ok(session)
 }
 
-/// Whether probes have been written into a process, and are there.
+/// True if probes have been written into a process, and are there.
 ///
 /// # Errors
-/// As [`find`].
+/// See [`find`].
 pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
     let pid = process.pid() as i32;
     let maps = process.maps()?;
@@ -188,7 +188,7 @@ pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
     Ok(false)
 }
 
-/// Where the stubs of a session are mapped, by the inode of their memory; adjacent
+/// Returns the ranges where a session's stubs are mapped, by the inode of their memory; adjacent
 /// mappings as one.
 pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
     let name = format!("/memfd:{STUBS_NAME}");
@@ -205,8 +205,8 @@ pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Whether an arena of ours is mapped there: never unmap anything else. One that
-/// nothing was written to yet holds zeros.
+/// True if an arena of ours is mapped there: never unmap anything else. An arena that was not
+/// written to yet holds zeros.
 fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &mut u64) -> bool {
     let Some(end) = arena.start.checked_add(arena.len) else {
         return false;
@@ -232,17 +232,16 @@ fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &
     })
 }
 
-/// How often a thread is given a moment to get home.
+/// Attempts to let a thread run until it is home.
 const MOMENTS: u32 = 60;
 
-/// Lets threads finish the calls that a tracer had them make when it was killed.
-/// Tells whether there were any: what is mapped may be another thing then.
+/// Lets threads finish the calls that a tracer had them make when it was killed. Returns true if
+/// there were any: then what is mapped may have changed.
 ///
-/// Until they have, a session must not be unmapped: the frame that takes them home
-/// may lie in it.
+/// Until they have, a session must not be unmapped: the frame that takes them home may lie in it.
 ///
 /// # Errors
-/// A thread cannot be let run, or stopped again.
+/// A thread cannot be resumed, or stopped again.
 pub fn send_home(
     stopped: &mut Stopped,
     process: &Process,
@@ -300,7 +299,7 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     close_leaked(process)
 }
 
-/// Removes the sessions that this very process has made in a process.
+/// Removes the sessions that this process of ours has made in a process.
 pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     for session in find(process)? {
         if session.owner == Some(std::process::id()) {
@@ -310,7 +309,7 @@ pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     close_leaked(process)
 }
 
-/// Closes memfds of ours that a tracer killed at just that moment left open.
+/// Closes our memfds that a tracer killed at just that moment left open.
 fn close_leaked(process: &Process) -> Result<(), TargetError> {
     let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
         return Ok(());
@@ -347,11 +346,11 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
     detach_all_and_save(process, None)
 }
 
-/// The same; what dead recorders have left in session memory is saved before that is unmapped.
-/// (A living one writes it to its trace itself.)
+/// Detaches as [`detach_all`] does, and saves what dead recorders have left in session memory
+/// before that is unmapped. (A living recorder writes it to its trace itself.)
 ///
 /// # Errors
-/// As [`detach_all`].
+/// See [`detach_all`].
 pub fn detach_all_and_save(
     process: &Process,
     save: Option<&mut Save<'_>>,
@@ -379,11 +378,11 @@ fn detach_living(
         let mut save =
             reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
         let shared = session.shared();
-        // Children first: when the process itself is left, what is saved is all that there is.
-        // Those that it forks meanwhile come after it.
+        // Children first: then what is saved when the process itself is detached is all that there
+        // is. Those that it forks meanwhile come after it.
         if save.is_some() && session.inode != 0 {
             let save = reborrow(&mut save);
-            // Who cannot be left is tried again behind it, and told of then.
+            // A child that fails here is tried again after the process, and reported then.
             if let Ok(children) = detach_children(shared, process.pid(), save) {
                 total.add_children(&Detached {
                     lingering: false,
@@ -414,7 +413,7 @@ fn detach_living(
 #[derive(Clone, Copy)]
 struct Shared {
     inode: u64,
-    /// Where they have it, if that is known.
+    /// Address at which they have it, if that is known.
     base: Option<u64>,
 }
 
@@ -427,26 +426,26 @@ impl FoundSession {
     }
 }
 
-/// The processes, other than `except`, that have the session memory with this
-/// inode mapped: forked children of a target.
+/// Returns the processes, other than `except`, that have the session memory with this inode mapped:
+/// forked children of a target.
 pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
     Process::others()
         .filter(|p| p.pid() != except && shares(p, inode))
         .collect()
 }
 
-/// Whether a process has the session memory with this inode mapped.
+/// True if a process has the session memory with this inode mapped.
 pub(crate) fn shares(process: &Process, inode: u64) -> bool {
     let maps = process.maps();
     maps.is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
 }
 
-/// Takes the probes out of the other processes that share a session, each by its own ledger:
-/// what one of them says must not change another. A child may fork while its siblings are
-/// looked at: it is looked again until there is nobody new.
+/// Takes the probes out of the other processes that share a session, each by its own ledger: what
+/// one of them says must not change another. A child may fork while its siblings are examined: the
+/// search is repeated until it finds none that is new.
 ///
 /// # Errors
-/// The first of them that cannot be left, after all the others were.
+/// The first error of a process, after all the others were done.
 fn detach_children(
     shared: Shared,
     except: u32,
@@ -467,7 +466,7 @@ fn detach_children(
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
                 Err(TargetError::Damaged { .. }) if is_from_outside(&child, shared) => {}
-                // It has done that to itself, and nothing can be done for it.
+                // The child has done that to itself, and nothing can be done for it.
                 Err(TargetError::Damaged { .. }) => report.damaged += 1,
                 Err(error) => result = result.and(Err(error)),
             }
@@ -476,8 +475,9 @@ fn detach_children(
     result.map(|()| report)
 }
 
-/// Whether a process that has the session's memory is none of the program's, but a recorder, or
-/// somebody who writes a text: no ledger is there, and the memory not where the program has it.
+/// True if a process that has the session's memory is none of the program's, but a recorder, or a
+/// process that writes a text into the session (`outside::writer`): it has no ledger, and the
+/// memory is not where the program has it.
 fn is_from_outside(process: &Process, shared: Shared) -> bool {
     let is_there = |m: &Mapping| is_ledger(m) || is_session(m) && Some(m.start) == shared.base;
     process.maps().is_ok_and(|maps| !maps.iter().any(is_there))
@@ -486,7 +486,7 @@ fn is_from_outside(process: &Process, shared: Shared) -> bool {
 /// Takes the probes of the session with this inode out of one of the processes that share it.
 ///
 /// # Errors
-/// As [`detach`], and as [`find`].
+/// See [`detach`] and [`find`].
 pub fn detach_sharing(process: &Process, inode: u64) -> Result<Detached, TargetError> {
     detach_child(process, inode, None)
 }
@@ -506,13 +506,13 @@ fn detach_child(
     Ok(report)
 }
 
-/// The same for a while.
+/// Reborrows `save` for one call.
 fn reborrow<'a, 'b>(save: &'a mut Option<&mut Save<'b>>) -> Option<&'a mut Save<'b>> {
     save.as_mut().map(|save| &mut **save)
 }
 
 impl Detached {
-    /// Adds what was done to children.
+    /// Adds the results of children.
     fn add_children(&mut self, children: &Detached) {
         self.restored += children.restored;
         self.repaired += children.repaired;
@@ -527,11 +527,11 @@ impl crate::attach::Attached {
         rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino)
     }
 
-    /// Takes every probe out, of the process and of the children that it forked
-    /// meanwhile. What was recorded stays in session memory.
+    /// Takes every probe out, of the process and of the children that it forked meanwhile. Records
+    /// stay in session memory.
     ///
     /// # Errors
-    /// As [`detach`]; a process that has ended is no error.
+    /// See [`detach`]; a process that has ended is no error.
     pub fn detach(&self) -> Result<Detached, TargetError> {
         let mut report = match detach(&self.process, &self.installed) {
             Ok(report) => report,
@@ -546,16 +546,17 @@ impl crate::attach::Attached {
         Ok(report)
     }
 
-    /// Whether the session is still mapped in the process: not after exec.
+    /// True while the session is mapped in the process: not after exec.
     pub fn is_mapped(&self) -> bool {
         self.memory.ledger.is_in(&self.process).unwrap_or(false)
     }
 
-    /// Whether a thread of the program waits until the probes are out. A forked child of which
-    /// one waits is left at once, and the recording goes on.
+    /// True if a thread of the program waits until the probes are out. A forked child with such a
+    /// thread is detached at once, and the recording goes on.
     ///
-    /// That somebody waits stands in memory that all of them can write; who it is, in what each
-    /// has for itself. So a child ends its own part in a recording, and nobody else's.
+    /// The word that says that some thread waits is in memory that all of them can write; the word
+    /// that says in which process, in memory private to each. So a child ends its own part in a
+    /// recording, and no other's.
     pub fn must_leave(&self) -> bool {
         let memory = &self.memory.memory;
         if memory.load_u32(header::LEAVE) == 0 {
@@ -572,23 +573,23 @@ impl crate::attach::Attached {
         }
         for child in sharing(self.inode(), self.process.pid()) {
             if waits(&child) {
-                // If that fails it goes on after some seconds by itself.
+                // If that fails the child goes on by itself after some seconds.
                 let _ = detach_sharing(&child, self.inode());
             }
         }
         false
     }
 
-    /// Whether somebody else has taken the probes out (`capriole detach`). He says so in
-    /// session memory, as may anybody else; so it is not believed if the process's own ledger
-    /// is there and says otherwise.
+    /// True if another process (`capriole detach`) has taken the probes out. It notes that in
+    /// session memory, as any other process can; so the note is not believed if the process's own
+    /// ledger is there and says otherwise.
     pub fn is_restored(&self) -> bool {
         let restored = State::Restored as u32;
         self.memory.memory.load_u32(header::STATE) == restored
             && (!self.is_mapped() || !recorded_as_armed(&self.process, &self.memory.ledger))
     }
 
-    /// Addresses of the memory for detours.
+    /// Returns the addresses of the memory for detours.
     pub fn arenas(&self) -> impl Iterator<Item = u64> {
         self.installed.arenas.iter().map(|arena| arena.start)
     }

@@ -1,10 +1,10 @@
-//! What a dead recorder has left in session memory.
+//! Records that a dead recorder left in session memory.
 //!
-//! Its own descriptor of that memory is gone with it, and to open a mapping of the program's takes
-//! a capability; so it is read through `/proc/PID/mem`, as the journal is. Nothing writes records
-//! there any more: the probes are out, and nobody is in a detour. But any process of the session
-//! can write anything there at any time. So the tables in front of the packets are read once, and
-//! what they say is bounded by the size of the mapping, which the kernel tells.
+//! The recorder's descriptor of that memory is gone with it, and opening a mapping of the program
+//! takes a capability; so it is read through `/proc/PID/mem`, like the journal. Nothing writes
+//! records there any more: the probes are out, and no thread is in a detour. But any process of the
+//! session can write anything there at any time. So the tables in front of the packets are read
+//! once, and their contents are checked against the size of the mapping, which the kernel reports.
 
 use crate::error::TargetError;
 use crate::memory::RemoteMemory;
@@ -12,12 +12,12 @@ use capriole_ring::Source;
 use capriole_ring::layout::{Geometry, HEADER_SIZE, header};
 use std::ops::Range;
 
-/// The UUID of the trace that a session is recorded to.
+/// The UUID of the trace that a session is recorded into.
 pub type TraceId = [u8; 16];
 
-/// Saves what a dead recorder has left in a process, for the trace with this UUID: called for
-/// each process that has the session, when it writes no records any more and before its memory
-/// is unmapped. The program runs meanwhile.
+/// Callback that saves the records that a dead recorder left in a process, for the trace with this
+/// UUID. It is called for each process that has the session, when the process writes no more
+/// records and before its memory is unmapped. The program runs meanwhile.
 pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send + 'a;
 
 /// Session memory of a process.
@@ -31,7 +31,7 @@ pub struct Remains<'a> {
 }
 
 impl<'a> Remains<'a> {
-    /// Of the process `pid`, which has session memory mapped there.
+    /// Reads the session memory of process `pid`, mapped at `mapped`.
     pub(crate) fn read(
         pid: i32,
         remote: &'a RemoteMemory,
@@ -46,7 +46,7 @@ impl<'a> Remains<'a> {
                 source,
             }
         };
-        // Whoever writes a text now, as somebody who found the recorder alive, is told.
+        // Refuse further messages: a writer that found the recorder alive gets an error.
         let messages = base + header::MESSAGES as u64;
         let written = remote.write(messages, &[0; 4]);
         written.map_err(fail("write", messages))?;
@@ -73,12 +73,12 @@ impl<'a> Remains<'a> {
         Ok(remains)
     }
 
-    /// The process.
+    /// Returns the pid.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// What is where in it.
+    /// Returns its layout.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -108,6 +108,6 @@ impl Source for Remains<'_> {
         self.remote.write(address, &value.to_le_bytes()).is_ok()
     }
 
-    /// Nobody takes packets any more, and who comes after us has to find them.
+    /// Does nothing: no probe takes packets any more, and a later reader must find them.
     fn free_packet(&self, _index: u32) {}
 }

@@ -1,4 +1,4 @@
-//! From an event's text to addresses: which object, which function, where.
+//! From an event specification to addresses: object, function, site.
 
 mod choose;
 mod copies;
@@ -22,23 +22,22 @@ use crate::markers::Marker;
 use crate::object::{Object, ObjectError, Objects};
 use crate::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
 
-/// How many candidates, or implementations, a message names.
+/// Maximum number of candidates, or implementations, that a message lists.
 const NAMED: usize = 8;
 
-/// Fewer names than this are demangled on one thread.
+/// Number of names from which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
 
-/// One place to probe.
+/// One site to probe.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The object that the code is in.
+    /// The object that contains the code.
     pub object: Arc<Object>,
-    /// The function as a person reads it (demangled), if it has a name: that
-    /// of its names which was asked for.
+    /// The function's demangled name, if it has a name: the one of its names that the event gave.
     pub symbol: Option<String>,
-    /// The same name as the linker knows it.
+    /// The linkage name of the same symbol.
     pub linkage_name: Option<String>,
-    /// Bytes from the start of the function.
+    /// Offset from the start of the function, bytes.
     pub offset: u64,
     /// Offset in the object's file.
     pub file_offset: u64,
@@ -46,56 +45,55 @@ pub struct Site {
     pub link_address: u64,
     /// Run-time address; the link address if there is no process.
     pub address: u64,
-    /// Run-time extent of the function. Where no function is known: from the
-    /// site to the next one or the end of the section.
+    /// Run-time extent of the function. If no function is known: from the site to the next function
+    /// or the end of the section.
     pub extent: Extent,
-    /// It was found by the name of its function, not by another kind of place.
+    /// True if it was found by the name of its function, not by another kind of place.
     pub by_name: bool,
-    /// Which of the bodies of the function that was asked for this is.
+    /// Which body of the requested function this is.
     pub body: Body,
-    /// What names mean here, where that was found out already.
+    /// Scope for names of variables, if it is known already.
     pub scope: Option<debug::Site>,
-    /// If this is where control leaves the function ([`At::Return`]): how.
+    /// Kind of exit, if control leaves the function here ([`At::Return`]).
     pub leaving: Option<Leaving>,
-    /// The static marker that stands here, if that is what was asked for.
+    /// The static marker here, if a marker was requested.
     pub marker: Option<Arc<Marker>>,
-    /// Bytes from the start of the function that are the check of its stack, which Go may run
-    /// several times in a call: the site is the function's entry, and stands behind them. 0 for
-    /// all other sites.
+    /// Length in bytes of the stack check at the start of a Go function, which may run several
+    /// times in a call: the site is the function's entry, behind the check. 0 for all other sites.
     pub check: u64,
 }
 
-/// One of the places that a compiler puts a function's code at.
+/// One of the places where a compiler puts a function's code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Body {
-    /// The function's own code; or the place was not given by the name of a function.
+    /// The function's own code; also if the place was not given by the name of a function.
     Own,
-    /// A copy that is called with other parameters (`name.constprop.0`), which is what
-    /// [`Site::symbol`] names.
+    /// A copy that is called with other parameters (`name.constprop.0`, the name in
+    /// [`Site::symbol`]).
     Clone,
-    /// A copy within the function that [`Site::symbol`] names.
+    /// A copy inlined into the function in [`Site::symbol`].
     Inlined {
-        /// The function that was inlined, as a person reads it.
+        /// Demangled name of the inlined function.
         function: String,
     },
 }
 
 impl Site {
-    /// Whether the function is entered here.
+    /// True if the site is the entry of the function.
     #[must_use]
     pub fn is_entry(&self) -> bool {
         self.offset == self.check
     }
 
-    /// Run-time address at which the function begins that is entered or left here; anywhere else
-    /// in a function the site itself.
+    /// Returns the run-time address of the start of the function that is entered or left here; for
+    /// other sites in a function, the site itself.
     #[must_use]
     pub fn function(&self) -> u64 {
         let leaving = self.leaving.as_ref();
         leaving.map_or(self.address - self.check, |leaving| leaving.function)
     }
 
-    /// The same entry, behind the check of its stack if it begins with one.
+    /// Moves an entry behind the function's stack check, if there is one.
     fn behind_stack_check(mut self) -> Site {
         let own = self.offset == 0 && self.marker.is_none();
         if !own || matches!(self.body, Body::Inlined { .. }) {
@@ -114,9 +112,9 @@ impl Site {
         self
     }
 
-    /// Run-time address of the instruction that the site lies in, found by
-    /// decoding from the start of the function: the site itself, if it is where
-    /// an instruction starts. `None` if something before it is no instruction.
+    /// Returns the run-time address of the instruction that contains the site, found by decoding
+    /// from the start of the function: the site itself, if an instruction starts there. `None` if
+    /// the bytes before it cannot be decoded.
     ///
     /// # Errors
     ///
@@ -143,18 +141,17 @@ impl Site {
     }
 }
 
-/// Finds the places that an event means. A file offset gives one place (for each time
-/// that the object is loaded); a pattern any number of functions by address, but at least
-/// one. The name of a function gives its own code, and behind it the copies that compilers
-/// make of it (inlined into other functions, or as clones), by address, as far as there is
-/// debug information about them; with an offset the function's own code only.
+/// Finds the sites of an event. A file offset gives one site (for each time that the object is
+/// loaded); a pattern any number of functions by address, but at least one. The name of a function
+/// gives its own code, and then the copies that compilers make of it (inlined into other functions,
+/// or as clones), by address, as far as there is debug information about them; with an offset the
+/// function's own code only.
 ///
 /// An event at the return of a function gives its exits instead of its entry ([`Leaving`]). A
-/// function of a pattern whose exits cannot all be probed is there with the reason. Exits are
+/// function of a pattern whose exits cannot all be probed is included with the reason. Exits are
 /// those of a function's own code, so events of calls ([`EventSpec::of_calls`]) are at no copy.
 ///
-/// A name that contains `*`, `?` or `[` is first taken as it stands, so that
-/// `operator*` is found.
+/// A name that contains `*`, `?` or `[` is first looked up literally, so that `operator*` is found.
 ///
 /// # Errors
 ///
@@ -163,7 +160,7 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
     let mut sites = Vec::new();
     let chosen = choose::choose(objects, &spec.object)?;
     for object in chosen {
-        // What was found before this object.
+        // Number of sites found before this object.
         let before = sites.len();
         match &spec.place {
             Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
@@ -180,7 +177,8 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
                 sites.extend(finder.sites()?);
             }
         }
-        // Who gives an offset in the file means that very place, but not where it names a function.
+        // A file offset means exactly that place, except where it names a function (events of
+        // calls).
         let entered = spec.of_calls || !matches!(spec.place, Place::FileOffset(_));
         if spec.at == At::Entry && entered && object.file().is_go() {
             let entries = sites.split_off(before);
@@ -209,11 +207,11 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
     Ok(sites)
 }
 
-/// Where the code of a source line begins, in each function and inlined copy.
+/// Finds the start of the code of a source line, in each function and inlined copy.
 fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
     let debug = object.file().debug()?;
     let places = debug.line(file, line.into())?;
-    // A thunk goes on in the virtual function, whose line it has.
+    // A thunk continues in the virtual function, whose line it has.
     let described = places.iter().any(|place| place.site.is_some());
     let wanted = |place: &LinePlace| place.first && (place.site.is_some() || !described);
     places
@@ -288,7 +286,7 @@ impl Finder<'_> {
         match found.as_slice() {
             [] if self.spec.is_glob() => self.matching(),
             [] if self.pattern.contains('\\') => {
-                // A name whose wildcards are escaped.
+                // A name with escaped wildcards.
                 let found = symbols.matching(|name| self.spec.matches(name));
                 self.one(&found).map(|site| vec![site])
             }
@@ -307,7 +305,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The only one found.
+    /// Returns the only function found.
     fn one(&self, found: &[Found<'_>]) -> Result<Site, ResolveError> {
         match found {
             [] => Err(self.not_a_function()),
@@ -331,7 +329,7 @@ impl Finder<'_> {
         }
     }
 
-    /// All that match, but functions that end before the offset.
+    /// Returns all matches, except functions that end before the offset.
     fn matching(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
         let found = symbols.matching(|name| self.spec.matches(name));
@@ -340,7 +338,7 @@ impl Finder<'_> {
             let found = found.iter().filter(long_enough);
             found.filter_map(|found| self.site(found)).collect()
         };
-        // Names are demangled, which takes its time.
+        // Names are demangled, which is slow.
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = found.len().div_ceil(threads).max(WORTH_A_THREAD);
         let sites: Vec<Site> = std::thread::scope(|scope| {
@@ -394,7 +392,7 @@ impl Finder<'_> {
         })
     }
 
-    /// Says what the name is, if not that of a function here.
+    /// Makes the error that says what kind of symbol the name is, if not a function here.
     fn not_a_function(&self) -> ResolveError {
         let symbol = self.pattern.to_owned();
         let object = self.object.path().to_owned();
@@ -422,7 +420,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The file name of another loaded object that has the function.
+    /// Returns the file name of another loaded object that has the function.
     fn definer(&self) -> Option<String> {
         let has = |object: &&Arc<Object>| {
             !Arc::ptr_eq(object, self.object)
@@ -442,7 +440,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Functions named like implementations of `name`: `__memcpy_avx_unaligned`.
+    /// Finds functions named like implementations of `name`: `__memcpy_avx_unaligned`.
     fn implementations(&self, name: &str) -> Vec<String> {
         let prefixes = [format!("__{name}_"), format!("{name}_")];
         let Ok(symbols) = self.object.symbols() else {

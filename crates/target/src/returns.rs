@@ -1,9 +1,9 @@
 //! The region in a process through which followed calls return.
 //!
 //! It is mapped once, is private to the process (a forked child has its own copy, as of its
-//! stacks), and stays when all else is taken out: a return address that was replaced may have
-//! been copied to where nobody looks, by a library that copies stacks, and a late return has
-//! to find its way home. The next attach finds it by its mapping and uses it again.
+//! stacks), and stays when all else is taken out: a return address that was replaced may have been
+//! copied to where it is not looked for, by a library that copies stacks, and a late return has to
+//! find its way home. The next attach finds the region by its mapping and uses it again.
 //!
 //! ```text
 //! rw-p  header                        where the counters are
@@ -27,7 +27,7 @@ use std::os::unix::fs::FileExt;
 
 /// Bytes of code and stubs.
 const CODE_SIZE: u64 = SLOTS_OFFSET - CODE_OFFSET;
-/// How much of a stack is read at once.
+/// Bytes of a stack that are read at once.
 const STRETCH: u64 = 64 << 10;
 
 /// A region of followed calls in a process.
@@ -38,7 +38,7 @@ pub struct Region {
 
 /// A slot that is not free.
 struct Open {
-    /// Where it stands.
+    /// Address of the slot.
     slot: u64,
     address: u64,
     original: u64,
@@ -47,7 +47,7 @@ struct Open {
 }
 
 impl Region {
-    /// The region at `base`, if there is one whose code has been written.
+    /// Returns the region at `base`, if there is one whose code has been written.
     pub(crate) fn at(remote: &RemoteMemory, maps: &[Mapping], base: u64) -> Option<Region> {
         let code = base.checked_add(CODE_OFFSET)?;
         let first = maps.partition_point(|m| m.start < code);
@@ -55,7 +55,7 @@ impl Region {
         Region::of(remote, mapped)
     }
 
-    /// The region whose code is that mapping.
+    /// Returns the region whose code is the mapping `code`.
     fn of(remote: &RemoteMemory, code: &Mapping) -> Option<Region> {
         let is_code = code.end - code.start == CODE_SIZE
             && code.perms.execute
@@ -66,13 +66,13 @@ impl Region {
         is_ours.then_some(Region { base })
     }
 
-    /// Whether it is mapped in a process.
+    /// True if it is mapped in a process.
     pub(crate) fn is_in(&self, process: &Process, remote: &RemoteMemory) -> bool {
         let maps = process.maps().unwrap_or_default();
         Region::at(remote, &maps, self.base).is_some()
     }
 
-    /// A region that an earlier attach has left, with the very code that is used now.
+    /// Finds a region that an earlier attach has left, with the very code that is used now.
     fn left(remote: &RemoteMemory, maps: &[Mapping]) -> Option<Region> {
         maps.iter().find_map(|mapping| {
             let region = Region::of(remote, mapping)?;
@@ -93,7 +93,7 @@ impl Region {
             Some(region) => region,
             None => Region::map(agent, remote, session)?,
         };
-        // Whoever used it before is gone, and its detours with him: nobody reads this now.
+        // Its earlier user is gone, with its detours: no code reads this now.
         let counters = session.base + header::RETURNS_MISSED as u64;
         let at = region.base + COUNTERS;
         write(agent.pid(), remote, at, &counters.to_le_bytes())?;
@@ -114,11 +114,11 @@ impl Region {
         let mapped = [0, returns::SIZE, data, flags, u64::MAX, 0];
         let base = agent.call(remote, session, what, libc::SYS_mmap, mapped)?;
         step("region of returns mapped");
-        // Whether a kernel has huge pages or not: slots are to take memory page by page.
+        // Slots have to take memory page by page, also where a kernel has huge pages.
         let slots = [base + SLOTS_OFFSET, SLOTS * SLOT_SIZE];
         let advice = [slots[0], slots[1], libc::MADV_NOHUGEPAGE as u64, 0, 0, 0];
         let _ = agent.call(remote, session, what, libc::SYS_madvise, advice);
-        // In the middle of what is ours; it never was writable.
+        // In the middle of our own mapping; the part for code never was writable.
         let code = base + CODE_OFFSET;
         let fixed = flags | libc::MAP_FIXED as u64;
         let mapped = [code, CODE_SIZE, text, fixed, u64::MAX, 0];
@@ -128,26 +128,26 @@ impl Region {
         Ok(Region { base })
     }
 
-    /// The routines that detours call.
+    /// Returns the routines that detours call.
     pub(crate) fn entries(&self) -> returns::Entries {
         returns::entries(self.base)
     }
 
-    /// Whether an address lies in the code, from where it goes on in a detour. Whoever is in a
-    /// stub has not looked at his slot yet: that will tell him what there is.
+    /// True if an address lies in the code, from which a thread goes on in a detour. A thread in a
+    /// stub does not count: it has not read its slot yet, which will tell it what to run.
     pub(crate) fn holds(&self, address: u64) -> bool {
         (self.base + CODE_OFFSET..self.base + STUBS_OFFSET).contains(&address)
     }
 
-    /// Puts every return address back that is where it was replaced, and sees to it that those
-    /// which are not, and come back some day, only go home. All threads of the process stand
-    /// still, none in a detour or here.
+    /// Restores every return address that is where it was replaced, and makes sure that calls whose
+    /// address is not there, and that return some day, only go home. All threads of the process
+    /// stand still, none in a detour or here.
     ///
-    /// A stack word is changed only if it holds the very stub of its slot. Where that is left
-    /// over in a frame that is gone, nobody reads it any more; so it is harmless there.
+    /// A stack word is changed only if it holds the very stub of its slot. Where that is left over
+    /// in a frame that is gone, no code reads it any more; so the change is harmless there.
     ///
-    /// Each write leaves a program that runs correctly, as a slot may be open without a stack
-    /// word (it is one that was abandoned), and there are the detours until all are done.
+    /// Each write leaves a program that runs correctly, as a slot may be open without a stack word
+    /// (as one that was abandoned is), and the detours remain until all are done.
     pub(crate) fn restore(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
         let mut open = self.open(pid, remote)?;
         open.sort_unstable_by_key(|open| open.address);
@@ -178,9 +178,9 @@ impl Region {
         Ok(())
     }
 
-    /// Sees to it that whoever returns from now on only goes home: what is run when a call returns
-    /// reads the time stamp counter, which a thread is about to give up. That thread waits, in a
-    /// guard, and so is in no stub.
+    /// Makes sure that calls that return from now on only go home: the code that is run when a call
+    /// returns reads the time stamp counter, which a thread is about to give up. That thread waits,
+    /// in a guard, and so is in no stub.
     pub(crate) fn close(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
         let open = self.open(pid, remote)?;
         for open in open.iter().filter(|open| open.calls != 0) {
@@ -189,8 +189,8 @@ impl Region {
         Ok(())
     }
 
-    /// Whether a word on a stack leads to a stub without being the return address that was
-    /// replaced by it: a copy of that, such as an unwinder takes before it asks.
+    /// True if a word on a stack leads to a stub without being the return address that was replaced
+    /// by it: a copy of that, such as an unwinder takes before it asks for the original.
     pub(crate) fn is_copy(&self, remote: &RemoteMemory, at: u64, word: u64) -> bool {
         let offset = word.wrapping_sub(self.base + STUBS_OFFSET);
         if offset >= SLOTS * STUB_SIZE || !offset.is_multiple_of(STUB_SIZE) {
@@ -201,7 +201,7 @@ impl Region {
         address.is_ok_and(|address| address != at)
     }
 
-    /// The slots that are not free, in the pages that were ever used.
+    /// Returns the slots that are not free, in the pages that were ever used.
     fn open(&self, pid: i32, remote: &RemoteMemory) -> Result<Vec<Open>, TargetError> {
         let slots = self.base + SLOTS_OFFSET;
         let pages = SLOTS * SLOT_SIZE / PAGE_SIZE;

@@ -31,13 +31,13 @@ pub const STUBS_NAME: &str = "capriole-stubs";
 pub struct SessionMemory {
     /// Our mapping.
     pub memory: Arc<Memory>,
-    /// What is where in it.
+    /// Layout of the memory.
     pub geometry: Geometry,
     /// Its address in the target.
     pub base: u64,
     /// The memfd; keeps the memory when the target dies.
     pub file: OwnedFd,
-    /// What the target alone has, and nobody else can write to.
+    /// Data that the target alone has, and no other process can write.
     pub ledger: Ledger,
 }
 
@@ -46,12 +46,12 @@ pub struct SessionMemory {
 pub struct Arena {
     /// Address in the target.
     pub start: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub len: u64,
 }
 
 impl Arena {
-    /// Whether `address` lies in it.
+    /// True if `address` lies in it.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.start + self.len).contains(&address)
     }
@@ -79,14 +79,13 @@ pub struct Agent {
     gadgets: Gadgets,
 }
 
-/// How often a thread that is about to receive a signal is asked again.
+/// Attempts to hire a thread that is not about to receive a signal, or to map an arena.
 const ATTEMPTS: usize = 50;
 
 fn stack_of(maps: &[Mapping], rsp: u64, fs_base: u64) -> Option<&Mapping> {
     let mapping = maps.iter().find(|m| m.contains(rsp))?;
-    // A stack is the main thread's, or one on whose upper end the C library keeps
-    // its thread structure. Anything else (a goroutine's stack in the heap) has
-    // somebody else's memory below it.
+    // A stack is the main thread's, or one on whose upper end the C library keeps its thread
+    // structure. Anything else (a goroutine's stack in the heap) has other data below it.
     let is_stack = mapping.is_named("[stack]") || (mapping.contains(fs_base) && fs_base > rsp);
     (is_stack && mapping.perms.write && !mapping.perms.shared).then_some(mapping)
 }
@@ -104,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// Chooses among stopped threads, lets the others go on, and keeps that one.
+    /// Chooses one of the stopped threads, lets the others go on, and keeps that one.
     pub fn choose(
         process: &Process,
         stopped: Stopped,
@@ -113,7 +112,8 @@ impl Agent {
         let pid = stopped.pid;
         let maps = process.maps()?;
         let gadgets = gadgets::search(&maps, memory).ok_or(TargetError::NoSyscall { pid })?;
-        // Of this process: one with the same memory may have other descriptors and handlers.
+        // Only threads of this process: one with the same memory may have other descriptors and
+        // handlers.
         let usable = |t: &crate::threads::StoppedThread| t.signal == 0 && t.pid == pid;
         let on_stack = |t: &crate::threads::StoppedThread| {
             usable(t) && stack_of(&maps, t.registers.rsp, t.registers.fs_base).is_some()
@@ -163,7 +163,7 @@ impl Agent {
         self.stopped.pid
     }
 
-    /// Lets the thread go on; tells how long it stood.
+    /// Lets the thread go on; returns how long it was stopped.
     pub fn dismiss(self) -> std::time::Duration {
         self.stopped.resume()
     }
@@ -207,8 +207,8 @@ impl Agent {
         move |errno| TargetError::Refused { pid, what, errno }
     }
 
-    /// Makes a ledger and session memory in the target and maps that on both sides; in the
-    /// target at `hint`, if there is room, else (or if it is 0) where the kernel likes. The
+    /// Makes a ledger and session memory in the target and maps the latter on both sides; in the
+    /// target at `hint`, if there is room, else (or if it is 0) where the kernel chooses. The
     /// ledger comes first, so that there never is session memory without one.
     pub fn create_memory(
         &self,
@@ -245,7 +245,7 @@ impl Agent {
         let (size, shared) = (geometry.size(), geometry.shared_size());
         let len = Ledger::size(geometry.journal);
         // What was mapped: the program's other threads may have put other files in the place of
-        // ours, and nobody would find it again then.
+        // ours, and then it could not be found again.
         let mapped = std::cell::RefCell::new(Vec::new());
         let map = |i: &mut Injector<'_>| {
             let name = if name == 0 { i.below_frame() } else { name };
@@ -293,13 +293,14 @@ impl Agent {
             let memory = Memory::map(&file, shared).map_err(fail)?;
             memory.format(base, &geometry);
             step("session memory formatted");
-            // A forked child has words of its own, and calls, at the same places of its stacks.
+            // A forked child has its own words, and its own calls, at the same places of its
+            // stacks.
             let (start, len) = (base + shared as u64, (size - shared) as u64);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let flags = (flags | libc::MAP_FIXED) as u64;
             i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
                 .map_err(self.refused("map memory for open calls"))?;
-            // Where the kernel is too old, a child is taken for its parent a moment longer.
+            // On a kernel that is too old, a child is taken for its parent a moment longer.
             let page = start + own::KNOWN as u64;
             let advice = [page, PAGE_SIZE, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
             let _ = i.call(libc::SYS_madvise, advice)?;
@@ -338,7 +339,7 @@ impl Agent {
         Ok(result)
     }
 
-    /// Creates a memfd in the target, with its name written at `at`, and has it made ready.
+    /// Creates a memfd in the target, with its name written at `at`, and prepares it with `ready`.
     /// Returns its descriptor there, which is closed if that fails.
     fn create_file<T>(
         &self,
@@ -382,7 +383,7 @@ impl Agent {
         }
     }
 
-    /// Makes one system call; `what` it is for stands in the error.
+    /// Makes one system call; `what` is its purpose, for the error.
     pub(crate) fn call(
         &self,
         remote: &RemoteMemory,
@@ -397,9 +398,9 @@ impl Agent {
         .map_err(self.refused(what))
     }
 
-    /// Maps an arena of `len` bytes from where, and to where, all of `near` is in
-    /// reach of a jump, and notes it in the ledger as number `index`. The addresses in
-    /// `avoid` (ascending) are left free, with a page around them.
+    /// Maps an arena of `len` bytes within reach of jumps from and to all of `near`, and notes it
+    /// in the ledger as number `index`. The addresses in `avoid` (ascending) are left free, with a
+    /// page around them.
     #[allow(clippy::too_many_arguments)]
     pub fn create_arena(
         &self,
@@ -468,8 +469,8 @@ impl Agent {
         Err(no_space())
     }
 
-    /// The program's action for a signal (`struct kernel_sigaction`: handler, flags,
-    /// restorer, mask), and if `new` is given, replaces it.
+    /// Returns the program's action for a signal (`struct kernel_sigaction`: handler, flags,
+    /// restorer, mask), and replaces it if `new` is given.
     pub fn signal_action(
         &self,
         remote: &RemoteMemory,
@@ -514,7 +515,7 @@ impl Agent {
         Ok([word(0), word(1), word(2), word(3)])
     }
 
-    /// Scratch memory for a frame, and 64 bytes behind it for something else.
+    /// Returns scratch memory for a frame, and the address of 64 bytes behind it for other data.
     pub(crate) fn scratch_and_more(&self, ledger: &Ledger) -> (FramePlace, u64) {
         let more = ledger.scratch().end - 64;
         match self.scratch(ledger) {
@@ -577,8 +578,7 @@ impl Agent {
         })
     }
 
-    /// Makes one system call many times; returns the rows that did not give what was
-    /// wanted.
+    /// Makes one system call many times; returns the rows whose result is not the wanted one.
     fn repeat(
         &self,
         i: &mut Injector<'_>,
@@ -616,7 +616,7 @@ impl Agent {
                 source,
             })?;
         let (mut next, size) = (0, 32);
-        // Nothing if it has ended, which is noticed elsewhere.
+        // 0 if the process has ended, which is noticed elsewhere.
         let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
         while next < rows.len() {
             ledger.forget_batch(remote)?;
@@ -650,8 +650,8 @@ impl Agent {
         Ok(failed)
     }
 
-    /// Unmaps stubs, then arenas, session memory, and at last the ledger, which says where
-    /// all the others are. No thread may be in any of them.
+    /// Unmaps stubs, then arenas, session memory, and at last the ledger, which records where all
+    /// the others are. No thread may be in any of them.
     pub(crate) fn unmap(
         &self,
         process: &Process,
@@ -717,7 +717,7 @@ fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
     Ok(inode)
 }
 
-/// Gives the target's memfd its size for good, and no content ever; returns its inode.
+/// Gives the target's memfd its final size, and no content ever; returns its inode.
 fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = open_descriptor(pid, fd).map_err(fail)?;
@@ -729,20 +729,20 @@ fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     Ok(inode)
 }
 
-/// Gets our own descriptor of the target's memfd and gives it its size for good.
+/// Gets our own descriptor of the target's memfd and gives it its final size.
 fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = open_descriptor(pid, fd).map_err(fail)?;
     rustix::fs::ftruncate(&file, size as u64).map_err(fail)?;
-    // Nobody can make the mapping fault by making the file shorter.
+    // No process can make the mapping fault by making the file shorter.
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
     step("memfd sized");
     Ok(file)
 }
 
-/// Gets a memfd that the target has just made. Its other threads run: one may have put something
-/// else in its place, to have us write there.
+/// Gets a memfd that the target has just made. The target's other threads run: one may have put
+/// something else in its place, to have us write there.
 fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
@@ -750,7 +750,7 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
     };
-    // A kernel before 5.6 needs the way by the path.
+    // A kernel before 5.6 needs the path.
     let file = match by_pidfd() {
         Err(Errno::NOSYS) => memfd::open(format!("/proc/{pid}/fd/{fd}").as_ref(), None),
         file => file,

@@ -1,16 +1,16 @@
 //! Every word on the stacks of a stopped process.
 //!
-//! A thread's stack is scanned from its stack pointer to the end of the mapping
-//! (return addresses and signal frames lie above the stack pointer); the mapping that holds its thread structure (the top of a C library's thread
-//! stack) and the main stack are scanned whole as well, because a thread on an
-//! alternate signal stack has the rest of its frames there.
+//! A thread's stack is scanned from its stack pointer to the end of the mapping (return addresses
+//! and signal frames are above the stack pointer). The mapping that holds its thread structure (the
+//! top of a C library's thread stack) and the main stack are scanned whole as well, because a
+//! thread on an alternate signal stack has the rest of its frames there.
 
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::threads::Stopped;
 use std::ops::Range;
 
-/// Most bytes of one stack that are scanned.
+/// Maximum number of bytes to scan of one stack.
 const LIMIT: u64 = 256 << 20;
 /// A larger mapping that holds a thread structure is a heap, not a stack.
 const HOME_LIMIT: u64 = 64 << 20;
@@ -52,35 +52,35 @@ fn ranges(stopped: &Stopped, maps: &[Mapping]) -> Vec<Range<u64>> {
 /// A word on a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// Where it stands.
+    /// Its address.
     pub address: u64,
     /// The word itself.
     pub value: u64,
-    /// If the word is the segment registers of a signal frame that is not done with: the
-    /// program counter that was saved in that frame.
+    /// If the word holds the segment registers of a live signal frame: the program counter saved in
+    /// that frame.
     pub saved_rip: Option<u64>,
-    /// If it is the segment registers of a signal frame that is done with: where that
-    /// frame starts, with the address of the restorer.
+    /// If the word holds the segment registers of a stale signal frame: the start of that frame,
+    /// which holds the address of the restorer.
     pub stale_frame: Option<u64>,
 }
 
 impl Word {
-    /// Where the number of the signal stands, if this is the segment registers of a frame.
+    /// Returns the address of the signal number, if this word is the segment registers of a frame.
     pub fn signal_at(&self) -> u64 {
         self.address.wrapping_add(SIGNAL - BEFORE_SEGMENTS)
     }
 }
 
-/// Bytes of a signal frame before the `siginfo`, which begins with the signal's number.
+/// Offset in a signal frame of the `siginfo`, which begins with the signal number.
 const SIGNAL: u64 = 312;
-/// Bytes of a signal frame before the segments (struct rt_sigframe).
+/// Offset in a signal frame of the segment registers (struct rt_sigframe).
 const BEFORE_SEGMENTS: u64 = 192;
-/// Words of a signal frame before the segments: from `uc_stack.ss_sp`, and from
+/// Distances in words back from the segment registers of a signal frame to `uc_stack.ss_sp` and to
 /// `uc_stack.ss_size` (struct ucontext, asm/ucontext.h).
 const STACK_START: usize = 21;
 const STACK_SIZE: usize = 19;
 
-/// The last words that were seen, the newest first.
+/// The last words read, the newest first.
 #[derive(Default)]
 struct History([u64; STACK_START], usize);
 
@@ -90,15 +90,15 @@ impl History {
         self.0[self.1] = word;
     }
 
-    /// The word that was seen `back` words ago; 1 is the last.
+    /// Returns the word read `back` words ago; 1 is the last.
     fn back(&self, back: usize) -> u64 {
         self.0[(self.1 + back - 1) % STACK_START]
     }
 }
 
-/// Whether a signal frame at `at` is left over from a handler that has returned: it lies
-/// on the alternate stack that it was delivered to, and no thread is on that stack. The
-/// kernel would write the next frame over it.
+/// True if a signal frame at `at` is left over from a handler that has returned: it lies on the
+/// alternate stack that it was delivered to, and no thread is on that stack. The kernel would write
+/// the next frame over it.
 fn is_stale(at: u64, history: &History, stopped: &Stopped) -> bool {
     let (start, size) = (history.back(STACK_START), history.back(STACK_SIZE));
     let Some(end) = start.checked_add(size) else {
@@ -109,8 +109,8 @@ fn is_stale(at: u64, history: &History, stopped: &Stopped) -> bool {
     size < LIMIT && stack.contains(&at) && !stopped.threads().iter().any(is_on)
 }
 
-/// The segments word of `struct sigcontext_64`: cs, gs, fs, ss, 16 bits each. The
-/// kernel writes the program's cs (0x33) and ss (0x2b, or 0 before Linux 4.6).
+/// True for the segments word of `struct sigcontext_64`: cs, gs, fs, ss, 16 bits each. The kernel
+/// writes the program's cs (0x33) and ss (0x2b, or 0 before Linux 4.6).
 fn is_segments(word: u64) -> bool {
     word & 0xffff == 0x33 && matches!(word >> 48, 0x2b | 0)
 }

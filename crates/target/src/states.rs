@@ -1,5 +1,5 @@
-//! States of threads in which a detour would end the program: looked at before anything of it
-//! is changed, and refused.
+//! States of threads in which a detour would end the program: checked before anything in it is
+//! changed, and refused.
 
 use crate::error::TargetError;
 use crate::ledger::Ledger;
@@ -10,8 +10,8 @@ use crate::threads::Stopped;
 /// EFLAGS.AC: the processor faults where an address is not a multiple of what is accessed.
 const ALIGNMENT_CHECK: u64 = 1 << 18;
 
-/// Refuses a program of which a thread has its accesses checked for alignment: a detour's are
-/// not made for that.
+/// Refuses a program with a thread whose accesses are checked for alignment: a detour's are not
+/// made for that.
 pub(crate) fn refuse_alignment_check(stopped: &Stopped) -> Result<(), TargetError> {
     let checks =
         |thread: &&crate::threads::StoppedThread| thread.registers.eflags & ALIGNMENT_CHECK != 0;
@@ -25,9 +25,9 @@ pub(crate) fn refuse_alignment_check(stopped: &Stopped) -> Result<(), TargetErro
 }
 
 impl Agent {
-    /// Refuses a program that has forbidden itself to read the time stamp counter
-    /// (`PR_SET_TSC`): a detour reads it. Nobody outside can see that, so a thread is asked.
-    /// Each thread has a setting of its own, which it has from the one that made it.
+    /// Refuses a program that has forbidden itself to read the time stamp counter (`PR_SET_TSC`): a
+    /// detour reads it. That cannot be seen from outside, so a thread is made to query it. Each
+    /// thread has its own setting, inherited from the one that made it.
     pub(crate) fn refuse_forbidden_clock(
         &self,
         remote: &RemoteMemory,
@@ -40,7 +40,7 @@ impl Agent {
                 [libc::PR_GET_TSC as u64, answer, 0, 0, 0, 0],
             )
         })?;
-        // A kernel without it forbids nothing.
+        // A kernel without this option forbids nothing.
         if asked.is_err() {
             return Ok(());
         }

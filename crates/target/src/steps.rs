@@ -1,8 +1,8 @@
 //! Named moments of an attach or detach at which a test kills the tracer.
 //!
-//! Between any two of them the tracer may die of SIGKILL and the program must go
-//! on; the test "the tracer killed at each step" sets `CAPRIOLE_DIE_AT=n` and lets
-//! it happen at the n-th one. Only builds with debug assertions look.
+//! Between any two of them the tracer may die of SIGKILL and the program must go on; the test "the
+//! tracer killed at each step" sets `CAPRIOLE_DIE_AT=n` to make it die at the n-th one. Only builds
+//! with debug assertions check for it.
 
 #[cfg(debug_assertions)]
 mod armed {

@@ -1,9 +1,9 @@
 //! Pages of stubs: many addresses, few pages of memory.
 //!
-//! A stub stands where the bytes of the program lead a jump, so there may be
-//! thousands of pages with one stub each. Stubs of different pages that do not
-//! overlap within the page share one page of a file, which is mapped at each of
-//! those addresses ("physical page grouping" in Duck et al., PLDI 2020):
+//! A stub's address is determined by the program's bytes at the site, so there may be thousands of
+//! pages with one stub each. Stubs of different pages that do not overlap within the page share one
+//! page of a file, which is mapped at each of those addresses ("physical page grouping" in Duck et
+//! al., PLDI 2020):
 //!
 //! ```text
 //! address 0x7f12_3456_7000   ······[stub A]················
@@ -15,27 +15,27 @@ use crate::maps::PAGE_SIZE;
 use crate::patch::INT3;
 use std::collections::BTreeMap;
 
-/// Pages of the file that are looked at for room before a new one is added.
+/// Number of file pages that are searched for room before a new one is added.
 const OPEN: usize = 64;
 const SIZE: usize = PAGE_SIZE as usize;
 
-/// A piece of the file and the address at which it has to be mapped.
+/// A piece of the file and its mapping address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Where in the target, a multiple of the page size.
+    /// Address in the target, a multiple of the page size.
     pub address: u64,
-    /// Bytes, a multiple of the page size.
+    /// Size in bytes, a multiple of the page size.
     pub len: u64,
     /// Offset in the file.
     pub offset: u64,
 }
 
-/// A file of stubs and where its pages have to be mapped.
+/// A file of stubs and the mappings of its pages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stubs {
-    /// The file: whole pages, breakpoints between the stubs.
+    /// Contents of the file: whole pages, breakpoints between the stubs.
     pub bytes: Vec<u8>,
-    /// In the order of addresses.
+    /// The mappings, by address.
     pub rows: Vec<Row>,
 }
 
@@ -60,8 +60,7 @@ impl Page {
 }
 
 impl Stubs {
-    /// Puts stubs, as addresses and bytes that do not overlap, into as few pages as
-    /// first fit finds.
+    /// Packs stubs, given as addresses and bytes that do not overlap, into pages by first fit.
     pub fn of(stubs: &[(u64, Vec<u8>)]) -> Stubs {
         let mut pieces: BTreeMap<u64, Vec<(usize, &[u8])>> = BTreeMap::new();
         for (address, bytes) in stubs {
@@ -112,7 +111,7 @@ impl Stubs {
 mod tests {
     use super::*;
 
-    /// What stands at an address once all rows are mapped.
+    /// Returns the bytes at an address once all rows are mapped.
     fn read(stubs: &Stubs, address: u64, len: usize) -> Vec<u8> {
         (address..address + len as u64)
             .map(|at| {

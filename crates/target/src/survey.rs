@@ -1,4 +1,4 @@
-//! What has to be known of a stopped process before code is made for it.
+//! Facts about a stopped process that are needed before code is made for it.
 
 use crate::memory::RemoteMemory;
 use crate::process::Process;
@@ -13,22 +13,21 @@ pub struct Survey {
     pub rseq_offset: Option<i32>,
     /// Offset of the kernel's thread id from the thread pointer.
     pub tid_offset: Option<i32>,
-    /// They have a shadow stack (CET).
+    /// True if the threads have a shadow stack (CET).
     pub shadow_stack: bool,
 }
 
-/// Where C libraries keep the thread id: glibc (`struct pthread.tid`) and musl.
+/// Offsets of the thread id in C libraries: glibc (`struct pthread.tid`) and musl.
 const KNOWN_TID_OFFSETS: [i32; 2] = [0x2d0, 0x30];
-/// How far from the thread pointer it is searched otherwise, bytes.
+/// Distance from the thread pointer that is searched otherwise, bytes.
 const SEARCH: i64 = 2048;
 
-/// An offset from the thread pointer that detours can encode.
+/// Returns an address's offset from the thread pointer, if detours can encode it.
 fn offset(address: u64, thread_pointer: u64) -> Option<i32> {
     i32::try_from(address.wrapping_sub(thread_pointer) as i64).ok()
 }
 
-/// Whether the process runs with a shadow stack (CET), from
-/// `x86_Thread_features` of its status.
+/// True if the process runs with a shadow stack (CET), from `x86_Thread_features` of its status.
 pub fn has_shadow_stack(process: &Process) -> bool {
     std::fs::read_to_string(process.proc_path("status")).is_ok_and(|status| {
         status
@@ -37,11 +36,10 @@ pub fn has_shadow_stack(process: &Process) -> bool {
     })
 }
 
-/// The one offset at which all threads have registered restartable sequences.
+/// Returns the one offset at which all threads have registered restartable sequences.
 ///
-/// One thread without (a C library without them, or threads made by hand) and
-/// none is used: that thread's thread pointer may lead anywhere, and reading at an
-/// offset from it could fault.
+/// If one thread has none (a C library without them, or threads made by hand), none is used: that
+/// thread's thread pointer may lead anywhere, and reading at an offset from it could fault.
 fn rseq_offset(stopped: &Stopped) -> Option<i32> {
     let mut common = None;
     for thread in stopped.threads() {
@@ -57,15 +55,15 @@ fn rseq_offset(stopped: &Stopped) -> Option<i32> {
     common
 }
 
-/// The thread id as the target itself sees it, which differs from ours if it lives
-/// in a PID namespace: the last number of the `NSpid` line.
+/// Returns the thread id as the target itself sees it, which differs from ours if it lives in a PID
+/// namespace: the last number of the `NSpid` line.
 pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// The one offset from the thread pointer at which every thread has its id.
+/// Returns the one offset from the thread pointer at which every thread has its id.
 fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
     let threads: Vec<(u64, u32)> = stopped
         .threads()
@@ -85,8 +83,8 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
     if let Some(known) = KNOWN_TID_OFFSETS.into_iter().find(|o| holds(*o)) {
         return Some(known);
     }
-    // Somebody else's thread structure (Go's runtime.m, for one). With a single
-    // thread a word may equal its id by chance: then rather none than a wrong one.
+    // Another runtime's thread structure (Go's runtime.m, for one). With a single thread a word may
+    // equal its id by chance: no offset is better than a wrong one.
     if threads.len() < 2 {
         return None;
     }
@@ -97,7 +95,7 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
 }
 
 impl Survey {
-    /// Looks at every thread of a stopped process.
+    /// Examines every thread of a stopped process.
     pub fn of(process: &Process, stopped: &Stopped, memory: &RemoteMemory) -> Survey {
         Survey {
             shadow_stack: has_shadow_stack(process),

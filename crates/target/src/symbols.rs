@@ -1,8 +1,7 @@
 //! The functions of an object: names, aliases, bounds.
 //!
 //! All addresses are link addresses; an object's load bias is added by
-//! [`Object`](crate::object::Object). Nothing is demangled before somebody asks
-//! for a demangled name.
+//! [`Object`](crate::object::Object). Names are demangled only on demand.
 
 mod bounds;
 pub(crate) mod demangle;
@@ -30,21 +29,22 @@ use demangle::Demangled;
 pub(crate) use read::Table;
 use read::{RawSymbol, RawSymbols};
 
-/// A function, or a part of one that stands apart (`name.cold`).
+/// A function, or a split-off part of one (`name.cold`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Function {
-    /// Link addresses from the first byte to behind the last one.
+    /// Link addresses of its first byte and after its last one.
     pub extent: Extent,
-    /// Runs when the object is loaded, to choose among several functions.
+    /// True for an IFUNC resolver, which runs when the object is loaded to choose an
+    /// implementation.
     pub is_resolver: bool,
-    /// How many names it has, and where they are.
+    /// Position and number of its names.
     first_name: u32,
     names: u32,
 }
 
 impl Function {
-    /// The function has a name. Without one it is known from the call frame
-    /// information only and is reached by its file offset.
+    /// True if the function has a name. Without one it is known from the call frame information
+    /// only and is specified by its file offset.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.names > 0
@@ -54,11 +54,11 @@ impl Function {
 /// One name of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name<'a> {
-    /// As the linker knows it: mangled, without version.
+    /// Linkage name: mangled, without version.
     pub linkage: &'a str,
-    /// What the symbol is of.
+    /// Type of the symbol.
     pub kind: SymbolKind,
-    /// Who can see it.
+    /// Visibility of the symbol.
     pub binding: Binding,
     index: u32,
 }
@@ -68,16 +68,16 @@ pub struct Name<'a> {
 pub struct SymbolTable {
     raw: RawSymbols,
     functions: Vec<Function>,
-    /// For each function the nearest earlier one that reaches beyond its
-    /// start, or itself if none does.
+    /// For each function the nearest earlier one that extends beyond its start, or itself if there
+    /// is none.
     enclosing: Vec<u32>,
     /// Data in the text, ascending.
     data: Vec<Extent>,
-    /// Starts of everything and ends of text, ascending: where padding ends.
+    /// Starts of all functions and data and ends of text, ascending: where padding ends.
     bounds: Vec<u64>,
-    /// Indices of symbols by linkage name.
+    /// Indices of symbols, sorted by linkage name.
     by_name: OnceLock<Vec<u32>>,
-    /// Demangled names by symbol.
+    /// Demangled names, by symbol index.
     demangled: OnceLock<Vec<Option<Demangled>>>,
 }
 
@@ -99,33 +99,31 @@ impl SymbolTable {
         Ok(bounds::build(raw, headers, frames))
     }
 
-    /// All functions by address, one for each address.
+    /// Returns all functions by address, one for each address.
     #[must_use]
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// The names of a function, the one to show first: global before weak
-    /// before local ones, without a leading underscore before with, short
-    /// before long.
+    /// Returns the names of a function, the preferred one first: global before weak before local
+    /// ones, without a leading underscore before with, short before long.
     pub fn names(&self, function: &Function) -> impl Iterator<Item = Name<'_>> {
         (function.first_name..function.first_name + function.names).map(|index| self.name(index))
     }
 
-    /// The name to show, mangled.
+    /// Returns the preferred name, mangled.
     #[must_use]
     pub fn linkage_name(&self, function: &Function) -> Option<&str> {
         self.names(function).next().map(|name| name.linkage)
     }
 
-    /// The name to show, demangled if it is a mangled one.
+    /// Returns the preferred name, demangled if it is mangled.
     #[must_use]
     pub fn display_name(&self, function: &Function) -> Option<Cow<'_, str>> {
         self.linkage_name(function).map(display)
     }
 
-    /// The function that a link address lies in; of several nested ones the
-    /// innermost.
+    /// Returns the function around a link address; of several nested ones the innermost.
     #[must_use]
     pub fn function_at(&self, address: u64) -> Option<&Function> {
         let after = self
@@ -145,7 +143,7 @@ impl SymbolTable {
         }
     }
 
-    /// The function that starts at a link address.
+    /// Returns the function that starts at a link address.
     #[must_use]
     pub fn function_starting_at(&self, address: u64) -> Option<&Function> {
         let found = self
@@ -154,28 +152,28 @@ impl SymbolTable {
         found.ok().map(|index| &self.functions[index])
     }
 
-    /// The first function start or end of text above a link address: code that
-    /// follows a function up to there belongs to no other one.
+    /// Returns the first function start or end of text above a link address: code behind a function
+    /// up to there belongs to no other one.
     #[must_use]
     pub fn next_boundary(&self, address: u64) -> Option<u64> {
         let after = self.bounds.partition_point(|&bound| bound <= address);
         self.bounds.get(after).copied()
     }
 
-    /// Link addresses of further symbols in the text: labels of assembly code.
+    /// Returns the link addresses of other symbols in the text: labels of assembly code.
     #[must_use]
     pub fn labels(&self) -> &[u64] {
         &self.raw.labels
     }
 
-    /// Link addresses of data in the text, by their symbols; ascending, apart from each other.
+    /// Returns the link addresses of data in the text, from symbols; ascending and disjoint.
     #[must_use]
     pub fn data(&self) -> &[Extent] {
         &self.data
     }
 
-    /// The part of a function that is rarely used, which the compiler put at a
-    /// place of its own (`name.cold`): it is jumped into, not called.
+    /// True for a rarely executed part of a function that the compiler placed elsewhere
+    /// (`name.cold`): it is jumped into, not called.
     #[must_use]
     pub fn is_split_off(&self, function: &Function) -> bool {
         self.names(function)
@@ -193,7 +191,7 @@ impl SymbolTable {
     }
 }
 
-/// A linkage name as a person reads it.
+/// Demangles a linkage name for display.
 #[must_use]
 pub fn display(linkage: &str) -> Cow<'_, str> {
     match demangle::demangle(linkage) {
@@ -203,7 +201,7 @@ pub fn display(linkage: &str) -> Cow<'_, str> {
 }
 
 impl RawSymbols {
-    /// The name of a symbol. It was checked to be UTF-8 when it was read.
+    /// Returns the name of a symbol, which was checked to be UTF-8 when it was read.
     fn text(&self, symbol: &RawSymbol) -> &str {
         let start = symbol.name as usize;
         let bytes = self.strings.get(start..start + symbol.name_len as usize);
@@ -211,11 +209,11 @@ impl RawSymbols {
     }
 }
 
-/// `__cfi_NAME` right before `NAME` is no function: it is what `-fsanitize=kcfi` puts there for
-/// callers to read.
+/// Drops `__cfi_NAME` right before `NAME`, which is not a function: `-fsanitize=kcfi` puts a type
+/// hash there for callers to check.
 fn drop_type_ids(raw: &mut RawSymbols) {
     const PREFIX: &str = "__cfi_";
-    /// Between the two may be nops that are made for patching.
+    /// Size limit of the nops for patching that may be between the two.
     const BETWEEN: u64 = 64;
     let symbols = std::mem::take(&mut raw.symbols);
     let is_type_id = |index: usize| {
@@ -237,8 +235,7 @@ fn drop_type_ids(raw: &mut RawSymbols) {
     raw.symbols = kept.map(|(symbol, _)| *symbol).collect();
 }
 
-/// Sorts symbols by address and preference, and drops those that occur in
-/// both tables.
+/// Sorts symbols by address and preference, and drops duplicates of the two tables.
 fn sort_and_join(raw: &mut RawSymbols) {
     let mut symbols = std::mem::take(&mut raw.symbols);
     let hidden = |name: &str| name.starts_with('_') && !demangle::is_mangled(name);
@@ -248,7 +245,7 @@ fn sort_and_join(raw: &mut RawSymbols) {
             Binding::Local => 1,
             _ => 0,
         };
-        // The same name and address end up next to each other.
+        // Same name and address become neighbours.
         (
             symbol.address,
             binding,
@@ -271,7 +268,7 @@ fn sort_and_join(raw: &mut RawSymbols) {
 }
 
 impl SymbolTable {
-    /// Looks for a name among the symbols that are no functions.
+    /// Looks for a name among the symbols that are not functions.
     pub(crate) fn find_other(
         source: &Source,
         headers: &Headers,

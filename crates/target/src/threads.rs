@@ -10,19 +10,19 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long threads may take to stop. One in uninterruptible sleep (a parent in vfork, a
-/// dead network disk) or in a long system call stops only when that is over.
+/// Time limit for threads to stop. One in uninterruptible sleep (a parent in vfork, a dead network
+/// disk) or in a long system call stops only when that is over.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// How long the others may stand still for one that does not stop; then they go on, and
-/// are asked again when it has stopped.
+/// Time for which the others may stand still for one that does not stop; then they go on, and are
+/// asked again when it has stopped.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Between two looks at one that does not stop.
+/// Time between two checks of a thread that does not stop.
 const LOOK: Duration = Duration::from_micros(500);
-/// How long a thread that was let run may take to be given a processor.
+/// Time limit for a thread that was let run to be given a processor.
 const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
-/// How long a stop is waited for without sleeping.
+/// Time for which a stop is waited for without sleeping.
 const SPIN: Duration = Duration::from_micros(30);
-/// How long the end of killed threads is waited for.
+/// Time for which the end of killed threads is waited for.
 const BURY_LIMIT: Duration = Duration::from_secs(1);
 
 /// A thread that stands still under our control.
@@ -51,11 +51,11 @@ pub struct Stopped {
 }
 
 thread_local! {
-    /// Threads that somebody on this (tracing) thread holds still; see [`Hold`].
+    /// Threads that this (tracing) thread holds still; see [`Hold`].
     static HELD: RefCell<BTreeSet<i32>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Whether this thread holds any.
+/// True if this thread holds any.
 pub(crate) fn holds_any() -> bool {
     HELD.with_borrow(|held| !held.is_empty())
 }
@@ -131,11 +131,10 @@ const RESTART_UNLESS_HANDLED: i64 = -514;
 
 /// Turns an EINTR that our stop caused into a restart.
 ///
-/// The thread stands inside signal processing, before it is decided whether a
-/// handler runs: with ERESTARTNOHAND in rax the kernel starts the call again if
-/// none does, and returns EINTR if one does, exactly as without us. A call that
-/// timed out, or finished, does not read EINTR here. What changes is that a
-/// relative time-out starts anew.
+/// The thread is stopped inside signal processing, before it is decided whether a handler runs:
+/// with ERESTARTNOHAND in rax the kernel starts the call again if none does, and returns EINTR if
+/// one does, exactly as without us. A call that timed out, or finished, does not read EINTR here.
+/// Only a relative time-out starts anew.
 fn heal_interrupted_call(registers: &mut Registers) -> bool {
     let interrupted = registers.rax as i64 == EINTR
         && (registers.orig_rax as i64) >= 0
@@ -150,8 +149,8 @@ fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
     Ok(numbers(pid, "task")?.collect())
 }
 
-/// The numbers that are names in a directory, which is `/proc/PID/PLACE`. That it cannot be read,
-/// for want of a descriptor, must not look as if there was nobody.
+/// Returns the numbers among the names in the directory `/proc/PID/PLACE`. If it cannot be read,
+/// for want of a descriptor, that must not look as if it were empty.
 fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetError> {
     let directory = std::fs::read_dir(format!("/proc/{pid}/{place}")).map_err(|error| {
         match ProcessError::from_io(pid as u32, "", place, error) {
@@ -162,15 +161,15 @@ fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetErr
     Ok(directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// What the scheduler counts for a thread, if it does: nanoseconds on a processor, and how
-/// often it was given one.
+/// Returns the scheduler's counts for a thread, if there are any: nanoseconds on a processor, and
+/// how often it was given one.
 fn scheduled(tid: i32) -> Option<(u64, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
     let mut words = text.split_whitespace().map(str::parse);
     Some((words.next()?.ok()?, words.nth(1)?.ok()?))
 }
 
-/// The state letter of a thread; `X` if it is gone.
+/// Returns the state letter of a thread; `X` if it is gone.
 pub(crate) fn thread_state(tid: i32) -> char {
     std::fs::read_to_string(format!("/proc/{tid}/stat"))
         .ok()
@@ -178,23 +177,23 @@ pub(crate) fn thread_state(tid: i32) -> char {
         .unwrap_or('X')
 }
 
-/// A number in the status of a thread.
+/// Returns a number in the status of a thread.
 fn status_field(tid: i32, field: &str) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix(field))?;
     line.trim().parse().ok()
 }
 
-/// Whether a thread's system calls are filtered.
+/// True if a thread's system calls are filtered.
 fn is_filtered(tid: i32) -> bool {
     status_field(tid, "Seccomp:").is_some_and(|mode| mode != 0)
 }
 
-/// The processes, other than `pid`, whose memory is that of `pid` (CLONE_VM without
-/// CLONE_THREAD), among those that are not in `seen`; which then knows them all.
+/// Returns the processes, other than `pid`, whose memory is that of `pid` (CLONE_VM without
+/// CLONE_THREAD), among those that are not in `seen`; adds all processes to `seen`.
 ///
-/// A vfork child is one as well. Its parent cannot be stopped, so that where all threads of
-/// a process stand still there is none.
+/// A vfork child is one as well. Its parent cannot be stopped, so that where all threads of a
+/// process stand still there is none.
 fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> {
     let pids = numbers(pid, "..")?;
     let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
@@ -202,7 +201,7 @@ fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> 
     Ok(new.into_iter().filter(shares).collect())
 }
 
-/// The other processes that have the same memory as `pid`.
+/// Returns the other processes that have the same memory as `pid`.
 pub(crate) fn sharing_memory(pid: i32) -> Result<Vec<i32>, TargetError> {
     sharers(pid, &mut BTreeSet::new())
 }
@@ -219,7 +218,7 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
             let number = |field| status_field(tid, field);
             match number("TracerPid:").unwrap_or(0) {
                 0 => Err(TargetError::NotPermitted { pid }),
-                // It did not stop in time when we asked before, and still has to.
+                // It did not stop in time at an earlier request, and still has to.
                 us if us == rustix::thread::gettid().as_raw_nonzero().get() => Ok(true),
                 tracer => Err(TargetError::traced_by(pid, tracer)),
             }
@@ -228,19 +227,18 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
     }
 }
 
-/// Asks a seized thread to stop. One that is gone says so when it is waited for.
+/// Asks a seized thread to stop. If it is gone, waiting for it reports that.
 fn ask(tid: i32) {
     if !is_held(tid) {
         let _ = ptrace::interrupt(tid);
     }
 }
 
-/// The next report of `tid`, if there is one yet.
+/// Returns the next report of `tid`, if there is one yet.
 ///
-/// That it is about to receive a signal is looked at and not taken: taken, the
-/// signal would be in our hands alone, and lost if we are killed. The exit status of
-/// a process that we have started ourselves is not taken either: it is for whoever
-/// waits for that child.
+/// The report that it is about to receive a signal is looked at and not consumed: a consumed signal
+/// would be in our hands alone, and lost if we are killed. The exit status of a process that we
+/// have started ourselves is not consumed either: it is for the code that waits for that child.
 fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let who = WaitId::Pid(Pid::from_raw(tid).ok_or(Errno::SRCH)?);
@@ -261,10 +259,10 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     ptrace::wait(tid, false)
 }
 
-/// Waits for threads (process, thread) that were killed while they stood still: as long as
-/// their tracer has not seen their end, neither has anybody else.
+/// Waits for threads (process, thread) that were killed while they stood still: as long as their
+/// tracer has not seen their end, no other process has either.
 fn bury(mut dead: Vec<(i32, i32)>) {
-    // The first thread's end is told when all others are gone.
+    // The first thread's end is reported when all others are gone.
     dead.sort_by_key(|(pid, tid)| tid == pid);
     let started = Instant::now();
     for (pid, tid) in dead {
@@ -283,7 +281,7 @@ fn bury(mut dead: Vec<(i32, i32)>) {
 }
 
 /// Waits for a report of `tid`, spinning at first since a stop usually takes microseconds.
-/// `None`: since `asked` there was time enough, and it is one that cannot stop now.
+/// `None`: enough time has passed since `asked`, and the thread cannot stop now.
 fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, TargetError> {
     let started = Instant::now();
     let before = scheduled(tid);
@@ -320,7 +318,7 @@ fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, Tar
     }
 }
 
-/// What became of a thread that was asked to stop.
+/// Result of waiting for a thread that was asked to stop.
 enum Settled {
     Still(Box<StoppedThread>),
     Gone,
@@ -328,8 +326,8 @@ enum Settled {
     Busy,
 }
 
-/// Waits until a seized thread, which was interrupted at `asked`, stands still, or has
-/// `event` to tell.
+/// Waits until a seized thread, which was interrupted at `asked`, stands still; `event` is its
+/// report, if that was already read.
 fn settle(
     pid: i32,
     tid: i32,
@@ -351,9 +349,9 @@ fn settle(
                 tracer::stop_restart(tid);
                 return Ok(Settled::Gone);
             }
-            // At the entry or exit of the call it restarts, past its filter. It has to stop
-            // behind it, where the kernel looks at what is to be restarted; and any stop
-            // takes back the request to stop.
+            // At the entry or exit of the call it restarts, past its filter. It has to stop behind
+            // it, where the kernel decides what is to be restarted; and any stop cancels the
+            // request to stop.
             Some(Event::Syscall) if tracer::is_restarting(tid) => {
                 let _ = ptrace::interrupt(tid);
                 let _ = ptrace::cont(tid, 0); // gone: the wait says so
@@ -405,8 +403,8 @@ fn let_go(threads: &[StoppedThread]) {
     bury(dead);
 }
 
-/// Waits, with all others running, until threads that could not stop stand still. Those
-/// that would have to wait long for each other are let go.
+/// Waits, with all others running, until threads that could not stop stand still. Those that would
+/// have to wait long for each other are let go.
 fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
     let mut busy = busy;
     let mut still: Vec<(StoppedThread, Instant)> = Vec::new();
@@ -449,14 +447,14 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
 impl Stopped {
     /// Stops every thread of `pid`, and of the processes that have the same memory.
     ///
-    /// Where one cannot stop, the others do not wait for it standing: they go on after
-    /// 20 ms, and all are asked again when that one has stopped.
+    /// If one cannot stop, the others do not stay stopped for it: they go on after 20 ms, and all
+    /// are asked again when that one has stopped.
     ///
     /// # Errors
     /// [`TargetError::Unstoppable`]: one has not stopped for ten seconds.
     pub fn all(pid: i32) -> Result<Stopped, TargetError> {
         let until = Instant::now() + STOP_LIMIT;
-        // Looked through now, so that there are few new ones when all stand still.
+        // Scanned now, so that there are few new ones when all stand still.
         let mut seen = BTreeSet::new();
         let others = sharers(pid, &mut seen)?;
         let mut still = Vec::new();
@@ -484,13 +482,12 @@ impl Stopped {
         }
     }
 
-    /// Asks all threads to stop that do not stand still, and waits for them. Returns those
+    /// Asks all threads that do not stand still to stop, and waits for them. Returns those
     /// (process, thread) that cannot stop now.
     ///
-    /// All are asked first and then waited for; the list is read again until it has nothing
-    /// new, because a thread that still runs may create others. Other processes that have
-    /// the same memory come last: one of them may be a vfork child, without whose end its
-    /// parent cannot stop.
+    /// All are asked first and then waited for; the list is read again until it has nothing new,
+    /// because a thread that still runs may create others. Other processes with the same memory
+    /// come last: one of them may be a vfork child, before whose end its parent cannot stop.
     fn stop_all(
         &mut self,
         others: &[i32],
@@ -551,7 +548,7 @@ impl Stopped {
         }
     }
 
-    /// Stops the one thread `tid` of `pid`. `None`: it is gone.
+    /// Stops the one thread `tid` of `pid`. Returns `None` if it is gone.
     ///
     /// # Errors
     /// [`TargetError::Unstoppable`]: it cannot stop now. It goes on untraced when our own
@@ -583,12 +580,12 @@ impl Stopped {
         &self.threads
     }
 
-    /// How long they have been standing.
+    /// Time for which they have been stopped.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Lets thread `index` go on elsewhere.
+    /// Sets the address at which thread `index` goes on.
     pub fn move_to(&mut self, index: usize, address: u64) -> Result<(), TargetError> {
         let thread = &mut self.threads[index];
         let mut registers = thread.registers;
@@ -602,8 +599,8 @@ impl Stopped {
         Ok(())
     }
 
-    /// Lets thread `index` run for a moment and stops it again. `false`: it has
-    /// gone, and is no longer among the threads.
+    /// Lets thread `index` run for a moment and stops it again. Returns `false` if it is gone, and
+    /// no longer among the threads.
     ///
     /// # Errors
     /// [`TargetError::Unstoppable`]: it cannot stop now, and is no longer among them either.
@@ -617,12 +614,12 @@ impl Stopped {
         if ptrace::cont(tid, signal).is_ok() {
             let started = Instant::now();
             loop {
-                // A thread that was asked to stop once more than it has stopped (it
-                // stood still already, or came to a signal first) stops at once.
-                // Asked then again, it would do so for ever.
+                // A thread with one request to stop more than it has stopped (it stood still
+                // already, or came to a signal first) stops at once. With another request then, it
+                // would do so for ever.
                 event = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
-                // On a busy machine it may wait for a processor for long; asked before
-                // it has run, it would come no further however often it is let run.
+                // On a busy machine it may wait for a processor for long; interrupted before it has
+                // run, it would come no further however often it is let run.
                 let waited = started.elapsed();
                 let has_run =
                     before.is_none() || times_scheduled() != before || waited > SCHEDULED_LIMIT;
@@ -642,7 +639,7 @@ impl Stopped {
         self.settle_again(index, event)
     }
 
-    /// Waits for the next stop of thread `index`, which is running, or has told `event`.
+    /// Waits for the next stop of thread `index`, which is running, or has reported `event`.
     fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
         self.threads[index].signal = 0;
         let StoppedThread { tid, pid, .. } = self.threads[index];
@@ -663,19 +660,18 @@ impl Stopped {
         }
     }
 
-    /// Lets thread `index`, for which a signal is pending that it does not block, go
-    /// on until it is about to receive it. `false`: it has gone, and is no longer
-    /// among the threads.
+    /// Lets thread `index`, for which a signal is pending that it does not block, go on until it is
+    /// about to receive it. Returns `false` if it is gone, and no longer among the threads.
     ///
-    /// It is not asked to stop: asked before it runs, which on a busy machine is the
-    /// rule, it would stop for that, and come no nearer to the signal.
+    /// It is not asked to stop: asked before it runs, which is the rule on a busy machine, it would
+    /// stop for that, and come no nearer to the signal.
     pub fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError> {
         let StoppedThread { tid, signal, .. } = self.threads[index];
         let _ = ptrace::cont(tid, signal); // gone: the wait says so
         self.settle_again(index, None)
     }
 
-    /// Lets all threads go on untraced and tells how long they stood still.
+    /// Lets all threads go on untraced and returns how long they stood still.
     pub fn resume(self) -> Duration {
         let elapsed = self.elapsed();
         drop(self);

@@ -1,21 +1,21 @@
-//! Programs that run others by translating their code: Valgrind, QEMU's user mode, Pin,
-//! DynamoRIO.
+//! Detection of programs that run others by translating their code: Valgrind, QEMU's user mode,
+//! Pin, DynamoRIO.
 //!
-//! The code that is in such a process's files is not what runs there, but what is translated.
-//! A jump that is written over it is translated, too, and leads to code that the translator
-//! knows nothing of, in a process whose signals, threads and memory it has under its own
-//! control; or it is never noticed, if that code was translated before. So they are refused,
-//! before they are touched.
+//! Such a process does not run the code in its files, but a translation of it. A jump that is
+//! written over that code is translated, too, and leads to code unknown to the translator, in a
+//! process whose signals, threads and memory it has under its own control; or the jump is never
+//! noticed, if that code was translated before. So such processes are refused, before they are
+//! touched.
 //!
-//! A name alone proves nothing, as anybody may call his program so; what is looked for stands
-//! in the program itself, or is code that is mapped.
+//! A name alone proves nothing, as any program may have it; the evidence is in the program itself,
+//! or is code that is mapped.
 
 use crate::maps::Mapping;
 use crate::process::{Process, ProcessError};
 use memchr::memmem;
 use std::path::Path;
 
-/// What is told, and what can be done instead.
+/// Name in the message, and the suggested alternative.
 struct Translator {
     name: &'static str,
     instead: &'static str,
@@ -38,10 +38,10 @@ const DYNAMORIO: Translator = Translator {
     instead: "run the program without it, or use a DynamoRIO client",
 };
 
-/// Refuses a process whose code a translator runs, or that is about to become one.
+/// Refuses a process whose code a translator runs, or that is about to become a translator.
 ///
 /// # Errors
-/// [`ProcessError::Translated`]; also what keeps the process from being looked at.
+/// [`ProcessError::Translated`]; also whatever prevents examining the process.
 pub fn refuse(process: &Process) -> Result<(), ProcessError> {
     match find(process)? {
         None => Ok(()),
@@ -61,12 +61,12 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
         let file = std::fs::read(process.proc_path("exe")).unwrap_or_default();
         memmem::find(&file, text.as_bytes()).is_some()
     };
-    // Its tools are programs of their own, and find the launcher by this variable.
+    // Valgrind's tools are programs of their own, and find the launcher by this variable.
     let of_valgrind = name.ends_with("-amd64-linux") || name.starts_with("valgrind");
     if of_valgrind && contains("VALGRIND_LAUNCHER") {
         return Ok(Some(VALGRIND));
     }
-    // By this one it finds the libraries of the other processor: there is none in
+    // By this variable QEMU finds the libraries of the other processor: it is not in
     // `qemu-system-x86_64`, which is a program like any other.
     if name.starts_with("qemu-") && contains("QEMU_LD_PREFIX") {
         return Ok(Some(QEMU));
@@ -86,7 +86,7 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
     if is_script_of_valgrind(process) {
         return Ok(Some(VALGRIND));
     }
-    // What is mapped as data is read by somebody, and runs nothing.
+    // A file mapped as data is only read, and runs nothing.
     let maps = process.maps()?;
     let mut code = maps.iter().filter(|m| m.perms.execute && m.is_file());
     Ok(code.find_map(|mapping: &Mapping| {
@@ -94,7 +94,8 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
             "pinbin" => Some(PIN),
             "libdynamorio.so" => Some(DYNAMORIO),
             name if name.starts_with("vgpreload_") && name.ends_with("-amd64-linux.so") => {
-                // Of Valgrind's own process only: its children that are not traced are none.
+                // Only in Valgrind's own process: its children that are not traced are not
+                // translated.
                 let tool = maps.iter().filter(|m| m.perms.execute);
                 let mut tool = tool.map(|m| file_name(Path::new(&m.path)));
                 tool.any(|name| name.ends_with("-amd64-linux"))
@@ -105,7 +106,7 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
     }))
 }
 
-/// Debian's `valgrind` is a script, which executes the `valgrind.bin` beside it.
+/// True for Debian's `valgrind`, a script, which executes the `valgrind.bin` beside it.
 fn is_script_of_valgrind(process: &Process) -> bool {
     let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
     // The shell, maybe an option, the script.

@@ -1,11 +1,11 @@
-//! Where unwinders ask, and what looks at return addresses besides.
+//! Probes where unwinders look up return addresses, and refusal of other code that reads those.
 //!
-//! An exception, a backtrace or a cancelled thread finds from each return address on the stack
-//! what function it leads into, by the tables of the object that it lies in. A stub lies in no
-//! object. libgcc asks in one place for the entry of an address, `_Unwind_Find_FDE`; a probe of
-//! Capriole's own there answers for the stubs (returns.S), which is written before any return
-//! address is replaced and taken back when none is any more. (`__register_frame` would do as
-//! well, but takes a lock which a stopped thread may hold.)
+//! An exception, a backtrace or a cancelled thread finds for each return address on the stack the
+//! function that it leads into, by the tables of the object that it lies in. A stub lies in no
+//! object. libgcc looks up the entry of an address in one place, `_Unwind_Find_FDE`; a probe of
+//! Capriole's own there answers for the stubs (returns.S). It is written before any return address
+//! is replaced and taken back when none is any more. (`__register_frame` would do as well, but
+//! takes a lock which a stopped thread may hold.)
 
 use crate::attach::Probe;
 use crate::guards::is_one_write;
@@ -17,20 +17,20 @@ use capriole_insn::Extent;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why no return address may be replaced in a process.
+/// Reason why no return address may be replaced in a process.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoReturns {
-    /// It has a shadow stack.
+    /// The program has a shadow stack.
     #[error(
         "the program runs with a shadow stack, which notices every return address that was replaced"
     )]
     ShadowStack,
-    /// Something in it moves stacks or looks at return addresses.
+    /// An object in it moves stacks or reads return addresses.
     #[error("{object} {what}")]
     Runtime {
         /// The file.
         object: String,
-        /// What it does.
+        /// Description of what it does.
         what: &'static str,
     },
     /// Exceptions are handled by code that was not found.
@@ -38,23 +38,23 @@ pub enum NoReturns {
         "{0} handles exceptions by code of its own, without symbols by which to find it; they would not find their way through replaced return addresses"
     )]
     Hidden(String),
-    /// There is another unwinder than libgcc's.
+    /// An object has another unwinder than libgcc's.
     #[error(
         "{0} has another unwinder than GCC's, whose exceptions would not find their way through replaced return addresses"
     )]
     Other(String),
-    /// The place where it asks cannot be probed.
+    /// The function where the unwinder asks cannot be probed.
     #[error("{object}: _Unwind_Find_FDE, where exceptions ask the way, cannot be probed: {reason}")]
     Unprobed {
         /// The file.
         object: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Functions by which a runtime is known that looks at the return addresses on its stacks, or
-/// moves those, and what it does.
+/// Symbols by which a runtime is known that reads the return addresses on its stacks, or moves
+/// those, with a description of what it does.
 const RUNTIMES: &[(&str, &str)] = &[
     ("caml_main", OCAML),
     ("caml_startup", OCAML),
@@ -81,7 +81,7 @@ const MONO: &str = "is Mono, which finds values on its stacks by return addresse
 const V8: &str = "is V8, which finds values on its stacks by return addresses";
 const GREENLET: &str = "is greenlet, which copies pieces of stacks away and back";
 const RUBY: &str = "is Ruby with continuations, which copies stacks";
-/// Parts of file names that tell the same where symbols do not.
+/// Parts of file names by which such runtimes are known where symbols are missing.
 const FILES: &[(&str, &str)] = &[
     ("_greenlet", GREENLET),
     ("libjvm.so", JAVA),
@@ -93,7 +93,7 @@ const FILES: &[(&str, &str)] = &[
         "is PyPy, which copies pieces of stacks (stacklets)",
     ),
 ];
-/// What an object asks of another one if that one unwinds for it.
+/// Symbols that an object imports if another object unwinds for it.
 const IMPORTS: [&str; 6] = [
     "_Unwind_Resume",
     "_Unwind_RaiseException",
@@ -102,17 +102,17 @@ const IMPORTS: [&str; 6] = [
     "__gcc_personality_v0",
     "__cxa_begin_catch",
 ];
-/// Where libgcc asks.
+/// The function where libgcc looks up addresses.
 const FIND: &str = "_Unwind_Find_FDE";
-/// What unwinders define.
+/// A symbol that unwinders define.
 const RAISE: &str = "_Unwind_RaiseException";
-/// What LLVM's does.
+/// Symbols that LLVM's unwinder defines.
 const LLVM: [&str; 3] = ["__unw_step", "unw_step", "__unw_getcontext"];
 
-/// The probes by which unwinders find their way, in all objects of a process.
+/// Plans the probes by which unwinders find their way, in all objects of a process.
 ///
 /// # Errors
-/// Why no return address may be replaced there.
+/// The reason why no return address may be replaced there.
 pub fn find(objects: &Objects, planner: &Planner) -> Result<Vec<Probe>, NoReturns> {
     if planner.has_shadow_stack() {
         return Err(NoReturns::ShadowStack);
@@ -153,7 +153,7 @@ fn refuse_runtime(object: &Object) -> Result<(), NoReturns> {
     }
 }
 
-/// The function of an object in which its unwinder asks, run time; nothing if it has none.
+/// Returns the function of an object in which its unwinder asks, run time; `None` if it has none.
 fn entry(object: &Arc<Object>) -> Result<Option<Extent>, NoReturns> {
     let Ok(symbols) = object.symbols() else {
         return Ok(None);
@@ -169,7 +169,7 @@ fn entry(object: &Arc<Object>) -> Result<Option<Extent>, NoReturns> {
     }
 }
 
-/// Whether an object has handlers of exceptions, and nothing from elsewhere that leads to them.
+/// True if an object has handlers of exceptions, and imports nothing that leads to them.
 fn is_hidden(object: &Object) -> bool {
     let file = object.file();
     let handles = file

@@ -1,4 +1,4 @@
-//! What a reader finds wrong with a trace, and what it cannot read.
+//! Damage that a reader finds in a trace, and errors that prevent reading.
 
 use std::fmt;
 use std::io;
@@ -8,14 +8,14 @@ use crate::clock::ClockError;
 use crate::packet::HeaderFault;
 use crate::record::{MAX_FIELDS, RecordFault};
 
-/// Why a trace cannot be read at all, or not any further.
+/// Reasons why a trace cannot be read at all, or no further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// There is nothing at this place.
+    /// The path does not exist.
     #[error("there is no trace at {0}; `capriole record -o DIR` makes one")]
     NotFound(PathBuf),
-    /// There is something, but it has no `info/capriole.json`.
+    /// The path exists, but has no `info/capriole.json`.
     #[error("{0} is not a capriole trace: it has no info/capriole.json")]
     NotATrace(PathBuf),
     /// A file could not be opened or read.
@@ -23,15 +23,15 @@ pub enum TraceError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The JSON file is not what it should be.
+    /// The JSON file is malformed.
     #[error("{path} is damaged: {source}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// Which line and column, and what is wrong there.
+        /// Line, column and nature of the error.
         source: serde_json::Error,
     },
     /// The trace was written by a later version.
@@ -43,7 +43,7 @@ pub enum TraceError {
         path: PathBuf,
         /// The version it has.
         found: u64,
-        /// The latest version that this crate knows.
+        /// The latest version that this crate supports.
         known: u32,
     },
     /// The trace's UUID is no UUID.
@@ -51,15 +51,15 @@ pub enum TraceError {
     Uuid {
         /// The JSON file.
         path: PathBuf,
-        /// What stands there.
+        /// The invalid text.
         uuid: String,
     },
-    /// Times cannot be told.
+    /// The clock is invalid, so times cannot be computed.
     #[error("{path} is damaged: {source}")]
     Clock {
         /// The JSON file.
         path: PathBuf,
-        /// What is wrong with the clock.
+        /// The clock's fault.
         source: ClockError,
     },
     /// Two events have the same id.
@@ -80,42 +80,42 @@ pub enum TraceError {
     },
 }
 
-/// A place in a stream's file that could not be read. Reading went on behind it.
+/// A place in a stream's file that could not be read. Reading continued after it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Damage {
     /// The file.
     pub file: PathBuf,
     /// Bytes from its start.
     pub offset: u64,
-    /// What is wrong there.
+    /// The kind of damage.
     pub kind: DamageKind,
-    /// Bytes that were passed over; 0 if everything was read nevertheless.
+    /// Bytes that were skipped; 0 if everything was read nevertheless.
     pub skipped: u64,
 }
 
-/// What is wrong at one place of a stream.
+/// Kinds of damage at one place of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DamageKind {
     /// The file ends inside a packet's header.
     #[error("the file ends inside a packet's header")]
     HeaderCutOff,
-    /// The file ends inside a packet's records. Those that are whole were read.
+    /// The file ends inside a packet's records. The complete ones were read.
     #[error("the file ends inside a packet")]
     PacketCutOff,
-    /// A packet's header is wrong.
+    /// A packet's header is invalid.
     #[error(transparent)]
     Header(HeaderFault),
-    /// A record is wrong.
+    /// A record is invalid.
     #[error(transparent)]
     Record(RecordFault),
-    /// A record's time is not within its packet's. It was passed over.
+    /// A record's time is outside its packet's. The record was skipped.
     #[error("a record's time is outside its packet's")]
     TimeOutside,
-    /// A record is earlier than the one before it. It was read.
+    /// A record is earlier than its predecessor. The record was read.
     #[error("time goes backwards")]
     TimeBackwards,
-    /// The count of lost events became smaller.
+    /// The count of lost events decreased.
     #[error("the count of lost events goes backwards")]
     LossesBackwards,
 }
@@ -136,26 +136,26 @@ impl fmt::Display for Damage {
     }
 }
 
-/// How whole a trace is, as far as it has been read.
+/// Completeness of a trace, as far as it has been read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
-    /// Hits that are not in the trace, because there was no room for them.
+    /// Hits that are not in the trace because there was no room for them.
     pub lost_events: u64,
     /// Packets missing between others.
     pub lost_packets: u64,
-    /// How many places could not be read.
+    /// Number of places that could not be read.
     pub damages: u64,
-    /// The first of them, at most [`Health::MOST_SHOWN`].
+    /// The first damages, at most [`Health::MOST_SHOWN`].
     pub shown: Vec<Damage>,
-    /// What else whoever reads the report has to be told, one line each.
+    /// Further remarks for the report, one line each.
     pub remarks: Vec<String>,
 }
 
 impl Health {
-    /// How many damages are kept one by one.
+    /// Maximum number of damages kept individually.
     pub const MOST_SHOWN: usize = 20;
 
-    /// Whether everything that happened is in what was read.
+    /// True if no events or packets were lost and no damage was found.
     pub fn is_whole(&self) -> bool {
         self.lost_events == 0 && self.lost_packets == 0 && self.damages == 0
     }

@@ -1,4 +1,4 @@
-//! The trace directory: what is in it, making a new one, putting the older one aside.
+//! The trace directory: its contents, creating a new one, putting the older one aside.
 //!
 //! ```text
 //! capriole.trace/
@@ -7,14 +7,14 @@
 //!   info/capriole.json    what CTF has no place for             replaced as a whole
 //! ```
 //!
-//! The JSON file stands in a directory of its own because babeltrace2 and Trace Compass take
-//! every visible plain file beside `metadata` for a stream, and refuse the whole trace when one
-//! is not. Temporary files start with a dot for the same reason.
+//! The JSON file is in a directory of its own because babeltrace2 and Trace Compass take every
+//! visible plain file beside `metadata` for a stream, and refuse the whole trace if one is not.
+//! Names of temporary files start with a dot for the same reason.
 //!
-//! While a recording runs it holds a lock (`flock`) on the directory, so that another one does
-//! not put it aside. All files are opened relative to the open directory: renaming it does not
-//! mislead the recorder. The directory has to belong to the user, and nobody else may write to it:
-//! else whoever made it decides what is written over, see [`place`](crate::place).
+//! A running recording holds a lock (`flock`) on the directory, so that another one does not put it
+//! aside. All files are opened relative to the open directory: renaming it does not mislead the
+//! recorder. The directory must belong to the user, and no other user may write to it: otherwise
+//! another user could choose which files are overwritten, see [`place`](crate::place).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -38,53 +38,53 @@ const INFO: &str = "info";
 /// The JSON file.
 const JSON: &str = "capriole.json";
 
-/// What the files of a trace may be used for, and by whom.
+/// Permissions of a trace's files: the owner may read and write.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// How much of a metadata file is read to see whose it is, bytes. That stands at its beginning.
+/// Maximum number of bytes of a metadata file read to identify its writer, named at its beginning.
 const MAX_HEAD: u64 = 1 << 20;
 
-/// The path of the JSON file in a trace directory.
+/// Returns the path of the JSON file in a trace directory.
 pub(crate) fn json_path(directory: &Path) -> PathBuf {
     directory.join(INFO).join(JSON)
 }
 
-/// Why a directory for a new trace could not be made.
+/// Reasons why a directory for a new trace could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
-    /// The place is taken by something that is not a directory.
+    /// The path exists and is not a directory.
     #[error("{0} is there and is not a directory; choose another place for the trace")]
     NotADirectory(PathBuf),
-    /// The place is taken by a directory with other things in it.
+    /// The path is a directory with other contents.
     #[error("{0} is there and is not a trace; move it away, or choose another place for the trace")]
     NotATrace(PathBuf),
-    /// The older trace is put aside and would replace something that is not a trace.
+    /// Putting the older trace aside would replace something that is not a trace.
     #[error("{0} is in the way of the older trace and is not a trace; move it away")]
     OldNotATrace(PathBuf),
     /// The older trace's predecessor would be removed, but a file in it is not part of a trace.
     #[error("{0} is not part of a trace and would be removed with it; move it away")]
     Foreign(PathBuf),
-    /// Somebody else may change what is in it.
+    /// Other users may change the directory's contents.
     #[error(
         "{0} belongs to another user, or others may write to it, who could lead the trace elsewhere; choose another place for the trace"
     )]
     NotOurs(PathBuf),
-    /// A recorder is still writing there.
+    /// A recorder is still writing to the trace.
     #[error("{0} is being written by another recording; choose another place for the trace")]
     Busy(PathBuf),
-    /// The path ends in `..` or is `/`, so that it cannot be renamed.
+    /// The path ends in `..` or is `/`, so it cannot be renamed.
     #[error(
         "{0} is not empty and has no name by which it could be put aside; choose another place for the trace"
     )]
     NoName(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was tried: `create`, `rename`, `remove`, `read`.
+        /// The attempted operation: `create`, `rename`, `remove`, `read`.
         what: &'static str,
-        /// What it was tried on.
+        /// The path it was attempted on.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -94,7 +94,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Director
     move |source| DirectoryError::Io { what, path, source }
 }
 
-/// An open trace directory that is being written.
+/// An open trace directory for writing.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
@@ -104,12 +104,12 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory, after putting an older trace of that name aside as `NAME.old`,
-    /// which replaces an even older one. A directory with nothing in it is used as it is, also if
-    /// a recorder was killed when it had just begun there.
+    /// Makes the directory, after putting an older trace of that name aside as `NAME.old`, which
+    /// replaces an even older one. An empty directory is used as it is, also one left by a recorder
+    /// that was killed when it had just begun there.
     ///
-    /// Everything is checked before anything is changed, and nothing is removed that is not
-    /// part of a trace of this crate's making.
+    /// Checks everything before changing anything, and removes nothing that is not part of a trace
+    /// made by this crate.
     pub(crate) fn create(path: &Path) -> Result<Directory, DirectoryError> {
         let place = Place::of(path).map_err(failed("create", path))?;
         let found = open_existing(&place, path)?;
@@ -122,7 +122,7 @@ impl Directory {
         };
         let made = found.is_none();
         if found.is_none() {
-            // Arguments and addresses are the target's secrets: for the owner only.
+            // Arguments and addresses are secrets of the target: only the owner may read them.
             rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)
                 .map_err(|error| failed("create", path)(error.into()))?;
         }
@@ -144,7 +144,7 @@ impl Directory {
             let info = open_directory(&root.0, OsStr::new(INFO));
             let info = info.map_err(|error| {
                 if made {
-                    // There is nothing in it.
+                    // It is empty.
                     let _ = unlinkat(&root.0, INFO, AtFlags::REMOVEDIR);
                 }
                 failed("open", &info_path)(error)
@@ -160,7 +160,8 @@ impl Directory {
             }),
             Err(error) => {
                 if made {
-                    // If somebody has put something into it meanwhile, it stays.
+                    // Fails, and leaves it there, if another process has put something into it
+                    // meanwhile.
                     let _ = unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR);
                 }
                 Err(error)
@@ -168,7 +169,7 @@ impl Directory {
         }
     }
 
-    /// Opens the directory of a trace again, whose recorder was killed; `None` if there is none.
+    /// Reopens the directory of a trace whose recorder was killed; `None` if there is none.
     pub(crate) fn reopen(path: &Path) -> Result<Option<Directory>, DirectoryError> {
         let place = match Place::of(path) {
             Ok(place) => place,
@@ -192,12 +193,12 @@ impl Directory {
         }))
     }
 
-    /// The names of what is in it.
+    /// Returns the names of the directory's entries.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         entries(&self.root.0)
     }
 
-    /// Opens the file of a stream that is there.
+    /// Opens an existing stream file.
     pub(crate) fn open_stream(&self, name: &OsStr) -> io::Result<File> {
         open_file(&self.root.0, name, OFlags::RDWR)
     }
@@ -210,7 +211,7 @@ impl Directory {
         Ok(text)
     }
 
-    /// Removes it with all that is in it, if it is still where it was made.
+    /// Removes the directory with its contents, if it is still where it was made.
     pub(crate) fn remove(self) -> Result<(), DirectoryError> {
         let Directory {
             path,
@@ -218,27 +219,27 @@ impl Directory {
             root,
             info,
         } = self;
-        // There may be no descriptor left but this one.
+        // Frees a descriptor for `copy`: the process may have no other left.
         drop(info);
-        // Unlocked, as one that nobody writes to.
+        // Release the lock: `remove` takes only a trace without a writer.
         let directory = copy(&root.0).map_err(failed("remove", &path))?;
         drop(root);
         remove(&place, directory, &path)
     }
 
-    /// The path it was made with.
+    /// Returns the path with which the directory was made.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes a stream's file.
+    /// Creates a stream's file.
     pub(crate) fn create_stream(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let flags = flags | OFlags::CLOEXEC;
         Ok(openat(&self.root.0, name, flags, FILE)?.into())
     }
 
-    /// Replaces `metadata` as a whole, or leaves the older one.
+    /// Replaces `metadata` atomically; on failure the older one stays.
     pub(crate) fn replace_metadata(&self, text: &str) -> io::Result<()> {
         replace(
             self.root.0.as_fd(),
@@ -248,13 +249,13 @@ impl Directory {
         )
     }
 
-    /// Replaces the JSON file as a whole, or leaves the older one.
+    /// Replaces the JSON file atomically; on failure the older one stays.
     pub(crate) fn replace_json(&self, text: &[u8]) -> io::Result<()> {
         replace(self.info.as_fd(), JSON.as_ref(), text, FILE)
     }
 }
 
-/// The directory that has a name, if it is there: one of ours, and no link.
+/// Opens the directory at a place, if it exists; it must be ours and must not be a link.
 fn open_existing(place: &Place, path: &Path) -> Result<Option<OwnedFd>, DirectoryError> {
     let stat = match place.stat() {
         Ok(stat) => stat,
@@ -271,12 +272,12 @@ fn open_existing(place: &Place, path: &Path) -> Result<Option<OwnedFd>, Director
     }
 }
 
-/// The same open directory once more.
+/// Opens the same directory again.
 fn copy(directory: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(directory, 0)?)
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 fn entries(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -289,8 +290,8 @@ fn entries(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// True if a directory has nothing but what a recorder makes before the first file of a trace
-/// is whole, or leaves when it is killed while it removes one.
+/// True if a directory contains nothing but what a recorder creates before the first file of a
+/// trace is complete, or leaves when it is killed while removing a trace.
 fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     let mut names = entries(directory)?;
     names.retain(|name| *name != temporary(METADATA));
@@ -309,10 +310,10 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     Ok(names.is_empty())
 }
 
-/// Opens a regular file of a directory.
+/// Opens a regular file in a directory.
 fn open_file(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> {
     let what_else = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a file");
-    // Nobody but us can put something else there meanwhile.
+    // Only we can write here, so no other process can replace it meanwhile.
     if type_at(directory, name)? != FileType::RegularFile {
         return Err(what_else());
     }
@@ -320,13 +321,13 @@ fn open_file(directory: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<Fil
     Ok(openat(directory, name, flags, Mode::empty())?.into())
 }
 
-/// The type of what has a name in a directory; a link is one itself.
+/// Returns the type of a directory's entry; links are not followed.
 fn type_at(directory: &OwnedFd, name: impl rustix::path::Arg) -> rustix::io::Result<FileType> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Whether a directory is a trace of this crate's making.
+/// True if a directory is a trace made by this crate.
 fn is_trace(directory: &OwnedFd) -> bool {
     let described = || {
         let info = open_directory(directory, OsStr::new(INFO)).ok()?;
@@ -346,22 +347,22 @@ fn is_trace(directory: &OwnedFd) -> bool {
     described() == Some(true) || declared() == Some(true)
 }
 
-/// Whether a recording holds the lock of a directory.
+/// True if a recording holds the lock of a directory.
 fn is_busy(directory: &OwnedFd) -> bool {
-    // Opened anew: a lock is of what was opened.
+    // Opened anew: a lock belongs to the open file description.
     open_directory(directory, OsStr::new(".")).is_ok_and(|again| Locked::take(again).is_none())
 }
 
-/// A directory with its lock, given back when this is dropped.
+/// A directory with its lock, which is released on drop.
 ///
-/// It is given back by name and not only by closing: a child that another thread of this
-/// process has just forked holds the open directory too, until it executes its program.
+/// Unlocks explicitly, not only by closing: a child that another thread of this process has just
+/// forked also holds the open directory, until it executes its program.
 #[derive(Debug)]
 struct Locked(OwnedFd);
 
 impl Locked {
-    /// Takes the lock; `None` if another recording has it. Where the file system knows no
-    /// locks, everybody has it.
+    /// Takes the lock; `None` if another recording has it. On a file system without locks it always
+    /// succeeds.
     fn take(directory: OwnedFd) -> Option<Locked> {
         let locked = rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive);
         (locked != Err(rustix::io::Errno::WOULDBLOCK)).then_some(Locked(directory))
@@ -370,7 +371,7 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Fails only where there was no lock to take.
+        // Fails only if the file system has no locks.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -410,7 +411,7 @@ fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), Directory
         .map_err(|error| failed("rename", path)(error.into()))
 }
 
-/// Removes a trace, file by file, if there is nothing else in its directory.
+/// Removes a trace, file by file, if its directory contains nothing else.
 fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
     if is_busy(&trace) {
         return Err(DirectoryError::Busy(path.to_path_buf()));
@@ -442,8 +443,8 @@ fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryErr
     let unlink = |at: &OwnedFd, name: &OsStr, path: &Path, flags: AtFlags| {
         unlinkat(at, name, flags).map_err(|error| failed("remove", path)(error.into()))
     };
-    // What tells that it is a trace goes last: whoever is killed on the way leaves
-    // something that can be removed the next time.
+    // The file that identifies it as a trace goes last: after a kill midway, the rest can still be
+    // removed the next time.
     for name in files.iter().filter(|name| *name != METADATA) {
         unlink(&trace, name, &path.join(name), AtFlags::empty())?;
     }
@@ -464,7 +465,7 @@ fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryErr
     unlink(&place.directory, &place.name, path, AtFlags::REMOVEDIR)
 }
 
-/// Whether this is the file, or the temporary one that it is made from.
+/// True if `name` is this file or its temporary file.
 fn is_file(name: &str, file: &str) -> bool {
     name == file || OsStr::new(name) == temporary(file)
 }
@@ -473,7 +474,7 @@ fn is_file(name: &str, file: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As the child that is about to execute another program has it.
+    /// Like the copy held by a forked child that is about to execute another program.
     #[test]
     fn a_copy_of_the_open_directory_does_not_keep_the_lock() {
         let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What CTF has no place for: `info/capriole.json`.
+//! `info/capriole.json`: everything that does not fit into CTF.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,72 +7,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::ClockModel;
 
-/// The version of the JSON document and of the whole directory that this crate writes.
-/// The table of versions is in the crate's documentation.
+/// Version of the JSON document and of the whole directory that this crate writes. The table of
+/// versions is in the crate's documentation.
 pub const FORMAT_VERSION: u32 = 3;
 
-/// The whole of `info/capriole.json`.
+/// The contents of `info/capriole.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Which layout this is, [`FORMAT_VERSION`] when written by this crate.
+    /// Version of the layout, [`FORMAT_VERSION`] when written by this crate.
     pub format_version: u32,
     /// The program that wrote the trace.
     pub tracer: Tracer,
     /// The trace's UUID in hexadecimal, as in `metadata` and in every packet.
     pub uuid: String,
-    /// Who was traced.
+    /// The traced program.
     pub target: Target,
-    /// When the recording began and ended.
+    /// Start and end of the recording.
     pub time: TimeSpan,
     /// The events, in order of id.
     pub events: Vec<EventInfo>,
     /// The name (`comm`) of each thread, by thread id.
     pub threads: BTreeMap<u32, String>,
-    /// Where the program had code, by address; only if events have call stacks.
+    /// The program's code mappings, sorted by address; only if events have call stacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingInfo>,
-    /// What TSC values mean.
+    /// Conversion of TSC values to time.
     pub clock: ClockModel,
-    /// What a reader has to be told about this trace, one line each.
+    /// Warnings for readers of this trace, one line each.
     pub warnings: Vec<String>,
-    /// How long the target stood still for patching.
+    /// Pauses of the target for patching.
     pub stops: Vec<Stop>,
     /// Hits that are not in the trace, over all streams.
     pub lost_events: u64,
-    /// When those were lost that belong to lanes from 1 on; those of lane 0 were lost between the
-    /// records of two packets. Nothing if that is not known: then they were lost in the packet
-    /// that counts them, or in front of it or behind it.
+    /// The times of losses in lanes from 1 on; losses in lane 0 are between the records of two
+    /// packets. `None` if the times are not known: then the events were lost in the packet that
+    /// counts them, or directly before or after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
-    /// The threads that were there when the recording ended, in ascending order; nothing if
-    /// nobody looked.
+    /// The threads that existed when the recording ended, in ascending order; `None` if that was
+    /// not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_threads: Option<BTreeSet<u32>>,
-    /// Records whose time was moved so that time runs forward in each stream.
+    /// Records whose time was changed so that time runs forward in each stream.
     pub adjusted_times: u64,
-    /// Bytes that were not records and were left out.
+    /// Bytes that were not valid records and were left out.
     pub damaged_bytes: u64,
-    /// How the program ended; nothing if it was still running when the recording ended.
+    /// Exit status of the program; `None` if it was still running when the recording ended.
     pub exit: Option<ExitStatus>,
-    /// Whether the recording ended in the ordinary way. False while it runs, and after the
-    /// recorder was killed.
+    /// True if the recording ended normally. False while it runs, and after the recorder was
+    /// killed.
     pub complete: bool,
 }
 
-/// When events were lost, in ticks.
+/// Times at which events were lost, in ticks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// In which times, both ends included. They ascend and do not overlap.
+    /// Intervals in which events were lost, both ends included. They ascend and do not overlap.
     pub between: Vec<(u64, u64)>,
-    /// Until when it is known.
+    /// Time up to which losses are known.
     pub known_until: u64,
 }
 
-/// How many times of losses are kept: 400 KB of JSON.
+/// Maximum number of intervals kept: 400 KB of JSON.
 const MOST_TIMES: usize = 10_000;
 
 impl Losses {
-    /// Adds a time up to which it was not known. Events were lost in it, or not.
+    /// Adds an interval that ends at the new `known_until`; `lost` says if events were lost in it.
     pub fn add(&mut self, (begin, end): (u64, u64), lost: bool) {
         self.known_until = end;
         match self.between.last_mut() {
@@ -81,13 +81,13 @@ impl Losses {
             _ => {}
         }
         if self.between.len() > MOST_TIMES {
-            // Each two become one.
+            // Merge every two neighbours into one.
             let both = |two: &[(u64, u64)]| (two[0].0, two[two.len() - 1].1);
             self.between = self.between.chunks(2).map(both).collect();
         }
     }
 
-    /// Whether events may have been lost between two times.
+    /// True if events may have been lost between two times.
     pub(crate) fn may_be(&self, begin: u64, end: u64) -> bool {
         let next = self.between.partition_point(|(_, last)| *last < begin);
         end > self.known_until || self.between.get(next).is_some_and(|next| next.0 <= end)
@@ -100,10 +100,10 @@ pub struct MappingInfo {
     /// The first address.
     #[serde(with = "hex")]
     pub start: u64,
-    /// The address behind the last byte.
+    /// The address after the last byte.
     #[serde(with = "hex")]
     pub end: u64,
-    /// Where in the file the first byte is from.
+    /// Offset of the first byte in the file.
     #[serde(with = "hex")]
     pub offset: u64,
     /// Path of the file, as the program sees it.
@@ -112,33 +112,33 @@ pub struct MappingInfo {
     pub build_id: Option<String>,
 }
 
-/// What is known when a recording starts.
+/// Trace data known when a recording starts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceInfo {
-    /// Who is traced.
+    /// The traced program.
     pub target: Target,
     /// The first events; more may come with `TraceWriter::add_events`.
     pub events: Vec<EventInfo>,
-    /// The clock as it is known so far.
+    /// The clock as far as it is known.
     pub clock: ClockModel,
-    /// What a reader has to be told, such as `clock::unstable_warning()`.
+    /// Warnings for readers, such as `clock::unstable_warning()`.
     pub warnings: Vec<String>,
 }
 
-/// What is known when a recording ends.
+/// Trace data known when a recording ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
     /// The clock with a sync point from the end of the recording.
     pub clock: ClockModel,
     /// The name of each thread, by thread id.
     pub threads: BTreeMap<u32, String>,
-    /// How long the target stood still for patching.
+    /// Pauses of the target for patching.
     pub stops: Vec<Stop>,
-    /// Lost hits that no packet's `discarded` counts.
+    /// Lost hits that are not in any packet's `discarded` count.
     pub lost_elsewhere: u64,
-    /// How the program ended, if it did.
+    /// Exit status of the program, if it ended.
     pub exit: Option<ExitStatus>,
-    /// More that a reader has to be told.
+    /// Further warnings for readers.
     pub warnings: Vec<String>,
 }
 
@@ -151,7 +151,7 @@ pub struct Tracer {
     pub version: String,
 }
 
-/// Who was traced.
+/// The traced program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Process id.
@@ -162,30 +162,30 @@ pub struct Target {
     pub command_line: Vec<String>,
 }
 
-/// Begin and end of the recording; the end is that of the latest known moment while it runs.
+/// Start and end of the recording; while it runs, the end is the latest known time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeSpan {
-    /// `CLOCK_REALTIME` at the beginning, ns since 1970-01-01 UTC.
+    /// `CLOCK_REALTIME` at the start, ns since 1970-01-01 UTC.
     pub start_realtime_ns: u64,
-    /// `CLOCK_MONOTONIC` at the beginning, in ns.
+    /// `CLOCK_MONOTONIC` at the start, in ns.
     pub start_monotonic_ns: u64,
     /// `CLOCK_MONOTONIC` at the end, in ns.
     pub end_monotonic_ns: u64,
 }
 
-/// What an event is for a call of its function.
+/// Role of an event in call pairing: entry, return, tail call, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Nothing: some place is reached.
+    /// None: a point in the code was reached.
     #[default]
     Point,
-    /// It begins.
+    /// Entry: the call begins.
     Entry,
-    /// It ends, and the function returns to its caller.
+    /// Return: the call ends, and the function returns to its caller.
     Return,
-    /// It ends by a jump to another function, which will return to the caller: there is no
-    /// return value.
+    /// Tail call: the call ends by a jump to another function, which will return to the caller, so
+    /// there is no return value.
     TailCall,
 }
 
@@ -195,16 +195,16 @@ impl Role {
     }
 }
 
-/// One event: a probe site and what is recorded there. That of a function's returns, or of its
-/// tail jumps, may have several sites; then the first of them stands here.
+/// One event: a probe site and its recorded fields. The event of a function's returns, or of its
+/// tail jumps, may have several sites; this struct then describes the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "stored::EventInfo")]
 pub struct EventInfo {
-    /// The number that stands in each record; different for each site.
+    /// Event id in each record; different for each site.
     pub id: u32,
     /// The event's name, usually the symbol's. Several sites may share one.
     pub name: String,
-    /// The function the site is in, demangled or not, if it is known.
+    /// The function that contains the site, demangled or not, if it is known.
     pub symbol: Option<String>,
     /// Bytes from the start of `symbol`.
     #[serde(with = "hex")]
@@ -213,46 +213,45 @@ pub struct EventInfo {
     pub object: String,
     /// That file's build id in hexadecimal, if it has one.
     pub build_id: Option<String>,
-    /// The site as the object's own addresses count (as `objdump` and `addr2line` show it): the
-    /// address in memory less the load bias.
+    /// The site's link-time address, as `objdump` and `addr2line` show it: the address in memory
+    /// minus the load bias.
     #[serde(with = "hex")]
     pub offset: u64,
     /// The address in memory.
     #[serde(with = "hex")]
     pub address: u64,
-    /// The fields, in the order in which they stand in a record; at most
-    /// [`MAX_FIELDS`](crate::MAX_FIELDS).
+    /// The fields, in the order of the record; at most [`MAX_FIELDS`](crate::MAX_FIELDS).
     pub fields: Vec<FieldInfo>,
-    /// Whether a field may be unreadable when the event happens, so that each record says which
-    /// of the first 64 were.
+    /// True if a field may be unreadable when the event happens; each record then has a bit for
+    /// each of the first 64 fields.
     pub faults: bool,
-    /// The tactic in use: `reserved`, `jump`, `region`, `int3`; with several sites, all that
-    /// are in use, parted by commas.
+    /// The tactic in use: `reserved`, `jump`, `region`, `int3`; with several sites, all tactics in
+    /// use, separated by commas.
     pub tactic: String,
-    /// Why better tactics were not used.
+    /// The reasons why better tactics were not used.
     pub refusals: Vec<RefusalInfo>,
-    /// What it is for a call of its function; absent if it is nothing.
+    /// Role in call pairing; absent if it is none.
     #[serde(skip_serializing_if = "Role::is_point")]
     pub role: Role,
-    /// What the events of one function's entry and exits have in common: the id of the entry
-    /// event, or, if there is none, of the first exit event.
+    /// Common id of the events of one function's entry and exits: the id of the entry event, or, if
+    /// there is none, of the first exit event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<u32>,
-    /// How its authors wanted it to be read: of a marker that has a format, and of which all
-    /// arguments are recorded.
+    /// Text format given by the marker's authors; for markers that have one and whose arguments are
+    /// all recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TextFormat>,
 }
 
 impl EventInfo {
-    /// Whether the words of a record are the fields: all are of the type `x64`, and can be read.
+    /// True if the words of a record are its fields: all are of the type `x64` and always readable.
     pub(crate) fn is_hexadecimal(&self) -> bool {
         let plain = |field: &FieldInfo| field.field_type == FieldType::X64;
         !self.faults && self.fields.iter().all(plain)
     }
 
-    /// The object and the offset in it; nothing of a text from outside, which was nowhere in the
-    /// program.
+    /// Returns the object and the offset in it; `None` for a message from outside the program,
+    /// which has no site.
     pub(crate) fn place(&self) -> Option<(&str, u64)> {
         (!self.object.is_empty()).then_some((&self.object, self.offset))
     }
@@ -263,24 +262,24 @@ impl EventInfo {
 pub struct FieldInfo {
     /// Its name. Several fields of an event may share one.
     pub name: String,
-    /// What it holds and how it is shown; in the file by its name, such as `u32`.
+    /// Type of the value, and how it is shown; in the file by its name, such as `u32`.
     #[serde(rename = "type", with = "spelled")]
     pub field_type: FieldType,
 }
 
-/// How an event reads as text.
+/// printf-style format of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TextFormat {
-    /// The format, as printf's.
+    /// The format string, as for printf.
     pub text: String,
-    /// The types that its arguments have in the program, which are the event's first fields: of
-    /// a text, that of the pointer. A field may be shown as another type of this size, and printf
-    /// makes an `int` of what is smaller than one.
+    /// The types of its arguments in the program, which are the event's first fields; for a string,
+    /// the type of the pointer. A field may be shown as another type of the same size, and printf
+    /// promotes smaller types to `int`.
     #[serde(with = "all_spelled")]
     pub arguments: Vec<FieldType>,
 }
 
-/// Why a tactic was not used at a site.
+/// Reason why a tactic was not used at a site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalInfo {
     /// The tactic that was refused.
@@ -289,10 +288,10 @@ pub struct RefusalInfo {
     pub reason: String,
 }
 
-/// A time for which every thread of the target stood still.
+/// A pause of all threads of the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// What was done meanwhile: `attach`, `detach`.
+    /// The operation meanwhile: `attach`, `detach`.
     pub what: String,
     /// From the first thread's stop to the last one's resumption, in ns.
     pub duration_ns: u64,
@@ -300,7 +299,7 @@ pub struct Stop {
     pub threads: u32,
 }
 
-/// How the traced program ended.
+/// Exit status of the traced program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitStatus {
@@ -310,7 +309,7 @@ pub enum ExitStatus {
     Signaled(i32),
 }
 
-/// Types as `"u16[4]"`.
+/// (De)serialises a type as `"u16[4]"`.
 mod spelled {
     use capriole_event::{FieldType, ParseError};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -327,7 +326,7 @@ mod spelled {
     }
 }
 
-/// Several types.
+/// (De)serialises a list of types.
 mod all_spelled {
     use capriole_event::FieldType;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -349,7 +348,7 @@ mod all_spelled {
     }
 }
 
-/// Events as any version has them.
+/// Events as stored by any version.
 mod stored {
     use capriole_event::FieldType;
     use serde::Deserialize;
@@ -371,7 +370,7 @@ mod stored {
         address: u64,
         fields: Option<Vec<FieldInfo>>,
         faults: Option<bool>,
-        /// Version 1 has only this: names, all of the type `x64`.
+        /// Version 1 has only this: field names, all of the type `x64`.
         arguments: Option<Vec<String>>,
         tactic: String,
         refusals: Vec<RefusalInfo>,
@@ -418,7 +417,7 @@ mod stored {
     }
 }
 
-/// Numbers as `"0x1f"`: JSON numbers above 2^53 do not survive most tools.
+/// (De)serialises numbers as `"0x1f"`: JSON numbers above 2^53 do not survive most tools.
 mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

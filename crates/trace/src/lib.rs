@@ -1,7 +1,7 @@
-//! Trace directories: writing them while a program is recorded, and reading them again.
+//! Trace directories: writing them while a program is recorded, and reading them afterwards.
 //!
-//! A trace is a CTF 1.8 trace, which `babeltrace2` and Trace Compass read as it is, with one
-//! JSON file for what CTF has no place for:
+//! A trace is a CTF 1.8 trace, which `babeltrace2` and Trace Compass read unchanged, plus one JSON
+//! file for data that does not fit into CTF:
 //!
 //! ```text
 //! capriole.trace/
@@ -12,22 +12,22 @@
 //!
 //! # Writing
 //!
-//! [`TraceWriter`] takes packets as they come out of the ring. What is on disk can be read at
-//! any time, whatever happens to the recorder or the disk. Records are checked on the way in,
-//! because CTF readers refuse a whole trace when one record is wrong; the targets' timestamps
-//! are put in order, and what is not a record is left out and counted. A trace whose recorder was
-//! killed can be opened again to add the rest ([`TraceWriter::reopen`]).
+//! [`TraceWriter`] takes packets as they come out of the ring. The trace on disk can be read at any
+//! time, whatever happens to the recorder or the disk. Records are checked before they are written,
+//! because CTF readers refuse a whole trace if one record is wrong; the target's timestamps are put
+//! in order, and invalid records are left out and counted. A trace whose recorder was killed can be
+//! reopened to add the rest ([`TraceWriter::reopen`]).
 //!
 //! # Reading
 //!
-//! [`Trace`] gives all events in time order, keeping one packet of each stream in memory. It
-//! trusts nothing: damage is passed over, counted and told by file and byte ([`Health`]).
-//! [`report`] turns a trace into text, JSON lines or a summary. [`calls`] puts the entries and
-//! exits of functions together.
+//! [`Trace`] returns all events in time order, keeping one packet of each stream in memory. It
+//! trusts nothing: damage is skipped, counted and reported by file and byte ([`Health`]).
+//! [`report`] turns a trace into text, JSON lines or a summary. [`calls`] pairs the entries and
+//! exits of functions.
 //!
 //! # Time
 //!
-//! Records carry raw TSC ticks; [`clock`] says how they become `CLOCK_MONOTONIC`. The CTF
+//! Records carry raw TSC ticks; [`clock`] converts them to `CLOCK_MONOTONIC`. The CTF
 //! metadata maps them to UTC along one straight line. babeltrace2 computes in floating point
 //! and so rounds to about 1 ns for each 50 days that the machine is up.
 //!
@@ -39,9 +39,9 @@
 //! | 2 | 0.1.0 | fields have types; a packet's last bits may be padding |
 //! | 3 | 0.1.0 | the type `stack`, and `mappings` |
 //!
-//! A reader takes every version up to its own ([`FORMAT_VERSION`]) and refuses later ones by
-//! name. Fields that are unknown are passed over, so that adding one needs no new version; a
-//! changed meaning of a field, of a file's name or of the packets' layout does.
+//! A reader accepts every version up to its own ([`FORMAT_VERSION`]) and refuses later ones with an
+//! error that names the version. Unknown fields are ignored, so adding one needs no new version;
+//! changing the meaning of a field, of a file's name or of the packets' layout does.
 
 #![deny(unsafe_code)]
 

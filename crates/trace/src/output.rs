@@ -1,4 +1,4 @@
-//! A stream's file: whole packets only, in time order.
+//! A stream's file: complete packets only, in time order.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use crate::reopen::End;
 use crate::repair::{Walk, walk};
 use crate::writer::{PacketMeta, Totals, Written};
 
-/// A stream that is being written.
+/// An open stream for writing.
 #[derive(Debug)]
 pub(crate) struct OutputStream {
     file: StreamFile,
@@ -23,7 +23,7 @@ pub(crate) struct OutputStream {
 }
 
 impl OutputStream {
-    /// A stream without packets, for an empty file open for writing.
+    /// Creates a stream without packets, for an empty file open for writing.
     pub(crate) fn new(file: File, uuid: [u8; 16]) -> OutputStream {
         OutputStream {
             file: StreamFile { file, length: 0 },
@@ -34,7 +34,7 @@ impl OutputStream {
         }
     }
 
-    /// A stream that goes on behind the whole packets of a file, of which the rest is cut off.
+    /// Continues a stream after the complete packets of a file, and cuts off the rest of the file.
     pub(crate) fn resume(mut file: File, uuid: [u8; 16], end: &End) -> io::Result<OutputStream> {
         file.set_len(end.length)?;
         file.seek(SeekFrom::Start(end.length))?;
@@ -50,7 +50,7 @@ impl OutputStream {
         })
     }
 
-    /// The number of the latest packet, counted from 1; 0 if there is none.
+    /// Returns the number of the latest packet, counted from 1; 0 if there is none.
     pub(crate) fn last_number(&self) -> u64 {
         self.number
     }
@@ -78,8 +78,8 @@ impl OutputStream {
             lane: meta.lane,
         };
         if self.file.length == 0 && discarded > 0 {
-            // Readers tell losses by the difference to the packet before, so that those of the
-            // first packet would pass unnoticed: let an empty packet without losses precede it.
+            // Readers compute losses as the difference from the previous packet, so losses before
+            // the first packet would go unnoticed: write an empty packet without losses before it.
             let (seq, ts_end) = (meta.seq, begin);
             self.append(
                 &Header {
@@ -116,7 +116,8 @@ impl OutputStream {
         Ok(())
     }
 
-    /// When a packet begins: not before the stream's latest record, not after its own first one.
+    /// Returns a packet's begin time: not before the stream's latest record, not after its own
+    /// first.
     fn begin(&self, meta: &PacketMeta, walk: &Walk) -> u64 {
         let first = walk.first.unwrap_or(u64::MAX);
         let begin = meta.ts_begin.or(walk.first).unwrap_or(self.last_time);
@@ -124,17 +125,17 @@ impl OutputStream {
     }
 }
 
-/// A file to which packets are appended, each as a whole or not at all.
+/// A file to which packets are appended, each completely or not at all.
 #[derive(Debug)]
 struct StreamFile {
     file: File,
-    /// Bytes of whole packets: where the next one goes.
+    /// Bytes of complete packets: the offset of the next one.
     length: u64,
 }
 
 impl StreamFile {
-    /// Appends a packet, with one `writev` unless the system takes less than all of it. After an
-    /// error the file is cut back to the packets before.
+    /// Appends a packet, with one `writev` unless the system writes only a part. After an error the
+    /// file is truncated to the previous packets.
     fn append(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
         match self.write(header, content) {
             Ok(()) => {
@@ -158,7 +159,7 @@ impl StreamFile {
     fn write(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
         let mut slices = [IoSlice::new(header), IoSlice::new(content)];
         let mut left = &mut slices[..];
-        // An empty slice at the end would never be written off.
+        // A final empty slice would never be removed otherwise.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             match self.file.write_vectored(left) {

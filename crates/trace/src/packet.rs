@@ -1,4 +1,4 @@
-//! The bytes of a packet, as CTF 1.8 sees them: a header of 80 bytes and then records.
+//! The layout of a packet according to CTF 1.8: a header of 80 bytes, then records.
 //!
 //! ```text
 //! byte  0  magic  0xC1FC1FC1   u32     packet.header
@@ -14,28 +14,27 @@
 //!      76  lane                u32
 //! ```
 //!
-//! All little endian. A packet is a multiple of 8 bytes long, as records are (see `record`).
+//! All little endian. A packet's length is a multiple of 8 bytes, as a record's (see `record`).
 
 /// Bytes before the first record of a packet.
 pub const HEADER_BYTES: usize = 80;
-/// The most bytes of records that one packet may hold, 256 MiB: what a reader has to be ready
-/// to keep in memory for each stream.
+/// Maximum bytes of records in one packet, 256 MiB: a reader must be able to keep this much in
+/// memory for each stream.
 pub const MAX_CONTENT_BYTES: usize = 256 << 20;
 
 /// The first word of every packet (CTF 1.8, section 5.1).
 pub(crate) const MAGIC: u32 = 0xC1FC_1FC1;
-/// Bytes of magic and UUID together, by which packets are found again after damage.
+/// Bytes of magic and UUID together; used to find packets again after damage.
 pub(crate) const PREFIX_BYTES: usize = 20;
 
-/// What stands in a packet's header, magic and sizes checked.
+/// The contents of a packet's header, with magic and sizes checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub ts_begin: u64,
     pub ts_end: u64,
-    /// Bytes of records behind the header; the next header follows.
+    /// Bytes of records after the header; the next header follows.
     pub content_bytes: u64,
-    /// Bits at their end that only fill the last record up, less than 64: readers of CTF find
-    /// no event there.
+    /// Padding bits at the end of the last record, less than 64: CTF readers find no event there.
     pub padding_bits: u32,
     pub seq: u64,
     pub discarded: u64,
@@ -43,7 +42,7 @@ pub(crate) struct Header {
     pub lane: u32,
 }
 
-/// What is wrong with a packet's header.
+/// Faults in a packet's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
     /// It does not start with CTF's magic number.
@@ -55,20 +54,20 @@ pub enum HeaderFault {
     /// The stream class is not 0.
     #[error("the packet is of an unknown kind")]
     StreamId,
-    /// The packet is too small, too large or no whole bytes, or its content is not what it
-    /// contains.
+    /// The packet is too small, too large or not a whole number of bytes, or its content does not
+    /// fit its size.
     #[error("the packet's size is wrong")]
     Sizes,
     /// The packet ends before it begins.
     #[error("the packet's times are wrong")]
     Times,
-    /// CPU or lane are not those of the file.
+    /// CPU or lane differ from the file's.
     #[error("the packet belongs to another stream")]
     Stream,
 }
 
 impl Header {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub(crate) fn encode(&self, uuid: &[u8; 16]) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let mut at = 0;
@@ -91,12 +90,12 @@ impl Header {
         bytes
     }
 
-    /// Bytes from this header to the next one.
+    /// Returns the number of bytes from this header to the next one.
     pub(crate) fn packet_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + self.content_bytes
     }
 
-    /// Reads a header and checks all that can be checked without the rest of the file.
+    /// Decodes a header and checks everything that can be checked without the rest of the file.
     pub(crate) fn decode(
         bytes: &[u8; HEADER_BYTES],
         uuid: &[u8; 16],
@@ -113,7 +112,7 @@ impl Header {
         let content_bits = long(bytes, 40);
         let packet_bits = long(bytes, 48);
         let packet_bytes = packet_bits / 8;
-        // Of a packet without records nothing is padding.
+        // A packet without records has no padding.
         let least = content_bits.max(HEADER_BYTES as u64 * 8);
         let padding_bits = match packet_bits.checked_sub(least) {
             Some(bits @ 0..64) if packet_bits.is_multiple_of(8) && content_bits == least => bits,
@@ -139,21 +138,21 @@ impl Header {
     }
 }
 
-/// The little-endian u32 at `at`, which must be inside.
+/// Reads the little-endian u32 at `at`, which must be in bounds.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
     let mut field = [0; 4];
     field.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(field)
 }
 
-/// The little-endian u64 at `at`, which must be inside.
+/// Reads the little-endian u64 at `at`, which must be in bounds.
 pub(crate) fn long(bytes: &[u8], at: usize) -> u64 {
     let mut field = [0; 8];
     field.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(field)
 }
 
-/// The name of a stream's file: `cpu3`, `cpu3.1`.
+/// Returns the name of a stream's file: `cpu3`, `cpu3.1`.
 pub(crate) fn file_name(cpu: u32, lane: u32) -> String {
     match lane {
         0 => format!("cpu{cpu}"),
@@ -161,7 +160,7 @@ pub(crate) fn file_name(cpu: u32, lane: u32) -> String {
     }
 }
 
-/// CPU and lane of a stream's file, or nothing if the name is not one that [`file_name`] gives.
+/// Returns CPU and lane of a stream's file; `None` if [`file_name`] does not make such a name.
 pub(crate) fn parse_file_name(name: &str) -> Option<(u32, u32)> {
     let numbers = name.strip_prefix("cpu")?;
     let (cpu, lane) = match numbers.split_once('.') {

@@ -1,9 +1,9 @@
-//! Places to write to: a directory that is open, and a name in it.
+//! Places to write to: an open directory, and a name in it.
 //!
-//! Whoever may write to a directory on the way decides what its names lead to, at any moment. So
-//! a path is walked once, with each directory held open, and through no symbolic link that
-//! belongs to anybody but us and root; what is made there is made in the directory that was
-//! found, and never through a link.
+//! A user who may write to a directory on a path can change at any moment where the names in it
+//! lead. So a path is walked once, with each directory held open, and only through symbolic links
+//! that belong to us or root. New files are created in the directory that was found, and never
+//! through a link.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat};
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed, as the kernel has it.
+/// Maximum number of links followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 
 /// A name in a directory.
@@ -28,11 +28,11 @@ impl Place {
     /// The name of the directory itself.
     pub(crate) const HERE: &str = ".";
 
-    /// The place of a path. Where that has no name, as `/` and `..` have not, the name is
-    /// [`HERE`](Self::HERE). What has the name, if anything does, is no link that is followed.
+    /// Resolves a path. If it has no last name, as `/` and `..`, the name is [`HERE`](Self::HERE).
+    /// The name is not a link that would be followed; it need not exist.
     ///
     /// # Errors
-    /// A directory on the way is missing, or a link is somebody else's.
+    /// A directory on the way is missing, or a link belongs to another user.
     pub(crate) fn of(path: &Path) -> io::Result<Place> {
         let start = if path.is_absolute() { "/" } else { "." };
         let mut directory = open_directory(CWD, OsStr::new(start))?;
@@ -40,7 +40,7 @@ impl Place {
         let mut rest = components(path);
         let mut links = 0;
         while let Some(next) = rest.pop() {
-            // The name before was a directory's.
+            // The previous name must be a directory, or a link to one.
             if let Some(before) = name.take() {
                 match link_at(&directory, &before)? {
                     Some(target) => {
@@ -62,7 +62,7 @@ impl Place {
                 b".." => directory = open_directory(&directory, &next)?,
                 _ => name = Some(next),
             }
-            // The last name may be a link as well.
+            // The last name may also be a link.
             if let (Some(last), true) = (&name, rest.is_empty())
                 && let Some(target) = link_at(&directory, last)?
             {
@@ -81,13 +81,13 @@ impl Place {
         Ok(Place { directory, name })
     }
 
-    /// What is there; a link is what is there itself.
+    /// Returns the status of the entry; links are not followed.
     pub(crate) fn stat(&self) -> rustix::io::Result<Stat> {
         rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
     }
 }
 
-/// The names of a path, the last one first.
+/// Returns the names of a path, last one first.
 fn components(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -97,11 +97,11 @@ fn components(path: &Path) -> Vec<OsString> {
     names.rev().collect()
 }
 
-/// Opens a directory, but for what is a link.
+/// Opens a directory; fails for a link.
 pub(crate) fn open_directory(at: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(at.as_fd(), name, flags, Mode::empty()) {
-        // One that may be gone through and not be read, or be read by nobody but its owner.
+        // The directory may be searched but not read by this user.
         Err(Errno::ACCESS) => Ok(openat(
             at,
             name,
@@ -112,7 +112,7 @@ pub(crate) fn open_directory(at: impl AsFd, name: &OsStr) -> io::Result<OwnedFd>
     }
 }
 
-/// Where the link of this name leads, if it is one that may be followed.
+/// Returns the target of the link of this name, if it may be followed; `None` if it is no link.
 fn link_at(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<PathBuf>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = match openat(directory, name, flags, Mode::empty()) {
@@ -142,8 +142,8 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether a directory belongs to us, and nobody else may write to it. (The group of a user's
-/// own, which has his number, is he himself.)
+/// True if a directory belongs to us, and no other user may write to it. (A group with the user's
+/// own number counts as the user.)
 pub(crate) fn is_ours(directory: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = rustix::fs::fstat(directory)?;
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -151,7 +151,7 @@ pub(crate) fn is_ours(directory: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(stat.st_uid == own_user() && !by_group && !mode.contains(Mode::WOTH))
 }
 
-/// The name of a file while it is written.
+/// Returns the name of a file while it is being written.
 pub(crate) fn temporary(name: impl AsRef<OsStr>) -> OsString {
     let mut temporary = OsString::from(".");
     temporary.push(name.as_ref());
@@ -159,8 +159,8 @@ pub(crate) fn temporary(name: impl AsRef<OsStr>) -> OsString {
     temporary
 }
 
-/// Makes a new file in an open directory, in place of what has the name, which may be a link: as
-/// a whole, so that a reader sees the older one or the newer one.
+/// Creates a new file in an open directory, replacing any entry of that name, even a link. Atomic:
+/// a reader sees the older file or the newer one.
 pub(crate) fn replace(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -172,7 +172,7 @@ pub(crate) fn replace(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || openat(directory, &temporary, flags, mode);
     let file = match create() {
-        // Left by one who was killed; if it is another's, it stays where that is not permitted.
+        // Left by a killed process; if it is another user's and must not be removed, it stays.
         Err(Errno::EXIST) => unlink().and_then(|()| create()),
         result => result,
     };
@@ -183,14 +183,14 @@ pub(crate) fn replace(
         )?)
     });
     if written.is_err() {
-        // Half a temporary file helps nobody; if even this fails, it stays, hidden.
+        // Half a temporary file is useless; if even this fails, it stays, hidden.
         let _ = unlink();
     }
     written
 }
 
-/// One of our own descriptors that a path names, such as `/dev/stdout`: itself, so that output
-/// goes on where it is, as it does for `>>`.
+/// Opens our own descriptor that a path such as `/dev/stdout` names, so that output continues at
+/// its current position, as with `>>`.
 fn own_descriptor(path: &Path) -> Option<io::Result<OwnedFd>> {
     let number = match path.to_str()? {
         "/dev/stdout" => "1",
@@ -211,11 +211,11 @@ fn own_descriptor(path: &Path) -> Option<io::Result<OwnedFd>> {
     })
 }
 
-/// Writes a file that the user named, in place of an older one. What is no file, such as
-/// `/dev/stdout`, is written to if it is one of our own descriptors.
+/// Writes a file that the user named, replacing an older one. A path that is no regular file, such
+/// as `/dev/stdout`, is written to if it is one of our own descriptors.
 ///
 /// # Errors
-/// It cannot be written; the older one is then as it was.
+/// It cannot be written; the older file is then unchanged.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(own) = own_descriptor(path) {
         return File::from(own?).write_all(bytes);

@@ -1,4 +1,4 @@
-//! Reading a trace: the description, and all streams as one, in time order.
+//! Reads a trace: the description, and all streams merged in time order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -70,24 +70,24 @@ impl Trace {
         })
     }
 
-    /// The directory, as it was given.
+    /// Returns the directory, as it was given.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The description.
+    /// Returns the description.
     pub fn document(&self) -> &Document {
         &self.document
     }
 
-    /// The event with this id.
+    /// Returns the event with this id.
     pub fn event(&self, id: u32) -> Option<&EventInfo> {
         self.table
             .index(id)
             .map(|index| &self.document.events[index])
     }
 
-    /// All events of all streams from the beginning, in time order.
+    /// Returns all events of all streams from the beginning, in time order.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Trace {
     }
 }
 
-/// A stream with the record that it stands at.
+/// A stream with its current record.
 #[derive(Debug)]
 struct Stream {
     reader: StreamReader,
@@ -132,23 +132,23 @@ pub struct Events<'t> {
     trace: &'t Trace,
     converter: Converter,
     streams: Vec<Stream>,
-    /// The streams other than the current one by the time of their records.
+    /// The streams other than the current one, ordered by the times of their records.
     others: BinaryHeap<Reverse<(u64, usize)>>,
-    /// The stream of the event that was given last.
+    /// The stream of the event returned last.
     current: Option<usize>,
     health: Health,
     gaps: Gaps,
 }
 
-/// Where events are missing, as far as the streams have been read. (A thread may go on in
-/// another stream than the one that lost its event.)
+/// Gaps in which events are missing, as far as the streams have been read. (A thread may continue
+/// in another stream than the one that lost its event.)
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Gaps {
-    /// How many there are that have `until`. Each begins at the last event in front of which it was found.
+    /// Number of gaps that have `until`. Each begins at the last event before which it was found.
     found: u64,
-    /// Until when some are missing, in ticks.
+    /// Time up to which some events are missing, in ticks.
     until: u64,
-    /// Until when some are missing at any of the times in `Document::losses`.
+    /// Time up to which some events are missing at times listed in `Document::losses`.
     lost_until: u64,
 }
 
@@ -159,8 +159,8 @@ impl Gaps {
         self.lost_until = self.lost_until.max(gap.lost_until.unwrap_or(0));
     }
 
-    /// Whether events may be missing between two events that follow one another: the one at
-    /// `before`, behind which `known` was found, and the one at `now`, when this is found.
+    /// True if events may be missing between two successive events: the one at `before`, after
+    /// which `known` was found, and the one at `now`, when `self` is found.
     pub(crate) fn are_between(
         &self,
         known: &Gaps,
@@ -175,42 +175,42 @@ impl Gaps {
 /// One event as it was recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
-    /// When, in ticks of the time stamp counter.
+    /// Time in ticks of the time stamp counter.
     pub tsc: u64,
-    /// When, by `CLOCK_MONOTONIC`, in ns.
+    /// Time by `CLOCK_MONOTONIC`, in ns.
     pub time_ns: u64,
-    /// Which event: its place in `Document::events`.
+    /// Index of the event's description in `Document::events`.
     pub index: usize,
     /// The thread's id.
     pub tid: u32,
-    /// The CPU that it ran on.
+    /// The CPU that the thread ran on.
     pub cpu: u32,
     /// The lane of the stream.
     pub lane: u32,
-    /// Events lost in the same stream since the one before.
+    /// Events lost in the same stream since its previous event.
     pub lost_before: u64,
-    /// `Events::gaps` when it was read.
+    /// `Events::gaps` when this event was read.
     pub(crate) gaps: Gaps,
     events: &'a [EventInfo],
     payload: &'a [u8],
 }
 
 impl<'a> Event<'a> {
-    /// The event's description.
+    /// Returns the event's description.
     #[inline]
     pub fn info(&self) -> &'a EventInfo {
         &self.events[self.index]
     }
 
-    /// The fields' values, in the order of `EventInfo::fields`.
+    /// Returns the fields' values, in the order of `EventInfo::fields`.
     #[inline]
     pub fn fields(&self) -> Fields<'a> {
         Fields::new(self.info(), self.payload)
     }
 
-    /// The record behind its header as it stands there, in words of eight bytes. Of an event
-    /// whose fields are all numbers, and can all be read, these are the fields, with whatever
-    /// stands above those that are shorter.
+    /// Returns the raw record after its header, in words of eight bytes. If all fields are numbers
+    /// that are always readable, these are the fields; the unused high bytes of shorter ones are
+    /// undefined.
     #[inline]
     pub fn words(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
         self.payload
@@ -220,7 +220,7 @@ impl<'a> Event<'a> {
 }
 
 impl Event<'_> {
-    /// A copy that can be kept, as if it had happened at another time.
+    /// Returns a copy that can be kept, with another time in ticks.
     pub(crate) fn keep(&self, tsc: u64) -> Kept {
         Kept {
             tsc,
@@ -234,7 +234,7 @@ impl Event<'_> {
     }
 }
 
-/// A copy of an event.
+/// An owned copy of an event.
 #[derive(Debug)]
 pub(crate) struct Kept {
     tsc: u64,
@@ -247,12 +247,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The thread.
+    /// Returns the thread id.
     pub(crate) fn tid(&self) -> u32 {
         self.tid
     }
 
-    /// The event. `events` are those of its trace.
+    /// Returns the event. `events` are those of its trace.
     pub(crate) fn event<'a>(&'a self, events: &'a [EventInfo]) -> Event<'a> {
         Event {
             tsc: self.tsc,
@@ -270,8 +270,8 @@ impl Kept {
 }
 
 impl Events<'_> {
-    /// The next event, or nothing at the end. Not an `Iterator`, because the event lives in the
-    /// buffer of its stream.
+    /// Returns the next event, or `None` at the end. Not an `Iterator`, because the event borrows
+    /// the buffer of its stream.
     ///
     /// # Errors
     ///
@@ -297,7 +297,7 @@ impl Events<'_> {
         }))
     }
 
-    /// Moves the current stream on and gives the one that is earliest now.
+    /// Advances the current stream, and returns the stream with the earliest record.
     fn step(&mut self) -> Result<Option<usize>, TraceError> {
         let advanced = match self.current {
             Some(at) => {
@@ -314,7 +314,7 @@ impl Events<'_> {
             }
             None => None,
         };
-        // Mostly the same stream goes on, and the heap stays as it is.
+        // Mostly the same stream continues, and the heap stays as it is.
         self.current = match (advanced, self.others.peek_mut()) {
             (Some(own), Some(mut first)) => {
                 if first.0 < own {
@@ -330,19 +330,19 @@ impl Events<'_> {
         Ok(self.current)
     }
 
-    /// Where events are missing up to the records that the streams stand at.
+    /// Returns the gaps up to the current records of the streams.
     #[inline]
     pub(crate) fn gaps(&self) -> Gaps {
         self.gaps
     }
 
-    /// Events that were lost, as the packets say that have been read.
+    /// Returns the number of lost events, according to the packets read so far.
     pub(crate) fn lost(&self) -> u64 {
         self.health.lost_events
     }
 
-    /// How whole the trace is, as far as it has been read; complete once `next` has given
-    /// nothing. Losses that only the recorder counted are included.
+    /// Returns the completeness of the trace, as far as it has been read; final once `next` has
+    /// returned `None`. Losses counted only by the recorder are included.
     pub fn health(&self) -> Health {
         let mut health = self.health.clone();
         health.lost_events = health.lost_events.max(self.trace.document.lost_events);
@@ -350,10 +350,10 @@ impl Events<'_> {
     }
 }
 
-/// The largest description that is read, bytes.
+/// Maximum size of the description, bytes.
 pub(crate) const MAX_JSON: u64 = 512 << 20;
 
-/// Reads the JSON file, its version first.
+/// Reads the JSON file, checking its version first.
 fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> {
     let text = files::read(path, MAX_JSON).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
@@ -370,7 +370,7 @@ fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> 
     parse_document(&text, path)
 }
 
-/// The document in the text of the JSON file, of which the version is looked at first.
+/// Parses the text of the JSON file, checking its version first.
 pub(crate) fn parse_document(text: &[u8], path: &Path) -> Result<Document, TraceError> {
     let damaged = |source| TraceError::Json {
         path: path.to_path_buf(),
@@ -393,7 +393,7 @@ struct Version {
     format_version: u64,
 }
 
-/// CPU and lane of all streams in a directory, in order.
+/// Returns CPU and lane of all streams in a directory, in order.
 fn list_streams(directory: &Path) -> Result<Vec<(u32, u32)>, TraceError> {
     let failed = |source| TraceError::File {
         path: directory.to_path_buf(),

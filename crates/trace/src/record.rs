@@ -1,4 +1,4 @@
-//! The bytes of a record, and how long it is.
+//! The layout and length of a record.
 //!
 //! ```text
 //! byte  0  timestamp           u64     event.header
@@ -32,24 +32,24 @@ use crate::packet::word;
 pub const RECORD_BYTES: usize = 16;
 /// Every part of a record is a multiple of this long, in bytes.
 pub const WORD_BYTES: usize = 8;
-/// The most fields that one event may have; as many as the kernel's (`MAX_TRACE_ARGS`).
+/// Maximum number of fields of one event, as in the kernel (`MAX_TRACE_ARGS`).
 pub const MAX_FIELDS: usize = 128;
-/// The most bytes of a string.
+/// Maximum bytes of a string.
 pub const MAX_STRING_BYTES: usize = 4000;
-/// The most bytes of a copy of the stack.
+/// Maximum bytes of a copy of the stack.
 pub const MAX_STACK_BYTES: usize = FieldType::MOST_STACK as usize;
 
-/// Bytes of the length in front of a string.
+/// Bytes of the length before a string.
 pub(crate) const LENGTH_BYTES: usize = 4;
-/// Bytes of the registers in front of a copy of the stack.
+/// Bytes of the registers before a copy of the stack.
 pub(crate) const STACK_HEAD: usize = 2 * WORD_BYTES;
 
-/// Bytes of a string of `length` bytes, with its length and what fills it up.
+/// Returns the size of a string of `length` bytes, with its length field and padding.
 pub(crate) fn string_bytes(length: usize) -> usize {
     (LENGTH_BYTES + length).next_multiple_of(WORD_BYTES)
 }
 
-/// What is wrong with a record.
+/// Faults in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordFault {
     /// Its packet ends inside it.
@@ -58,27 +58,27 @@ pub enum RecordFault {
     /// No event has this id.
     #[error("a record is of event {0}, and there is no such event")]
     UnknownEvent(u32),
-    /// A string is longer than any can be.
+    /// A string is longer than the maximum.
     #[error("a string of {0} bytes is longer than {MAX_STRING_BYTES}")]
     StringTooLong(u32),
-    /// A copy of the stack is longer than any can be.
+    /// A copy of the stack is longer than the maximum.
     #[error("a copy of {0} bytes of the stack is longer than {MAX_STACK_BYTES}")]
     StackTooLong(u32),
 }
 
-/// The events by their ids: how long their records are, and which they are.
+/// The events by id, with the lengths of their records.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EventTable {
     /// By id.
     dense: Vec<Entry>,
     /// Ids too large for `dense`.
     sparse: HashMap<u32, Entry>,
-    /// By place in the list of events.
+    /// By index in the list of events.
     layouts: Vec<Layout>,
 }
 
-/// The fewest bytes of an event's record, with `VARIABLE` if they may be more, and its place in
-/// the list of events. No event has no bytes.
+/// Minimum bytes of an event's record, with `VARIABLE` if it may be longer, and the event's index
+/// in the list of events. Size 0 means that there is no such event.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     size: u32,
@@ -89,17 +89,17 @@ struct Entry {
 /// [`MAX_FIELDS`] arrays of 64 strings each, 33 MB.
 const VARIABLE: u32 = 1 << 31;
 
-/// Where the strings and copies of stacks are in an event's records.
+/// Positions of the strings and stack copies in an event's records.
 #[derive(Debug, Clone, Default)]
 struct Layout {
     runs: Vec<Run>,
-    /// Bytes of the fields behind the last of them.
+    /// Bytes of the fields after the last of them.
     rest: usize,
-    /// Unused bits at the end of the last field; nothing if its length is in the record.
+    /// Unused bits at the end of the last field; `None` if the record determines its length.
     padding_bits: Option<u32>,
 }
 
-/// Fields of known size, and the strings, or the copy of a stack, behind them.
+/// Fields of known size, followed by strings or a stack copy.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     bytes: usize,
@@ -108,7 +108,7 @@ struct Run {
 }
 
 impl Run {
-    /// The most that a length may say.
+    /// Checks a length against the maximum.
     fn check(&self, length: u32) -> Result<usize, RecordFault> {
         match (self.is_stack, length as usize) {
             (false, bytes) if bytes > MAX_STRING_BYTES => Err(RecordFault::StringTooLong(length)),
@@ -150,14 +150,14 @@ impl Layout {
         layout
     }
 
-    /// The size of a record whose strings are all empty.
+    /// Returns the size of a record whose strings are all empty.
     fn least(&self) -> usize {
         let run = |run: &Run| run.bytes + run.strings * string_bytes(0);
         self.runs.iter().map(run).sum::<usize>() + self.rest
     }
 
-    /// Walks through the record at the start of `bytes`: its size, and how many bits at its end
-    /// are unused. Apart, so that events without strings do not pay for it.
+    /// Walks through the record at the start of `bytes`; returns its size and the number of unused
+    /// bits at its end. Not inlined, so that events without strings do not pay for it.
     #[inline(never)]
     fn measure(&self, bytes: &[u8]) -> Result<(usize, u32), RecordFault> {
         let mut at = 0;
@@ -182,7 +182,7 @@ impl Layout {
     }
 }
 
-/// How many bits of a field count from its start, if that is the same in each record.
+/// Returns the number of bits from a field's start that are used, if it is fixed.
 fn used_bits(field_type: FieldType) -> Option<usize> {
     match (field_type.element, field_type.count) {
         (Element::String { .. } | Element::CallStack { .. }, _) => None,
@@ -206,10 +206,10 @@ fn used_bits(field_type: FieldType) -> Option<usize> {
 }
 
 impl EventTable {
-    /// Ids below this are looked up in an array.
+    /// Ids below this limit are looked up in an array.
     const DENSE: u32 = 1 << 20;
 
-    /// Adds the next event of the list; false if its id is taken.
+    /// Adds the next event of the list; false if its id is already in use.
     pub(crate) fn add(&mut self, event: &EventInfo) -> bool {
         let layout = Layout::new(event);
         let variable = if layout.runs.is_empty() { 0 } else { VARIABLE };
@@ -228,7 +228,7 @@ impl EventTable {
         std::mem::replace(&mut self.dense[at], entry).size == 0
     }
 
-    /// The place in the list of the event with this id.
+    /// Returns the index in the list of the event with this id.
     pub(crate) fn index(&self, id: u32) -> Option<usize> {
         self.get(id).map(|entry| entry.index as usize)
     }
@@ -242,7 +242,8 @@ impl EventTable {
         }
     }
 
-    /// The record at the start of `bytes`: its event's place in the list, and its whole size.
+    /// Returns the event's index in the list and the total size of the record at the start of
+    /// `bytes`.
     #[inline]
     pub(crate) fn record(&self, bytes: &[u8]) -> Result<(usize, usize), RecordFault> {
         if bytes.len() < RECORD_BYTES {
@@ -263,7 +264,8 @@ impl EventTable {
         Ok((index, size))
     }
 
-    /// How many bits at the end of the record at the start of `bytes` are unused, less than 64.
+    /// Returns the number of unused bits at the end of the record at the start of `bytes`, less
+    /// than 64.
     pub(crate) fn padding_bits(&self, bytes: &[u8]) -> Result<u32, RecordFault> {
         let (index, _) = self.record(bytes)?;
         Ok(self.layouts[index].measure(bytes)?.1)
@@ -275,7 +277,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::document::FieldInfo;
 
-    /// An event with fields of these types.
+    /// Makes an event with fields of these types.
     pub(crate) fn event(id: u32, types: &[&str], faults: bool) -> EventInfo {
         let field = |text: &&str| FieldInfo {
             name: text.to_string(),

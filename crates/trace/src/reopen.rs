@@ -1,4 +1,4 @@
-//! Going on with a trace whose recorder was killed.
+//! Continues a trace whose recorder was killed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,29 +16,29 @@ use crate::record::EventTable;
 use crate::tsdl::parse_uuid;
 use crate::writer::{Totals, TraceWriter, WriteError, add_events_to};
 
-/// Why nothing can be added to a trace. It is then as it was.
+/// Reasons why nothing can be added to a trace. The trace is then unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReopenError {
-    /// There is nothing.
+    /// The trace does not exist.
     #[error("{0} is not there")]
     NotFound(PathBuf),
-    /// It cannot be written to.
+    /// The directory cannot be written to.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// Its description cannot be read.
+    /// The description cannot be read.
     #[error(transparent)]
     Description(#[from] TraceError),
-    /// Its description is one that nobody could have recorded with.
+    /// The description has events that cannot be recorded.
     #[error(transparent)]
     Events(#[from] WriteError),
-    /// It is another one.
+    /// It is the trace of another recording.
     #[error("{0} is the trace of another recording")]
     OtherTrace(PathBuf),
-    /// Its recording has ended in the ordinary way.
+    /// The recording has ended normally.
     #[error("{0} was ended by its recorder")]
     Complete(PathBuf),
-    /// Another version of the format.
+    /// The trace has another version of the format.
     #[error("{path} has version {found} of the format, and only {FORMAT_VERSION} is written")]
     Version {
         /// The trace.
@@ -46,48 +46,48 @@ pub enum ReopenError {
         /// Its version.
         found: u32,
     },
-    /// A stream has something in it that no recorder leaves when it is killed.
+    /// A stream has damage that a killed recorder does not leave.
     #[error("{path} is damaged at byte {offset}: {fault}")]
     Damaged {
         /// The stream's file.
         path: PathBuf,
-        /// Where.
+        /// Bytes from its start.
         offset: u64,
-        /// What is wrong there.
+        /// The fault found there.
         fault: HeaderFault,
     },
-    /// A file cannot be read or cut.
+    /// A file cannot be read or truncated.
     #[error("cannot {what} {path}: {source}")]
     File {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The end of a stream's file: what of it is whole.
+/// The intact part of a stream's file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct End {
-    /// Bytes of whole packets.
+    /// Bytes of complete packets.
     pub length: u64,
-    /// Of the last one, as in [`Header`].
+    /// From the last complete packet, as in [`Header`].
     pub ts_end: u64,
     pub seq: u64,
     pub discarded: u64,
-    /// How many they are.
+    /// Number of complete packets.
     pub packets: u64,
 }
 
 impl TraceWriter {
-    /// Opens the trace with this UUID again, to add what its recorder, which was killed, has not
-    /// written. Half a packet at the end of a stream is cut off.
+    /// Reopens the trace with this UUID, to add what its killed recorder has not written. An
+    /// incomplete packet at the end of a stream is cut off.
     ///
     /// # Errors
     ///
-    /// It is not there, is not that trace, is written by somebody, belongs to somebody else, is
+    /// The trace does not exist, has another UUID, is being written, belongs to another user, is
     /// complete, or damaged; nothing has been changed then.
     pub fn reopen(path: &Path, uuid: &[u8; 16]) -> Result<TraceWriter, ReopenError> {
         let directory = Directory::reopen(path)?;
@@ -119,7 +119,7 @@ impl TraceWriter {
                 found.push((stream, path, file, end));
             }
         }
-        // All is sound: now it may be changed.
+        // All is valid: changes start here.
         let mut totals = Totals {
             adjusted: document.adjusted_times,
             damaged_bytes: document.damaged_bytes,
@@ -149,7 +149,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReopenEr
     move |source| ReopenError::File { what, path, source }
 }
 
-/// Goes from packet to packet.
+/// Walks from packet to packet to find the end of the last complete one.
 fn end_of(
     file: &File,
     path: &Path,

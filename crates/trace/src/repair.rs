@@ -1,7 +1,7 @@
-//! Records as the target wrote them, made fit for a trace.
+//! Repairs records written by the target, so that they are valid in a trace.
 //!
-//! A stream's records have to be in time order. Mostly they are; a record is late if its thread
-//! was interrupted between reading the time and writing the record.
+//! A stream's records must be in time order. Mostly they are; a record is late if its thread was
+//! interrupted between reading the time and writing the record.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,31 +9,31 @@ use std::ops::Range;
 use crate::packet::long;
 use crate::record::EventTable;
 
-/// What was found in a packet's records.
+/// Result of walking a packet's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Walk {
-    /// Whole records.
+    /// Complete records.
     pub events: u64,
     /// The earliest and the latest time, after the repair.
     pub first: Option<u64>,
     pub last: Option<u64>,
-    /// Records whose time was moved.
+    /// Records whose time was changed.
     pub adjusted: u64,
-    /// Bytes behind the last record that can be told.
+    /// Bytes after the last valid record.
     pub damaged_bytes: u64,
-    /// Bits that fill up the record that is last after the repair.
+    /// Padding bits of the record that is last after the repair.
     pub padding_bits: u32,
 }
 
-/// Walks through the records, and gives those that are whole in time order, all between
-/// `not_before` and `not_after`. Copies only if something has to be changed.
+/// Walks through the records, and returns the complete ones in time order, all between `not_before`
+/// and `not_after`. Copies only if something must be changed.
 pub(crate) fn walk<'a>(
     content: &'a [u8],
     table: &EventTable,
     not_before: u64,
     not_after: Option<u64>,
 ) -> (Walk, Cow<'a, [u8]>) {
-    // The time of the packet before rules if the two contradict each other.
+    // If the two contradict each other, the previous packet's time wins.
     let not_after = not_after.unwrap_or(u64::MAX).max(not_before);
     let mut walk = Walk::default();
     let mut at = 0;
@@ -63,12 +63,13 @@ pub(crate) fn walk<'a>(
     (walk, Cow::Owned(sorted))
 }
 
-/// The bits that fill up a record, which was found to be whole.
+/// Returns the padding bits of a record that is known to be complete.
 fn padding_bits(table: &EventTable, record: &[u8]) -> u32 {
     table.padding_bits(record).unwrap_or(0)
 }
 
-/// A copy in time order with all times within the limits. `content` has whole records only.
+/// Returns a copy in time order with all times within the limits. `content` has complete records
+/// only.
 fn sort(
     content: &[u8],
     table: &EventTable,
@@ -85,7 +86,7 @@ fn sort(
         records.push((moved, at..at + size));
         at += size;
     }
-    // Stable: records of the same time stay in the order in which they were written.
+    // Stable sort: records of the same time stay in the order in which they were written.
     records.sort_by_key(|(time, _)| *time);
     walk.first = records.first().map(|(time, _)| *time);
     if let Some((time, bytes)) = records.last() {
@@ -123,7 +124,7 @@ mod tests {
         bytes
     }
 
-    /// Time and argument of each record.
+    /// Returns time and argument of each record.
     fn read(bytes: &[u8]) -> Vec<(u64, u64)> {
         bytes
             .chunks(24)
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(walk(&late, &table(), 0, None).0.padding_bits, 24);
         assert_eq!(walk(&late, &table(), 40, None).0.padding_bits, 24);
 
-        // A length that cannot be: what is in front of it is kept.
+        // An impossible length: the records before it are kept.
         let mut broken = [&first[..], &second, &plain].concat();
         broken[first.len() + 16] = 0xff;
         let (found, kept) = walk(&broken, &table(), 0, None);

@@ -1,4 +1,4 @@
-//! Reading one stream, a packet at a time, trusting nothing in it.
+//! Reads one stream, a packet at a time, trusting nothing in it.
 
 use capriole_target::files;
 use rustix::fs::{SeekFrom, seek};
@@ -12,33 +12,33 @@ use crate::damage::{Damage, DamageKind, Health, TraceError};
 use crate::packet::{HEADER_BYTES, Header, HeaderFault, MAGIC, PREFIX_BYTES, long, word};
 use crate::record::{EventTable, RECORD_BYTES, RecordFault};
 
-/// The record that a stream stands at.
+/// The current record of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
     pub time: u64,
-    /// The event's place in the list of events.
+    /// Index of the event in the list of events.
     pub index: usize,
     pub tid: u32,
-    /// Events lost in this stream since the record before.
+    /// Events lost in this stream since the previous record.
     pub lost_before: u64,
-    /// Where its fields are in the packet.
+    /// Position of its fields in the packet.
     start: usize,
     end: usize,
 }
 
-/// The packet that is being read.
+/// The packet being read.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
     header: Header,
-    /// Where its records start in the file.
+    /// Offset of its records in the file.
     start: u64,
-    /// Bytes of it that were read; fewer than the header says if the file ends before.
+    /// Bytes of it that were read; fewer than in the header if the file ends before.
     length: usize,
-    /// Where the next record is.
+    /// Position of the next record.
     at: usize,
 }
 
-/// A stream's file and the place in it.
+/// A stream's file and the reading position in it.
 #[derive(Debug)]
 pub(crate) struct StreamReader {
     path: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) struct StreamReader {
     file: File,
     /// The file's length when it was opened; what is appended later is not read.
     length: u64,
-    /// Where the next packet's header is.
+    /// Offset of the next packet's header.
     next: u64,
     packet: Option<Packet>,
     /// The packet's records.
@@ -57,27 +57,28 @@ pub(crate) struct StreamReader {
     last_seq: Option<u64>,
     lost: u64,
     lost_before: u64,
-    /// Whether lost events are missing between packets only.
+    /// True if lost events are missing between packets only.
     is_exact: bool,
-    /// If they are not: whether the packet being read counts some. They may be missing in it, or
-    /// behind its last record.
+    /// Only if `is_exact` is false: true if the packet being read counts losses. The events may be
+    /// missing in it, or after its last record.
     is_lossy: bool,
-    /// Whether a packet was opened that tells of losses.
+    /// True if a packet that reports losses was opened.
     has_losses: bool,
     gap: Gap,
 }
 
-/// Until when records of a stream may be missing, in ticks, from the record before on.
+/// Range in which records of a stream may be missing: from the previous record up to a time in
+/// ticks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Gap {
-    /// Until when they are missing somewhere.
+    /// End of the range in which records are missing at unknown times.
     pub until: Option<u64>,
-    /// Until when they are missing at any time at which the trace says that events were lost.
+    /// End of the range in which records are missing at times that the trace lists as losses.
     pub lost_until: Option<u64>,
 }
 
 impl StreamReader {
-    /// Opens a stream. `is_exact` says that the streams of CPUs lose events between packets only.
+    /// Opens a stream. With `is_exact`, streams of CPUs (lane 0) lose events between packets only.
     pub(crate) fn open(
         path: PathBuf,
         (cpu, lane): (u32, u32),
@@ -111,18 +112,17 @@ impl StreamReader {
         })
     }
 
-    /// What may be missing between the last two records that `advance` has given, or behind the
-    /// last one.
+    /// Returns the gap between the last two records returned by `advance`, or after the last one.
     pub(crate) fn gap(&self) -> Gap {
         self.gap
     }
 
-    /// The fields of the record that `advance` gave last.
+    /// Returns the fields of the record that `advance` returned last.
     pub(crate) fn payload(&self, record: &Record) -> &[u8] {
         &self.buffer[record.start..record.end]
     }
 
-    /// Goes to the next record that can be read; nothing at the end.
+    /// Advances to the next readable record; `None` at the end.
     pub(crate) fn advance(
         &mut self,
         events: &EventTable,
@@ -226,7 +226,7 @@ impl StreamReader {
         };
         self.count_losses(&header, health);
         let start = self.next + HEADER_BYTES as u64;
-        // At most MAX_CONTENT_BYTES, as the header was checked.
+        // At most MAX_CONTENT_BYTES, since the header was checked.
         let length = header.content_bytes.min(self.length - start) as usize;
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.len() < length {
@@ -243,7 +243,7 @@ impl StreamReader {
         Ok(true)
     }
 
-    /// Compares the counters with those of the packet before.
+    /// Compares the counters with those of the previous packet.
     fn count_losses(&mut self, header: &Header, health: &mut Health) {
         if let Some(last) = self.last_seq {
             let missing = header.seq.wrapping_sub(last).wrapping_sub(1);
@@ -263,7 +263,7 @@ impl StreamReader {
         }
     }
 
-    /// Gives a packet up at a record that cannot be read.
+    /// Gives up a packet at a record that cannot be read.
     fn abandon_packet(
         &mut self,
         packet: Packet,
@@ -277,11 +277,11 @@ impl StreamReader {
             self.next = self.length;
             return Ok(());
         }
-        // The packet's own size may be what is wrong: do not trust it for the way on.
+        // The packet's own size may be the damage: do not use it to find the next packet.
         self.search(at, at, DamageKind::Record(fault), health)
     }
 
-    /// Looks for the next packet from `from` on, and reports what lies between as damage.
+    /// Searches for the next packet from `from` on, and reports the bytes before it as damage.
     fn search(
         &mut self,
         damaged: u64,
@@ -296,7 +296,7 @@ impl StreamReader {
         let mut at = from;
         self.next = self.length;
         while self.length - at >= PREFIX_BYTES as u64 {
-            // A packet does not begin in a hole, of which a file may have any number of bytes.
+            // A packet does not begin in a hole; holes in a file may be of any size, so skip them.
             match seek(&self.file, SeekFrom::Data(at)) {
                 Ok(data) => at = data.clamp(at, self.length),
                 Err(Errno::NXIO) => break,

@@ -1,4 +1,4 @@
-//! The fields of a record, taken out of its bytes one by one.
+//! Extracts the fields of a record from its bytes, one by one.
 
 use std::slice;
 
@@ -8,7 +8,7 @@ use crate::document::{EventInfo, FieldInfo};
 use crate::packet::{long, word};
 use crate::record::{LENGTH_BYTES, STACK_HEAD, WORD_BYTES, string_bytes};
 
-/// What a field held.
+/// The value of a field.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
     /// A number that is shown in decimal (`u8` to `u64`, and bit fields).
@@ -27,7 +27,7 @@ pub enum Value<'a> {
     Symbol(u64),
     /// Text, without the NUL, in whatever encoding the program has (`string`, `ustring`).
     Text(&'a [u8]),
-    /// What is known of who called whom (`stack`).
+    /// The data for a call stack (`stack`).
     CallStack(CallStack<'a>),
     /// Several values of one type.
     Array(Array<'a>),
@@ -42,7 +42,7 @@ pub struct CallStack<'a> {
     pub stack_pointer: u64,
     /// The register rbp, which may be a frame pointer.
     pub frame_pointer: u64,
-    /// What lies from the stack pointer up, as far as it was copied.
+    /// The memory from the stack pointer up, as far as it was copied.
     pub bytes: &'a [u8],
 }
 
@@ -55,13 +55,13 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// How many values: 1 to 64.
+    /// Returns the number of values: 1 to 64.
     #[allow(clippy::len_without_is_empty, reason = "an array is never empty")]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// The values, none of them an array or a fault.
+    /// Returns the values, none of them an array or a fault.
     pub fn iter(&self) -> Elements<'a> {
         Elements { array: *self }
     }
@@ -79,7 +79,7 @@ impl<'a> IntoIterator for Array<'a> {
 /// The values of an array, one by one.
 #[derive(Debug, Clone)]
 pub struct Elements<'a> {
-    /// Those that are left.
+    /// The remaining values.
     array: Array<'a>,
 }
 
@@ -108,18 +108,18 @@ impl<'a> Iterator for Elements<'a> {
 
 impl ExactSizeIterator for Elements<'_> {}
 
-/// The fields of an event, one by one, in the order of `EventInfo::fields`.
+/// Iterator over the fields of an event, in the order of `EventInfo::fields`.
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
     fields: slice::Iter<'a, FieldInfo>,
-    /// Bit 0 is of the next field.
+    /// Bit 0 is for the next field.
     faults: u64,
     bytes: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// `payload` is a record of the event behind its header; `EventTable::record` has found it
-    /// to be whole.
+    /// Creates the iterator. `payload` is a record of the event, without its header, that
+    /// `EventTable::record` has found complete.
     #[inline]
     pub(crate) fn new(event: &'a EventInfo, payload: &'a [u8]) -> Fields<'a> {
         let mut fields = Fields {
@@ -153,7 +153,7 @@ impl<'a> Iterator for Fields<'a> {
 
 impl ExactSizeIterator for Fields<'_> {}
 
-/// Takes the first `count` bytes off.
+/// Removes and returns the first `count` bytes.
 #[inline]
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
     let (first, rest) = bytes.split_at(count);
@@ -221,7 +221,7 @@ fn take_stack<'a>(bytes: &mut &'a [u8]) -> CallStack<'a> {
     }
 }
 
-/// A number from the low `bytes` bytes of `raw`.
+/// Converts the low `bytes` bytes of `raw` to a number.
 #[inline]
 fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'static> {
     let (raw, width) = match bits {
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::record::tests::event;
 
-    /// The fields of one record as `Debug` shows them, arrays as lists.
+    /// Returns the fields of one record as `Debug` shows them, arrays as lists.
     fn shown(types: &[&str], faults: bool, payload: &[u8]) -> Vec<String> {
         let event = event(1, types, faults);
         let fields = Fields::new(&event, payload);

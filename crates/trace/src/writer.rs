@@ -1,4 +1,4 @@
-//! Writing a trace while it is recorded.
+//! Writes a trace during the recording.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,33 +19,33 @@ use crate::packet::{MAX_CONTENT_BYTES, file_name};
 use crate::record::{EventTable, MAX_FIELDS};
 use crate::tsdl::{metadata, uuid_text};
 
-/// Why a trace could not be written.
+/// Reasons why a trace could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The directory could not be made.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// A file could not be written; what was in it before still is, and is whole.
+    /// A file could not be written; its previous contents are intact.
     #[error("cannot write {path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Two sites have the same number.
+    /// Two sites have the same id.
     #[error("the event id {0} is used twice")]
     DuplicateEvent(u32),
-    /// An event records more than a reader expects.
+    /// An event records more fields than a reader accepts.
     #[error("the event {name} has {count} fields, and no more than {MAX_FIELDS} can be recorded")]
     TooManyFields {
         /// The event's name.
         name: String,
-        /// How many it has.
+        /// Number of its fields.
         count: usize,
     },
-    /// A field's type is not one that can be spelled, so that nobody could read it back.
+    /// A field's type has no name, so it could not be read back.
     #[error(
         "the field {field} of the event {name} has the type `{field_type}`, which does not exist"
     )]
@@ -62,38 +62,38 @@ pub enum WriteError {
     PacketTooLarge(usize),
 }
 
-/// What the writer has to know of a packet beside its records.
+/// Properties of a packet, apart from its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketMeta {
     /// The CPU it was written on.
     pub cpu: u32,
-    /// The lane: 0 for records by restartable sequences, others for other ways of writing.
+    /// The lane: 0 for records written in restartable sequences, others for other methods.
     pub lane: u32,
-    /// Counts the packets of the stream that the ring filled; a gap is reported as packets lost.
+    /// Sequence number of the packet in the ring's stream; a gap is reported as lost packets.
     pub seq: u64,
-    /// When the packet was opened, in ticks, not later than its first record and not earlier
-    /// than the last record of the packet before. Without it, the first record's time counts.
+    /// Time when the packet was opened, in ticks, not later than its first record and not earlier
+    /// than the last record of the previous packet. If `None`, the first record's time is used.
     pub ts_begin: Option<u64>,
-    /// A time, in ticks, that no record of the packet can be later than; such as when it was
+    /// Upper limit for the times of the packet's records, in ticks, such as the time when it was
     /// taken from the ring. Later records are broken, and are moved to this time.
     pub ts_end: Option<u64>,
-    /// Events lost in this stream from its beginning up to this packet's first record; in lanes
-    /// from 1 on also later. See `TraceWriter::note_losses`. Never decreases.
+    /// Events lost in this stream from its start up to this packet's first record; in lanes from 1
+    /// on also later. See `TraceWriter::note_losses`. Never decreases.
     pub discarded: u64,
 }
 
-/// What became of one packet.
+/// Result of writing one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
     /// Records that are now in the file.
     pub events: u64,
-    /// Records whose time was moved so that time runs forward in the stream.
+    /// Records whose time was changed so that time runs forward in the stream.
     pub adjusted: u64,
-    /// Bytes at the end that were not records and were left out.
+    /// Bytes at the end that were not valid records and were left out.
     pub damaged_bytes: u64,
 }
 
-/// What has been written so far.
+/// Totals of a trace, as far as it has been written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Records.
@@ -102,18 +102,19 @@ pub struct Totals {
     pub packets: u64,
     /// Bytes of all streams.
     pub bytes: u64,
-    /// Events lost, as the packets say.
+    /// Events lost, according to the packets.
     pub lost_events: u64,
-    /// Records whose time was moved.
+    /// Records whose time was changed.
     pub adjusted: u64,
-    /// Bytes left out because they were not records.
+    /// Bytes left out because they were not valid records.
     pub damaged_bytes: u64,
 }
 
 /// A trace directory that is being written.
 ///
-/// What is on disk can be read at any time, also after the writer was killed or the disk became
-/// full: packets are whole or are taken back, and the other files are replaced as a whole.
+/// The trace on disk can be read at any time, also after the writer was killed or the disk became
+/// full: packets are written completely or removed again, and the other files are replaced
+/// atomically.
 #[derive(Debug)]
 pub struct TraceWriter {
     pub(crate) directory: Directory,
@@ -125,8 +126,8 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Makes the trace directory with everything but streams in it. An older trace at this place
-    /// becomes `DIR.old`, in place of an older one.
+    /// Creates the trace directory with everything except streams. An older trace at this path
+    /// becomes `DIR.old`, replacing an even older one.
     ///
     /// # Errors
     ///
@@ -175,36 +176,36 @@ impl TraceWriter {
         match writer.describe() {
             Ok(()) => Ok(writer),
             Err(error) => {
-                // What there is of it is no trace.
+                // The incomplete directory is no trace.
                 let _ = writer.remove();
                 Err(error)
             }
         }
     }
 
-    /// The directory, as it was given.
+    /// Returns the directory, as it was given.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The trace's UUID.
+    /// Returns the trace's UUID.
     pub fn uuid(&self) -> &[u8; 16] {
         &self.uuid
     }
 
-    /// The description, as it will be written the next time.
+    /// Returns the description, as it will be written next.
     pub fn document(&self) -> &Document {
         &self.document
     }
 
-    /// The number of the last packet of a stream, counted from 1; 0 if it has none.
+    /// Returns the number of the last packet of a stream, counted from 1; 0 if it has none.
     pub fn last_number(&self, cpu: u32, lane: u32) -> u64 {
         self.streams
             .get(&(cpu, lane))
             .map_or(0, OutputStream::last_number)
     }
 
-    /// Removes the trace again.
+    /// Removes the trace.
     ///
     /// # Errors
     /// Something in it is not part of a trace, or it cannot be removed.
@@ -213,16 +214,17 @@ impl TraceWriter {
         self.directory.remove()
     }
 
-    /// What has been written so far.
+    /// Returns the totals written so far.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Declares more events, before the first packet that has records of them.
+    /// Declares more events; call it before the first packet with their records.
     ///
     /// # Errors
     ///
-    /// If an id is used already or a field cannot be recorded (then none is added), or if the files cannot be written.
+    /// If an id is already in use or a field cannot be recorded (then none is added), or if the
+    /// files cannot be written.
     pub fn add_events(&mut self, events: &[EventInfo]) -> Result<(), WriteError> {
         let mut table = self.table.clone();
         add_events_to(&mut table, events)?;
@@ -231,8 +233,8 @@ impl TraceWriter {
         self.describe()
     }
 
-    /// Says where the program has code, for call stacks. What is known already, or overlaps with
-    /// it, stays as it is: libraries come and go, but a place is seldom used twice.
+    /// Adds code mappings of the program, for call stacks. Ignores a mapping that overlaps a known
+    /// one: libraries come and go, but an address range is seldom used twice.
     ///
     /// # Errors
     ///
@@ -253,22 +255,22 @@ impl TraceWriter {
         self.describe()
     }
 
-    /// Says whether events of lanes from 1 on were lost between two times, in ticks, the first of
-    /// which is not before the end of the last such time. It is on disk with the next
-    /// `checkpoint`. Unless this is called, readers take it that events of any lane may have been
-    /// lost at any time from the packet in front of the one that counts them to the one behind.
+    /// Records whether events of lanes from 1 on were lost between two times, in ticks. The first
+    /// is not before the end of the previous such interval. Written to disk by the next
+    /// `checkpoint`. Without this, readers assume that events of any lane may have been lost at any
+    /// time from the packet before the one that counts them to the packet after it.
     pub fn note_losses(&mut self, between: (u64, u64), lost: bool) {
         let losses = self.document.losses.get_or_insert_default();
         losses.add(between, lost);
     }
 
-    /// Says which threads were there when the recording ended.
+    /// Records which threads existed when the recording ended.
     pub fn note_last_threads(&mut self, threads: BTreeSet<u32>) {
         self.document.last_threads = Some(threads);
     }
 
-    /// Brings the clock and the threads' names on disk up to date, so that less is missing if
-    /// the recorder is killed.
+    /// Updates the clock and the threads' names on disk, so that less is missing if the recorder is
+    /// killed.
     ///
     /// # Errors
     ///
@@ -285,20 +287,20 @@ impl TraceWriter {
 
     /// Appends a packet to its stream.
     ///
-    /// The records are walked through first: what is not a record is left out from there on,
-    /// and where time runs backwards it is put right (by sorting within the packet, and then by
-    /// moving what is older than the packet before), because CTF readers refuse the whole trace
-    /// otherwise. A packet without records carries only its count of lost events; write one to
-    /// report what was lost after a stream's last packet.
+    /// Checks the records first: from the first invalid one on, the rest is left out; and if time
+    /// runs backwards it is corrected (by sorting within the packet, then by moving times older
+    /// than the previous packet), because CTF readers would otherwise refuse the whole trace. A
+    /// packet without records carries only its count of lost events; write one to report losses
+    /// after a stream's last packet.
     ///
-    /// `content` is memory that nobody else writes to; copy out of the ring what the target may
-    /// still change. Give `meta.ts_end` whenever the records come from a target that may be
-    /// broken: a single time in the far future would otherwise move all later ones there.
+    /// `content` must be memory that no other process writes to; copy it out of the ring if the
+    /// target may still change it. Set `meta.ts_end` whenever the records come from a target that
+    /// may be broken: a single time in the far future would otherwise move all later ones there.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written. It is then as it was before; the packet's events are lost,
-    /// which the caller should count, and the next packet may be tried.
+    /// If the file cannot be written. It is then unchanged; the packet's events are lost, which the
+    /// caller should count, and the next packet may be tried.
     pub fn write_packet(
         &mut self,
         meta: &PacketMeta,
@@ -327,14 +329,14 @@ impl TraceWriter {
     ///
     /// # Errors
     ///
-    /// If the files cannot be written. The trace can still be read then, by the description
-    /// that was written last.
+    /// If the files cannot be written. The trace can still be read then, with the last written
+    /// description.
     pub fn finish(mut self, finish: Finish) -> Result<Totals, WriteError> {
         self.end(finish)?;
         Ok(self.totals)
     }
 
-    /// Writes the final description, and keeps the trace open for what may come after all.
+    /// Writes the final description, and keeps the trace open for possible later packets.
     ///
     /// # Errors
     ///
@@ -355,7 +357,7 @@ impl TraceWriter {
         self.describe()
     }
 
-    /// Enters the latest clock and the totals into the description.
+    /// Updates the description with the latest clock and the totals.
     fn bring_up_to_date(&mut self, clock: ClockModel) {
         if let Some(last) = clock.sync_points.last() {
             self.document.time.end_monotonic_ns = last.monotonic_ns;
@@ -385,7 +387,7 @@ impl TraceWriter {
     }
 }
 
-/// Enters new events into the table, or none if one cannot be entered.
+/// Adds new events to the table; stops with an error at the first that cannot be added.
 pub(crate) fn add_events_to(
     table: &mut EventTable,
     events: &[EventInfo],
@@ -414,8 +416,8 @@ pub(crate) fn add_events_to(
     Ok(())
 }
 
-/// A random UUID (RFC 9562, version 4), from the keys that the standard library gets from the
-/// system for its hash tables.
+/// Returns a random UUID (RFC 9562, version 4), made from the keys that the standard library gets
+/// from the system for its hash tables.
 fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     let unique = (std::process::id(), crate::clock::tsc::read());

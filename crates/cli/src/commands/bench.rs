@@ -1,4 +1,4 @@
-//! `capriole bench`: what probes cost here.
+//! `capriole bench`: measures the cost of probes on this machine.
 
 mod attach;
 mod hit;
@@ -69,13 +69,13 @@ pub fn target(arguments: &TargetArguments) -> anyhow::Result<ExitCode> {
     ))
 }
 
-/// What was measured.
+/// Results of a benchmark.
 struct Outcome {
-    /// For a person.
+    /// Table for a human reader.
     text: String,
     /// For `--json`: a list of objects, each with its name.
     rows: Value,
-    /// Whether a row is wrong.
+    /// True if a row has failed.
     failed: bool,
 }
 
@@ -105,7 +105,7 @@ fn progress(total: u64) -> anyhow::Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Why something is not measured at all, if the error says that.
+/// Returns the reason if the error means that something is skipped.
 fn skipped(error: &anyhow::Error) -> Option<&str> {
     match error.downcast_ref() {
         Some(BenchError::Skipped(why)) => Some(why),
@@ -113,10 +113,9 @@ fn skipped(error: &anyhow::Error) -> Option<&str> {
     }
 }
 
-/// Ends it between two rounds, when no probe is in a program, if somebody wants that.
-///
+/// Checks for a request to stop, between two rounds, when no probe is in a program.
 /// # Errors
-/// Somebody does.
+/// A signal has requested a stop.
 fn go_on() -> anyhow::Result<()> {
     anyhow::ensure!(crate::signals::requests() == 0, "stopped by a signal");
     Ok(())

@@ -1,4 +1,4 @@
-//! `capriole check`: one site, looked at closely.
+//! `capriole check`: one site in detail.
 
 mod assembly;
 mod detour;
@@ -45,7 +45,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Runs the command. Exit status 0 if every site can be probed, 1 if not.
+/// Runs the command. The exit status is 0 if every site can be probed, else 1.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let events = selection::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
     let path = match (&arguments.path, arguments.pid) {
@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The site and its detour, for a person.
+/// Formats the site and its detour as text.
 fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
     let mut text = site::describe(event);
     if event.followed && event.refused().is_none() {
@@ -104,7 +104,7 @@ fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
     text
 }
 
-/// The same for `--json`.
+/// Formats the site and its detour for `--json`.
 fn json(event: &Selected, objects: &Objects, threads: &Threads) -> Value {
     let mut value = site::json(event);
     if event.followed {

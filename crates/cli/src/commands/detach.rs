@@ -1,4 +1,4 @@
-//! `capriole detach`: takes every probe out, also a dead tracer's.
+//! `capriole detach`: takes every probe out, including those of a dead recorder.
 
 use crate::output::{say, tell};
 use crate::saving::{self, Saved};

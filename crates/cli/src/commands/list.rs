@@ -48,7 +48,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The pattern as an event, and the file.
+    /// Splits the words into the pattern, as an event, and the file.
     fn subject(&self) -> anyhow::Result<(String, Option<PathBuf>)> {
         let (pattern, path) = match (self.pid, self.words.as_slice()) {
             (Some(_), []) => (None, None),
@@ -153,22 +153,22 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts of words.
+/// Number of sites by word.
 type Counts = BTreeMap<&'static str, u64>;
 
-/// How many sites each tactic reaches, and why others do not.
+/// Number of sites that each tactic reaches, and why the others cannot be reached.
 #[derive(Debug, Default)]
 struct Summary {
     functions: u64,
-    /// Instructions, if those were looked at rather than functions.
+    /// Number of instructions, if they were planned instead of functions.
     instructions: Option<u64>,
-    /// Instructions that nothing is known to lead to: padding, or data.
+    /// Number of instructions that no known control flow reaches: padding, or data.
     not_reached: u64,
-    /// `none` for what no tactic reaches.
+    /// Sites by tactic; `none` if no tactic reaches them.
     tactics: Counts,
-    /// Of what no jump reaches, why the last of them was refused.
+    /// Sites that no jump reaches, by the reason of the last refused jump.
     reasons: Counts,
-    /// Why each tactic was refused where it was tried.
+    /// Refusals of each tactic that was tried, by reason.
     refused: BTreeMap<Tactic, Counts>,
 }
 
@@ -195,7 +195,7 @@ impl Summary {
         }
     }
 
-    /// Counts a function whose instructions were planned.
+    /// Adds a function whose instructions were planned.
     fn add_function(&mut self, plans: &[Planned]) {
         self.functions += 1;
         for plan in plans {
@@ -232,8 +232,8 @@ impl Summary {
         }
     }
 
-    /// Plans every instruction of the functions that were selected, or of all that are
-    /// known in their file, named or not. Each is planned as if it was the only one.
+    /// Plans every instruction of the selected functions, or of all functions known in their file,
+    /// named or not. Each is planned as if it were the only one.
     fn of_instructions(
         selected: &[Selected],
         all: bool,
@@ -351,7 +351,7 @@ impl Summary {
     }
 }
 
-/// The most frequent first.
+/// Sorts counts, the most frequent first.
 fn by_count(counts: &Counts) -> Vec<(&'static str, u64)> {
     let mut counts: Vec<_> = counts.iter().map(|(word, count)| (*word, *count)).collect();
     counts.sort_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));

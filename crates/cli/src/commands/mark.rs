@@ -1,4 +1,4 @@
-//! `capriole mark`: writes a text into what is being recorded, from outside.
+//! `capriole mark`: writes a message into running recordings, from outside.
 
 use crate::output::{say, tell};
 use crate::units;
@@ -34,7 +34,7 @@ pub struct Arguments {
     text: Vec<String>,
 }
 
-/// The directories where the kernel's trace may be.
+/// Directories where tracefs may be mounted.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// Runs the command.
@@ -58,13 +58,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
              and -p PID names one of somebody else's"
         );
     }
-    // By all means into each of them; then what went wrong is told.
+    // Write into every recording first, then report what went wrong.
     let mut marked: Vec<Process> = Vec::new();
     let mut inodes: Vec<u64> = Vec::new();
     let mut errors: Vec<anyhow::Error> = Vec::new();
     for found in found {
         let written = found.and_then(|(process, session)| {
-            // Two processes may share one.
+            // Two processes may share a session.
             if !inodes.contains(&session.inode) {
                 write(&process, &session, &text)?;
                 inodes.push(session.inode);
@@ -74,7 +74,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         });
         errors.extend(written.err());
     }
-    // Of all that there are, those are passed over that take no texts; not if they were named.
+    // Without -p, a session that takes no messages is no failure; for a process that was named it
+    // is.
     let mut failed = !arguments.pid.is_empty() && !errors.is_empty();
     let mut kernel = None;
     if arguments.kernel {
@@ -122,16 +123,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The session of a process. To be traced by somebody else is no obstacle.
+/// Finds the session of a process, even if another tool traces that process.
 fn session(pid: u32) -> anyhow::Result<(Process, FoundSession)> {
     let process = Process::open(pid)?;
     let found = find(&process);
-    // What is there to be said against the process is clearer than what could not be read.
+    // A reason from the preflight check is clearer than the error of a failed read.
     let found = found.map_err(|error| match process.preflight() {
         Err(reason) => anyhow::Error::from(reason),
         Ok(()) => error.into(),
     })?;
-    // One that a dead recorder has left does not stand in the way of another.
+    // A session left by a dead recorder does not hide one with a live recorder.
     let session = found.into_iter().max_by_key(|s| s.owner.is_some());
     let session = session.ok_or_else(|| {
         anyhow!(
@@ -142,10 +143,10 @@ fn session(pid: u32) -> anyhow::Result<(Process, FoundSession)> {
     Ok((process, session))
 }
 
-/// Writes a text into the recording of a process.
+/// Writes a message into the recording of a process.
 ///
 /// # Errors
-/// It is not being recorded, or the text cannot be written.
+/// The process is not being recorded, or the message cannot be written.
 pub fn write_to(process: &Process, text: &str) -> anyhow::Result<()> {
     let (process, session) = session(process.pid())?;
     write(&process, &session, text)
@@ -187,7 +188,7 @@ fn write(process: &Process, session: &FoundSession, text: &str) -> anyhow::Resul
     }
 }
 
-/// Our thread, as the program counts threads; 0 if it counts others than we.
+/// Returns our thread id as the program sees it; 0 if it is in another PID namespace.
 fn own_tid(process: &Process) -> u32 {
     let namespace = |path: &Path| std::fs::read_link(path).ok();
     let ours = namespace(Path::new("/proc/self/ns/pid"));
@@ -197,12 +198,12 @@ fn own_tid(process: &Process) -> u32 {
     }
 }
 
-/// Writes to the kernel's trace_marker. Returns the file.
+/// Writes to the kernel's trace_marker and returns its path.
 fn to_kernel(text: &str) -> anyhow::Result<String> {
     let mut problem = None;
     for directory in TRACEFS {
         let path = format!("{directory}/trace_marker");
-        // One write is one line; the kernel ends it where we do.
+        // One write makes one line: the kernel ends it where the write ends.
         let written = OpenOptions::new()
             .write(true)
             .open(&path)

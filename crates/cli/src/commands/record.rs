@@ -1,4 +1,4 @@
-//! `capriole record`: the main job.
+//! `capriole record`: records events into a trace directory.
 
 pub(crate) mod mappings;
 mod recorder;
@@ -89,7 +89,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let least = arguments.min_duration.map(|time| ticks(&clock, time));
     let least = least.transpose()?;
     for (at, text) in arguments.graph.iter().enumerate() {
-        // Twice the same is once; with a shortest time that is not found out later.
+        // Drop duplicates here: with `--min-duration`, `select()` cannot.
         if least.is_none() || !arguments.graph[..at].contains(text) {
             events.extend(calls::graph(text, least)?);
         }
@@ -101,9 +101,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     record(&arguments, program, probed, recorder)
 }
 
-/// A time in ticks, rounded up; as exact as the clock is after its first moments. Where that
-/// advances in steps it is rounded down to one: what took so long may have been found to be
-/// that much shorter.
+/// Converts a time to ticks, rounded up, as exact as the clock is shortly after its start. If the
+/// clock advances in steps, rounds down to a whole step: a call that took this time may measure up
+/// to a step less.
 fn ticks(clock: &Clock, time: Duration) -> anyhow::Result<u64> {
     let model = clock.model()?;
     let hz = u128::from(model.freq_hz);
@@ -112,12 +112,12 @@ fn ticks(clock: &Clock, time: Duration) -> anyhow::Result<u64> {
         0 | 1 => ticks,
         step => ticks / step * step,
     };
-    // More than that no slot of a call can tell.
+    // A call slot cannot hold a longer time.
     let most = (1 << (64 - frame::CALL_BITS)) - 1;
     Ok(u64::try_from(ticks).unwrap_or(u64::MAX).min(most))
 }
 
-/// Everything that can fail before the program is touched, and the attach.
+/// Does everything that can fail before the program is touched, then attaches.
 fn prepare(
     arguments: &Arguments,
     events: &[EventSpec],
@@ -128,13 +128,13 @@ fn prepare(
     let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
         Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
     })?;
-    // What another recorder has left that was killed, before its trace is put aside.
+    // Save what a killed recorder left in the process before its trace is put aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {message}");
     }
-    // The trace directory first: no attach for nothing if it cannot be made.
+    // Create the trace directory first: no need to attach if that fails.
     let mut events = selection::infos(planned.kept());
-    // A number that none of the others has.
+    // An event number that no other event has.
     let texts = planned.selected.len() as u32;
     events.push(message::from_outside(texts));
     let recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
@@ -175,7 +175,7 @@ fn record(
         _ => None,
     };
     let summary = recorder.finish(attached, detached.as_ref().ok(), status);
-    // What ended it first is what the user has to hear of.
+    // Report the first error, which ended the recording.
     let over = ended.and_then(|ended| Ok((ended, detached?, summary?)));
     let (ended, detached, summary) = match over {
         Ok(over) => over,

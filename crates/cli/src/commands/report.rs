@@ -179,7 +179,7 @@ fn graph(arguments: &Arguments, trace: &Trace, out: &mut impl Write) -> anyhow::
     })
 }
 
-/// Draws the picture; with `--json`, what it shows is printed as well.
+/// Draws a flame graph of calls; with `--json`, also prints its data.
 fn flame(
     arguments: &Arguments,
     trace: &Trace,
@@ -205,7 +205,7 @@ fn flame(
     Ok(health)
 }
 
-/// The same of events and their call stacks.
+/// Draws a flame graph of events by their call stacks; with `--json`, also prints its data.
 fn stack_flame(
     arguments: &Arguments,
     trace: &Trace,
@@ -227,7 +227,7 @@ fn stack_flame(
     Ok(health)
 }
 
-/// Draws a picture with the program's name into a file.
+/// Draws a picture, with the program's command line as title, into a file.
 fn save(
     arguments: &Arguments,
     trace: &Trace,

@@ -1,4 +1,4 @@
-//! `capriole stat`: how often, without a trace.
+//! `capriole stat`: counts and aggregates events, without a trace.
 
 #[cfg(test)]
 mod fixtures;
@@ -105,9 +105,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Between two looks at whether something has ended it.
+/// Interval between checks for the end of counting.
 const TICK: Duration = Duration::from_millis(10);
-/// Between two drawings of the table on a terminal.
+/// Interval between updates of the table on a terminal.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
@@ -119,7 +119,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     count(&arguments, kept, program, &mut probed)
 }
 
-/// An event, and what its hits are for.
+/// An event, and the purpose of its hits.
 struct Definition {
     spec: EventSpec,
     hits: Hits,
@@ -127,16 +127,16 @@ struct Definition {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hits {
-    /// They are counted and added up.
+    /// Hits are counted and aggregated.
     Kept,
-    /// So are these, and how long the call took that ends there.
+    /// Hits end calls: also counted and aggregated, with the duration of the call.
     Exits,
-    /// Calls begin that are timed, or keep something for their exits.
+    /// Hits begin calls that are timed, or that keep values for their exits.
     Entries,
 }
 
 impl Definition {
-    /// That of an event, and before it that of the entry if something is kept there.
+    /// Returns the definition of an event, preceded by that of its entry if values are kept there.
     fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
         with_companion(spec).map(|spec| {
             let hits = match spec.keeps {
@@ -147,14 +147,14 @@ impl Definition {
         })
     }
 
-    /// The two parts of calls that are timed.
+    /// Returns the definitions of the entry and the exits of timed calls.
     fn timed([entry, exit]: [EventSpec; 2]) -> [Definition; 2] {
         let parts = [(entry, Hits::Entries), (exit, Hits::Exits)];
         parts.map(|(spec, hits)| Definition { spec, hits })
     }
 }
 
-/// What the command line and the files say.
+/// Parses the events of the command line and of the files.
 fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
     let mut definitions = Vec::new();
     for text in &arguments.events {
@@ -180,7 +180,7 @@ fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
     Ok(definitions)
 }
 
-/// Probes that count, and what is kept of each definition's hits.
+/// Attaches counting probes; returns them with the table of each definition, if it has one.
 fn attach(
     arguments: &Arguments,
     definitions: &[Definition],
@@ -204,7 +204,7 @@ fn attach(
                 continue;
             }
             let sites = selected.iter().filter(|e| e.definition == definition);
-            // It means nothing here, and was left out.
+            // The event has no site here and was left out.
             if sites.clone().next().is_none() {
                 kept.push(None);
                 continue;
@@ -235,7 +235,7 @@ fn attach(
         fetches = !works.iter().flatten().flatten().all(plain);
         Ok(works)
     })?;
-    // What is fetched is put together in packets; else they are there for nothing.
+    // Fetched values are assembled in packets; without fetches no packets are needed.
     let cpus = machine::possible_cpus();
     let frames = selection::frames(&planned.selected);
     let probed = planned.attach(process, None, |journal| {
@@ -252,7 +252,7 @@ fn attach(
     Ok((probed, kept))
 }
 
-/// What begins calls that are timed.
+/// Returns the work that begins calls at their entry.
 fn enter(event: &Selected) -> anyhow::Result<Vec<Work>> {
     let work = event.fields.fetch.enter(event.call());
     Ok(vec![work.map_err(|error| anyhow!("{error}"))?])
@@ -275,7 +275,7 @@ fn count(
     let started = Instant::now();
     let ended = watch(arguments, probed, &source, &mut shown, started);
     let time = started.elapsed();
-    // What is called until the probes are out is counted.
+    // Calls are counted until the probes are out.
     let detached = probed.detach();
     let over = ended.and_then(|ended| Ok((ended, detached?)));
     let (ended, detached) = match over {
@@ -346,7 +346,7 @@ fn count(
     }
 }
 
-/// Waits until something ends it, and shows now and then what was called.
+/// Waits until something ends the counting, and shows results at intervals.
 fn watch(
     arguments: &Arguments,
     probed: &mut Probed,
@@ -383,24 +383,23 @@ fn watch(
     }
 }
 
-/// What the user sees on standard output.
+/// Output of results on standard output.
 struct Shown {
     /// The events' names.
     names: Vec<String>,
-    /// Names as tables show them: with where the time of a call ends, if not at its return.
+    /// Names as shown in tables: with where the time of a call ends, if not at its return.
     titles: Vec<String>,
     json: bool,
-    /// Most rows of a table.
+    /// Maximum number of rows of a table.
     top: usize,
     blocks: bool,
-    /// If the table is drawn again and again.
+    /// Terminal on which the table is redrawn in place, if it is.
     screen: Option<Screen<Stdout>>,
 }
 
 impl Shown {
     fn new(arguments: &Arguments, probed: &Probed) -> Shown {
-        // A program that was started writes to the same terminal: nobody knows where the
-        // cursor is then.
+        // A program that we started writes to the same terminal, so the cursor position is unknown.
         let live = arguments.pid.is_some() && !arguments.json && arguments.interval.is_none();
         let top = arguments.top.map(|top| top as usize);
         Shown {
@@ -422,7 +421,7 @@ impl Shown {
         }
     }
 
-    /// Everything until now, if it is drawn again and again, or else the time just over.
+    /// Shows everything so far if the table is redrawn in place, else the interval that just ended.
     fn interval(&mut self, until: &Snapshot, interval: &Interval) -> anyhow::Result<()> {
         if let Some(screen) = &mut self.screen {
             let Some(size) = Size::of_terminal() else {
@@ -440,7 +439,7 @@ impl Shown {
         print(&format!("{end:.3} s\n{}\n", text(&lines)))
     }
 
-    /// Everything, at the end.
+    /// Prints the totals at the end.
     fn finish(&mut self, whole: &Snapshot) -> anyhow::Result<()> {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
@@ -495,7 +494,7 @@ fn json(
     detached: &Detached,
 ) -> Value {
     let mut sites = probed.sites_json();
-    // Those at which an event is as well, by its number, which is that of its first site.
+    // Further sites of an event, by the event's number, which is that of its first site.
     let mut others: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for (index, event) in probed.selected.iter().enumerate() {
         if event.id as usize != index {
@@ -513,7 +512,7 @@ fn json(
         site["calls_per_second"] = json!(per_second(calls, whole.time));
         events.push(site);
     }
-    // Those without a probe come last.
+    // Sites without a probe come last.
     sites.extend(others.into_values().flatten());
     events.extend(sites.into_iter().filter(|site| !site.is_null()));
     json!({

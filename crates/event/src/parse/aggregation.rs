@@ -1,4 +1,4 @@
-//! Parsing aggregates, and the keys behind the word `by`.
+//! Parsing aggregates, and the keys after the word `by`.
 
 use crate::aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
 use crate::error::ParseError;
@@ -12,7 +12,7 @@ use std::ops::Range;
 const KEYS: &str = "write by NAME, by NAME=VALUE:TYPE, or by tid, comm or cpu; a variable called \
      by is written NAME=by";
 
-/// Parses the aggregate at `at`, whose function is known, and says where it ends.
+/// Parses the aggregate at `at`, whose function is known, and returns its end.
 pub(super) fn aggregate(
     fields: &mut Fields<'_>,
     function: Function,
@@ -43,7 +43,7 @@ pub(super) fn aggregate(
     Ok(end)
 }
 
-/// Where in the aggregate at `at` its field stands, and where the aggregate ends.
+/// Returns the range of the field in the aggregate at `at`, and the aggregate's end.
 fn in_brace(
     fields: &Fields<'_>,
     function: Function,
@@ -77,7 +77,7 @@ fn in_brace(
     Err(ParseError::at(fields.text, behind, message, help))
 }
 
-/// The name of the field `inside` an aggregate.
+/// Returns the name of the field `inside` an aggregate.
 fn field(
     fields: &mut Fields<'_>,
     function: Function,
@@ -102,7 +102,7 @@ fn field(
     Ok(field.name.clone())
 }
 
-/// How an aggregate is written.
+/// Syntax of an aggregate, for help.
 fn form(function: Function) -> String {
     match function {
         Function::Count => "count()".to_string(),
@@ -110,7 +110,7 @@ fn form(function: Function) -> String {
     }
 }
 
-/// The end of the field at `at`: a blank, a comma, or the brace that closes what stands around it.
+/// Returns the end of the field at `at`: a blank, a comma, or the closing parenthesis around it.
 fn field_end(text: &str, at: usize, end: usize) -> usize {
     let mut depth = 0_usize;
     word_end(text, at, end, |c| {
@@ -124,8 +124,8 @@ fn field_end(text: &str, at: usize, end: usize) -> usize {
     })
 }
 
-/// The error for an aggregate whose field ends at `field_end`, and behind which not its brace
-/// stands but `next`.
+/// Creates the error for an aggregate whose field ends at `field_end` and is followed, at `next`,
+/// by something other than the closing parenthesis.
 fn not_closed(
     fields: &Fields<'_>,
     function: Function,
@@ -153,13 +153,13 @@ fn not_closed(
     ParseError::at(fields.text, at, message, help)
 }
 
-/// What a field that was written so is called in messages.
+/// Name of a field, written as `word`, in messages.
 fn shown<'a>(field: &'a FetchArg, word: &'a str) -> &'a str {
     if field.named { &field.name } else { word }
 }
 
-/// What the field, which was written so, is if it is certainly no number that can be added up,
-/// and what to do.
+/// If the field, written as `word`, certainly is no number that can be added up, returns what it is
+/// and what to write instead.
 fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String)> {
     if field.fetch.base == Base::AllArguments {
         let help = "write the name of one argument".to_string();
@@ -194,7 +194,7 @@ fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String)> {
     }
 }
 
-/// The error for an aggregate where a value is to stand: behind `NAME=` or as a key.
+/// Creates the error for an aggregate in place of a value: after `NAME=` or as a key.
 pub(super) fn misplaced(
     text: &str,
     at: usize,
@@ -215,7 +215,7 @@ pub(super) fn misplaced(
     ParseError::at(text, at, message, help)
 }
 
-/// Refuses a word among the arguments that looks like an aggregate and is none.
+/// Rejects a word among the arguments that looks like an aggregate but is none.
 pub(super) fn not_one(text: &str, at: usize, word: &str) -> Result<(), ParseError> {
     let name = &word[..word.find(|c| !is_word(c)).unwrap_or(word.len())];
     let is_name = name.starts_with(|c: char| !c.is_ascii_digit());
@@ -227,8 +227,8 @@ pub(super) fn not_one(text: &str, at: usize, word: &str) -> Result<(), ParseErro
     Err(ParseError::at(text, at, message, help))
 }
 
-/// Parses the keys from `start` on, behind the word `by`, and says where they end: at the end of
-/// the text, or at the word `if`.
+/// Parses the keys from `start` on, after the word `by`, and returns their end: the end of the
+/// text, or the word `if`.
 pub(super) fn keys(fields: &mut Fields<'_>, start: usize) -> Result<(Vec<Key>, usize), ParseError> {
     let text = fields.text;
     let mut keys: Vec<Key> = Vec::new();
@@ -275,7 +275,7 @@ pub(super) fn keys(fields: &mut Fields<'_>, start: usize) -> Result<(Vec<Key>, u
     }
 }
 
-/// The end of the word at `at`: a blank, or a comma, which is a word of its own.
+/// Returns the end of the word at `at`: a blank, or a comma, which is a word of its own.
 fn key_end(text: &str, at: usize, end: usize) -> usize {
     word_end(text, at, end, |c| c == ',' || c.is_whitespace())
 }

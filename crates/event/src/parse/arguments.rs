@@ -1,4 +1,4 @@
-//! Parsing the list of fetch arguments: names, types, and what goes together.
+//! Parsing the list of fetch arguments: names, types, and which of them fit together.
 
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
@@ -10,23 +10,23 @@ use crate::parse::fetch::{self, closing_quote};
 use crate::parse::{aggregation, call_stack};
 use crate::symbol::starts_aggregate;
 
-/// As many as the kernel takes.
+/// Maximum number of arguments, as in the kernel.
 const MAX_ARGUMENTS: usize = 128;
 
-/// What kind of place the arguments are for.
+/// Kind of place that the arguments are for.
 #[derive(Clone, Copy)]
 pub(super) struct Where {
     pub at: At,
-    /// Then `$arg1` is the marker's first argument, of whatever type it has, and not what a
-    /// register holds.
+    /// The place is a static marker: `$arg1` is the marker's first argument, of whatever type, and
+    /// not the value of a register.
     pub is_marker: bool,
 }
 
-/// What stands between the place and the filter.
+/// The part of an event between the place and the filter.
 pub(super) struct Body {
     pub arguments: Vec<FetchArg>,
     pub aggregation: Aggregation,
-    /// Where it ends: at the end of the text, or at the word `if`.
+    /// End of the part: the end of the text, or the word `if`.
     pub end: usize,
 }
 
@@ -72,10 +72,10 @@ pub(super) fn parse(
     }
 }
 
-/// What is read so far.
+/// Fields and aggregates parsed so far.
 pub(super) struct Fields<'a> {
     pub text: &'a str,
-    /// Where the whole event ends.
+    /// End of the whole event.
     pub end: usize,
     at_site: Where,
     all: Vec<FetchArg>,
@@ -83,7 +83,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// The first byte from `at` on that is no blank, or the end.
+    /// Returns the first byte from `at` on that is not blank, or the end.
     pub fn skip_blanks(&self, at: usize) -> usize {
         self.end - self.text[at..self.end].trim_start().len()
     }
@@ -96,7 +96,7 @@ impl Fields<'_> {
         Ok(())
     }
 
-    /// The field `text[at..end]`: one that has this name, or was written the same before, or
+    /// Returns the field `text[at..end]`: one that has this name or was written the same before, or
     /// else a new one.
     pub fn meant(&mut self, at: usize, end: usize) -> Result<&FetchArg, ParseError> {
         let word = &self.text[at..end];
@@ -122,7 +122,7 @@ impl Fields<'_> {
         Ok(&self.all[index])
     }
 
-    /// Whether a field has this name.
+    /// Reports whether a field has this name.
     pub fn has(&self, name: &str) -> bool {
         self.all.iter().any(|field| field.name == name)
     }
@@ -159,7 +159,7 @@ impl Fields<'_> {
     }
 }
 
-/// The end of the word at `at`: the first character outside of `\"..."` that `stops` it.
+/// Returns the end of the word at `at`: the first character outside of `\"..."` that `stops` it.
 pub(super) fn word_end(
     text: &str,
     at: usize,
@@ -257,7 +257,7 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
     })
 }
 
-/// At a return an argument is what it was at the entry, as for the kernel's function probes.
+/// Makes an argument at a return mean its value at the entry, as in the kernel's function probes.
 fn at_entry(fetch: &mut Fetch, at_site: At) {
     if at_site == At::Return && matches!(fetch.base, Base::Argument(_)) {
         let base = std::mem::replace(&mut fetch.base, Base::Retval);
@@ -271,13 +271,13 @@ fn at_entry(fetch: &mut Fetch, at_site: At) {
     }
 }
 
-/// The colon before the type, which is not in a text or a file's name, nor one of `::`.
+/// Finds the colon before the type, ignoring colons in strings, file names and `::`.
 fn colon(body: &str) -> Option<usize> {
     let behind = match body.find("\\\"") {
         Some(quote) => quote + 2 + closing_quote(&body[quote + 2..], '"').unwrap_or(0),
         None => 0,
     };
-    // That of `$entry:` is no such colon.
+    // The colon of `$entry:` does not start a type.
     let behind = match body[behind..].find("$entry:") {
         Some(entry) => behind + entry + "$entry:".len(),
         None => behind,
@@ -295,8 +295,8 @@ fn colon(body: &str) -> Option<usize> {
     None
 }
 
-/// The name of an argument without one: the variable's, or that of `$arg1`, else its number
-/// among the arguments.
+/// Name of an argument without one: from the variable, from `$arg1`, or else from its number among
+/// the arguments.
 fn automatic_name(base: &Base, is_plain: bool, number: usize) -> String {
     let own = match base {
         Base::Argument(argument) if is_plain => Some(format!("arg{argument}")),
@@ -310,7 +310,7 @@ fn automatic_name(base: &Base, is_plain: bool, number: usize) -> String {
     own.unwrap_or_else(|| format!("arg{number}"))
 }
 
-/// Refuses what does not go together.
+/// Rejects values, names and types that do not fit together.
 fn check(
     text: &str,
     argument: &FetchArg,
@@ -359,7 +359,8 @@ fn check(
             let help = "write the register alone, as in %xmm0:f64";
             return error(argument.at, message, help.to_string());
         }
-        // What it may be, the marker tells; of one that is a pointer `string` is the text there.
+        // The marker determines the type; for a pointer, `string` means the string that it points
+        // to.
         Base::Argument(_)
             if at_site.is_marker
                 && fetch.derefs.is_empty()

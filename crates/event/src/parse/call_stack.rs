@@ -7,13 +7,13 @@ use crate::number;
 const FORM: &str = "write stack, or stack(SIZE) with a size from 64 to 32000 bytes, such as 8k; a \
      variable called stack is written NAME=stack";
 
-/// Whether a field that is written so, without a name, is the call stack.
+/// True if the unnamed field `word` is the call stack.
 pub(crate) fn is_meant(word: &str) -> bool {
     word == "stack" || word.starts_with("stack(")
 }
 
-/// The bytes of stack that `text[start..end]` asks for, which [is meant](is_meant) for a call
-/// stack: rounded up to a multiple of 8.
+/// Parses the stack size of the [call stack](is_meant) `text[start..end]`: bytes, rounded up to a
+/// multiple of 8.
 pub(crate) fn size(text: &str, start: usize, end: usize) -> Result<u16, ParseError> {
     let word = &text[start..end];
     let error = |at, message: &str| Err(ParseError::at(text, at, message, FORM));

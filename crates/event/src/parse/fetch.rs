@@ -1,4 +1,4 @@
-//! Parsing where a value comes from: registers, memory, variables, and what nests them.
+//! Parsing values: registers, memory, variables, and nested dereferences.
 
 use crate::error::ParseError;
 use crate::fetch::{Base, Deref, EntryValue, Fetch};
@@ -42,7 +42,7 @@ pub(crate) fn parse(text: &str, start: usize, end: usize) -> Result<Fetch, Parse
     Ok(Fetch { base, derefs })
 }
 
-/// `+|-[u]OFFS(`, and where what it stands around begins and ends.
+/// Parses `+|-[u]OFFS(...)`; also returns where the inner value begins and ends.
 fn deref(text: &str, at: usize, end: usize) -> Result<(Deref, usize, usize), ParseError> {
     let Some(open) = text[at..end].find('(') else {
         let help =
@@ -75,7 +75,7 @@ fn deref(text: &str, at: usize, end: usize) -> Result<(Deref, usize, usize), Par
     Ok((Deref { offset, user }, inside, inside + close))
 }
 
-/// What stands in the innermost brace.
+/// Parses the innermost value.
 fn base(text: &str, at: usize, end: usize) -> Result<Base, ParseError> {
     let word = &text[at..end];
     let Some(first) = word.chars().next() else {
@@ -171,7 +171,7 @@ fn dollar(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
     error("$-variable", VARIABLES)
 }
 
-/// What stands behind `$entry:`, at byte `at`.
+/// Parses the value after `$entry:`, at byte `at`.
 fn entry(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     let number = word.strip_prefix("arg").filter(|n| {
         let digits = n.bytes().all(|b| b.is_ascii_digit());
@@ -209,7 +209,7 @@ fn entry(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     })))
 }
 
-/// What stands behind the `@`.
+/// Parses the address or offset after the `@`.
 fn memory(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     if let Some(offset) = word.strip_prefix('+') {
         let offset = number::parse(text, at, offset, "file offset value")?;
@@ -224,7 +224,7 @@ fn memory(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     Err(ParseError::at(text, at, message, help))
 }
 
-/// What stands behind the backslash, at byte `at`.
+/// Parses the constant after the backslash, at byte `at`.
 fn immediate(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     if let Some(rest) = word.strip_prefix('"') {
         let Some(length) = closing_quote(rest, '"') else {
@@ -249,7 +249,7 @@ fn immediate(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     Ok(Base::Immediate(value))
 }
 
-/// The length of what stands before the first `quote` that has no backslash before it.
+/// Returns the length of the text before the first `quote` that is not escaped by a backslash.
 pub(crate) fn closing_quote(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -262,7 +262,7 @@ pub(crate) fn closing_quote(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// Takes the backslash away from before these characters, and leaves others.
+/// Removes the backslash before these characters, and keeps other backslashes.
 pub(crate) fn unescaped(text: &str, escaped: &[char]) -> String {
     let mut result = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -280,7 +280,7 @@ pub(crate) fn unescaped(text: &str, escaped: &[char]) -> String {
     result
 }
 
-/// `NAME`, then any number of `.NAME`, `->NAME`, `.0` and `[INDEX]`. The first name may be
+/// Parses `NAME`, then any number of `.NAME`, `->NAME`, `.0` and `[INDEX]`. The first name may be
 /// `::NAME`, `'FILE'::NAME` or `NAME#INDEX`, and each one `SCOPE::NAME`.
 fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     let word_end = |from: usize| {

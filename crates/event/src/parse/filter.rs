@@ -8,7 +8,7 @@ use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::symbol::is_word;
 
-/// The longer ones first. `!~` is not the kernel's.
+/// Operators, longer ones first. `!~` is an extension to the kernel's.
 const OPERATORS: [(&str, Comparison, bool); 9] = [
     ("==", Comparison::Equal, false),
     ("!=", Comparison::NotEqual, false),
@@ -21,16 +21,16 @@ const OPERATORS: [(&str, Comparison, bool); 9] = [
     ("~", Comparison::Matches, false),
 ];
 
-/// What can be compared with a field.
+/// Kind of value that can be compared with a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Number,
     Text,
-    /// Debug information will tell.
+    /// Not known yet: debug information or the marker determines it.
     Unknown,
 }
 
-/// Parses `text[start..end]`, which stands behind the word `if`.
+/// Parses the filter `text[start..end]`, which follows the word `if`.
 pub(super) fn parse(
     text: &str,
     start: usize,
@@ -61,12 +61,12 @@ struct Parser<'a> {
     at: usize,
     end: usize,
     arguments: &'a [FetchArg],
-    /// Then the marker tells what its arguments are.
+    /// The event is a static marker, which determines the types of its arguments.
     is_marker: bool,
 }
 
 impl Parser<'_> {
-    /// What is left, without blanks before it.
+    /// Skips blanks and returns the rest of the filter.
     fn rest(&mut self) -> &str {
         self.at = self.end - self.text[self.at..self.end].trim_start().len();
         &self.text[self.at..self.end]
@@ -174,7 +174,7 @@ impl Parser<'_> {
         })
     }
 
-    /// What the field is, or an error if there is none.
+    /// Returns the kind of the field, or an error if there is no such field.
     fn kind(&self, field: &str, at: usize) -> Result<Kind, ParseError> {
         let recorded = self.arguments.iter().find(|a| a.name == field);
         if let Some(argument) = recorded {
@@ -264,7 +264,7 @@ impl Parser<'_> {
                 };
                 return Err(self.error(at, message, "one character in single quotes is a number"));
             }
-            // In a pattern a backslash takes the meaning away from what follows.
+            // In a pattern, a backslash escapes the next character: keep it.
             let text = match comparison {
                 Comparison::Matches => unescaped(inside, &[quote]),
                 _ => unescaped(inside, &[quote, '\\']),
@@ -298,7 +298,7 @@ impl Parser<'_> {
     }
 }
 
-/// The only one, or all joined.
+/// Returns the only condition, or joins all.
 fn single(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter {
     match all.len() {
         1 => all.remove(0),

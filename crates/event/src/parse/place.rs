@@ -1,4 +1,4 @@
-//! Parsing which file, and where in it.
+//! Parsing the object, and the place in it.
 
 use crate::error::ParseError;
 use crate::number;
@@ -12,11 +12,11 @@ pub(super) struct Site {
     pub object: ObjectRef,
     pub place: Place,
     pub reference_counter: Option<u64>,
-    /// `%return` stands behind it.
+    /// `%return` follows the place.
     pub returns: bool,
-    /// Where the arguments start.
+    /// Byte offset of the arguments.
     pub end: usize,
-    /// Where the place starts.
+    /// Byte offset of the place.
     start: usize,
 }
 
@@ -58,8 +58,8 @@ pub(super) fn site(
     Ok(site)
 }
 
-/// Refuses a place, in an event that stands from `start` on, which is not where a function
-/// begins and so has no return.
+/// Rejects a place that is not a function's start and so has no return, in an event whose object
+/// begins at `start`.
 pub(super) fn can_return(text: &str, start: usize, site: &Site) -> Result<(), ParseError> {
     let (at, help) = match &site.place {
         Place::Symbol { offset: 0, .. } | Place::FileOffset(_) => return Ok(()),
@@ -130,7 +130,7 @@ pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site
     })
 }
 
-/// The colon between file and place: the first that is not part of `::`.
+/// Finds the colon between file and place: the first that is not part of `::`.
 fn separator(text: &str, start: usize, end: usize) -> Result<usize, ParseError> {
     let main = |name: &str| format!("write :{name} for the main program, or LIBRARY:{name}");
     if text[start..end].starts_with("::") {
@@ -171,13 +171,14 @@ fn separator(text: &str, start: usize, end: usize) -> Result<usize, ParseError> 
     ))
 }
 
-/// Whether it can only be an offset, hexadecimal or octal. A decimal number may be a line of source.
+/// True if `place` can only be an offset, hexadecimal or octal. A decimal number may be a source
+/// line.
 fn is_offset(place: &str) -> bool {
     let digits = place.strip_prefix('0');
     digits.is_some_and(|digits| digits.starts_with(|c: char| c == 'x' || c.is_ascii_digit()))
 }
 
-/// What stands before the colon.
+/// Parses the object, before the colon.
 fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseError> {
     let object = &text[start..colon];
     if object.is_empty() {
@@ -245,7 +246,7 @@ fn file_offset(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError
     Ok(())
 }
 
-/// Takes `%return`.
+/// Parses `%return`.
 fn return_suffix(text: &str, at: usize, suffix: &str, site: &mut Site) -> Result<(), ParseError> {
     if suffix != "%return" || site.returns {
         let message = format!("invalid probed address suffix `{suffix}`");
@@ -302,7 +303,7 @@ fn symbol(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// `FILE:LINE`, if digits stand behind the colon.
+/// Parses `FILE:LINE`, if digits follow the colon.
 fn line(text: &str, start: usize, place: &str, colon: usize) -> Result<Option<Place>, ParseError> {
     let (file, digits) = (&place[..colon], &place[colon + 1..]);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {

@@ -1,11 +1,11 @@
-//! How many entries a table has, from the comparison that guards it.
+//! Number of entries of a jump table, from the comparison that guards it.
 
 use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use super::table::MAX_ENTRIES;
 use super::{Resolver, is_call};
 
-/// Where the index of a table came from, searched backwards.
+/// Location that held the table index earlier, while searching backwards.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Register(Register),
@@ -18,11 +18,11 @@ enum Place {
     },
 }
 
-/// How many entries a table has.
+/// Number of entries of a table.
 #[derive(Clone, Copy)]
 pub(super) enum Bound {
-    /// A comparison lets exactly the indices below this through. All of them
-    /// are entries, and no other is ever used by this jump.
+    /// A comparison lets exactly the indices below this through. All of them are entries, and this
+    /// jump uses no others.
     Exactly(usize),
     /// The index is less than this, but the table may be shorter.
     AtMost(usize),
@@ -31,7 +31,7 @@ pub(super) enum Bound {
 }
 
 impl Resolver<'_> {
-    /// How many entries the table has, from the comparison that guards it.
+    /// Finds the number of entries, from the comparison that guards the table.
     pub(super) fn bound(&mut self, index: Register, before: usize) -> Bound {
         let mut place = Place::Register(index.full_register());
         let mut condition = ConditionCode::None;
@@ -144,7 +144,7 @@ fn operand_place(instruction: &Instruction, operand: u32) -> Option<Place> {
     }
 }
 
-/// An immediate second operand that can be a number of entries.
+/// Returns an immediate second operand that is plausible as a number of entries.
 fn immediate(instruction: &Instruction) -> Option<usize> {
     let value = match instruction.op1_kind() {
         OpKind::Immediate8 => u64::from(instruction.immediate8()),

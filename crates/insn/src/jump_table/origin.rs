@@ -1,5 +1,5 @@
-//! Where the value of a register comes from, over all paths: is a jump through
-//! it a jump through a pointer?
+//! Origin of a register's value over all paths, to decide whether a jump through it is a jump
+//! through a pointer.
 
 use std::collections::HashSet;
 
@@ -9,13 +9,13 @@ use crate::decode::is_padding;
 
 use super::{Resolver, is_call, is_preserved, writes_whole};
 
-/// How many (instruction, register) pairs are looked at.
+/// Maximum number of (instruction, register) pairs examined.
 const LIMIT: usize = 4096;
 
 impl Resolver<'_> {
-    /// Whether the memory operand may be a slot where the compiler spilled a
-    /// register: an address in it may have been computed before. Slots are
-    /// addressed by `rsp`, or by `rbp` if that is the frame pointer.
+    /// True if the memory operand may be a slot where the compiler spilled a register: an address
+    /// in it may have been computed before. Slots are addressed by `rsp`, or by `rbp` if that is
+    /// the frame pointer.
     pub(super) fn is_stack_slot(&mut self, load: &Instruction) -> bool {
         match load.memory_base() {
             Register::RSP => true,
@@ -44,9 +44,9 @@ impl Resolver<'_> {
         found
     }
 
-    /// Whether `register`, before the instruction number `jump`, holds on every
-    /// path a value as it was loaded from memory (not from a stack slot),
-    /// passed to the function, returned by a call, or an address made by `lea`.
+    /// True if `register`, before the instruction number `jump`, holds on every path a value as it
+    /// was loaded from memory (not from a stack slot), passed to the function, returned by a call,
+    /// or an address made by `lea`.
     pub(super) fn origins_are_pointers(&mut self, jump: usize, register: Register) -> bool {
         let mut seen = HashSet::new();
         let mut work = vec![(jump, register)];
@@ -62,8 +62,7 @@ impl Resolver<'_> {
                 return false;
             }
             let before = self.predecessors(index);
-            // At the start it is an argument. Padding that nothing leads to is
-            // never run.
+            // At the start it is an argument. Padding that no control flow reaches never runs.
             let at_start = record.address == self.extent.start;
             if before.is_empty() && !at_start && !self.is_padding(index) {
                 return false;
@@ -88,7 +87,7 @@ impl Resolver<'_> {
             .is_some_and(|instruction| is_padding(&instruction))
     }
 
-    /// The instructions after which number `index` can run.
+    /// Returns the instructions that can run directly before number `index`.
     fn predecessors(&mut self, index: usize) -> Vec<usize> {
         let records = self.records;
         let edges = self.edges.get_or_insert_with(|| {
@@ -117,8 +116,7 @@ impl Resolver<'_> {
         before
     }
 
-    /// What `register` was before instruction number `index`, given that it is
-    /// asked for behind it.
+    /// Returns where the value that `register` has after instruction number `index` came from.
     fn step_back(&mut self, index: usize, register: Register) -> Origin {
         let record = self.records[index];
         let Some(instruction) = self.code.instruction_at(record.address, record.end()) else {
@@ -134,8 +132,8 @@ impl Resolver<'_> {
         if !self.writes(&instruction, register) {
             return Origin::Same([Some(register), None]);
         }
-        // An address that is as good as a pointer in data: if the function makes one inside
-        // itself, `Resolver::pointer` says so.
+        // An address made by `lea` is as good as a pointer in data: `Resolver::pointer` handles a
+        // function that makes one inside itself.
         if instruction.mnemonic() == Mnemonic::Lea
             && instruction.is_ip_rel_memory_operand()
             && writes_whole(&instruction, register)
@@ -162,13 +160,13 @@ impl Resolver<'_> {
     }
 }
 
-/// What a register was before an instruction.
+/// Where the value of a register came from, one instruction back.
 enum Origin {
-    /// Came from outside: a pointer.
+    /// From outside: a pointer.
     Pointer,
-    /// The value of these registers before.
+    /// The previous value of one of these registers.
     Same([Option<Register>; 2]),
-    /// Computed, or not known.
+    /// Computed, or unknown.
     Other,
 }
 

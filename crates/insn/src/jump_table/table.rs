@@ -3,7 +3,7 @@
 use super::Resolver;
 use super::bound::Bound;
 
-/// The most entries that a table may have.
+/// Maximum number of entries of a table.
 pub const MAX_ENTRIES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub(super) enum Entry {
     Address,
 }
 
-/// What reading at a possible table gave.
+/// Result of reading a possible table.
 enum Read {
-    /// Targets, of which so many are sure.
+    /// Targets, and the number of them that are certain.
     Table(Vec<u64>, usize),
     /// This is no table.
     None,
@@ -25,8 +25,8 @@ enum Read {
 }
 
 impl Resolver<'_> {
-    /// Reads the tables at `candidates`. One candidate must be a table; of
-    /// several, all that may be one count.
+    /// Reads the tables at `candidates`. A single candidate must be a table; of several, all that
+    /// may be tables count.
     pub(super) fn read_tables(
         &self,
         candidates: &[u64],
@@ -78,7 +78,7 @@ impl Resolver<'_> {
         Read::Table(targets, certain)
     }
 
-    /// Where entry number `index` leads.
+    /// Returns the target of entry number `index`.
     fn read_entry(&self, table: u64, entry: Entry, index: usize) -> Option<u64> {
         let size = match entry {
             Entry::Offset => 4,

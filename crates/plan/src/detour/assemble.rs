@@ -1,5 +1,5 @@
-//! Machine code by the assembler: all of a detour but the copies, and the code that
-//! detours of the same form share.
+//! Machine code made by the assembler: all of a detour except the copies, and the code that detours
+//! of the same form share.
 
 use super::filter::{Literals, common_flags, reject_unless, reject_unless_flags};
 use super::frame::Frame;
@@ -10,7 +10,7 @@ use super::{Filter, Runtime, Work};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
 
-/// Before every abort address, as glibc registers it (`RSEQ_SIG`).
+/// Signature before every abort address, as glibc registers it (`RSEQ_SIG`).
 pub(super) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 /// Offsets in `struct rseq` (linux/rseq.h).
 pub(super) const RSEQ_CPU_ID: i32 = 4;
@@ -23,43 +23,43 @@ pub(super) struct Links {
     pub descriptor: u64,
     /// The shared code.
     pub shared: Shared,
-    /// The program that the resident is to run, if it is that.
+    /// The program that the resident is to run, if the work has one.
     pub program: u64,
 }
 
 /// Addresses in the code that detours share, for one work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shared {
-    /// Where an aborted attempt goes on.
+    /// Where an aborted attempt continues.
     pub aborted: u64,
-    /// A record: where it goes on when the packet is full. A count or tally: the word
+    /// For a record: where it continues when the packet is full. For a count or tally: the word
     /// that holds the address of the first CPU's counters.
     pub other: u64,
-    /// A record: the word that holds the address of the first CPU's stream.
+    /// For a record: the word that holds the address of the first CPU's stream.
     pub streams: u64,
 }
 
-/// Where in a body the words stand that differ from detour to detour, and places that
-/// other code refers to. All are offsets from the body's first byte.
+/// Positions in a body of the words that differ from detour to detour, and of places that other
+/// code refers to. All are offsets from the body's first byte.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Part {
-    /// u32 event id or offset of the counter; u64 address of the counter without
-    /// restartable sequences. Nothing for what has no value.
+    /// u32 event id or offset of the counter; u64 address of the counter without restartable
+    /// sequences. Unused for work that has no value.
     pub value: usize,
-    /// Where the work starts.
+    /// Start of the work.
     pub begin: usize,
-    /// Behind it.
+    /// End of the work.
     pub done: usize,
-    /// What there is with restartable sequences only.
+    /// Present with restartable sequences only.
     pub sequence: Option<Sequence>,
     /// rel32 of the call to the resident.
     pub locked: Option<usize>,
-    /// Further words.
+    /// Further words to patch.
     pub more: Vec<(usize, Patch)>,
 }
 
 impl Part {
-    /// Where the field of this number stands that is a constant.
+    /// Returns the position of the field `field`, if it is a constant.
     pub fn constant(&self, field: usize) -> Option<(usize, Patch)> {
         let wanted = [Patch::Short(field), Patch::Long(field)];
         let mut more = self.more.iter();
@@ -74,22 +74,22 @@ pub(super) struct Sequence {
     pub start: usize,
     /// The abort address: a [way into shared code](into_shared).
     pub abort: usize,
-    /// Bytes of that way; 0 if it does not lead into shared code.
+    /// Length of that way in bytes; 0 if it does not lead into shared code.
     pub way: usize,
     /// rel32 of the descriptor.
     pub descriptor: usize,
     /// rel32 of [`Shared::other`].
     pub other: usize,
-    /// rel32 of [`Shared::streams`]; 0 if it is no record.
+    /// rel32 of [`Shared::streams`]; 0 if the work is not a record.
     pub streams: usize,
 }
 
 impl Sequence {
-    /// rel32 of [`Shared::aborted`].
+    /// Returns the rel32 of [`Shared::aborted`].
     pub fn aborted(&self) -> usize {
         self.after_abort() - 4
     }
-    /// What shared code finds on the stack after an abort.
+    /// Returns the offset of the address that shared code finds on the stack after an abort.
     pub fn after_abort(&self) -> usize {
         self.abort + self.way
     }
@@ -107,40 +107,40 @@ pub(super) struct Body {
 pub(super) struct Labels {
     pub begin: CodeLabel,
     pub done: CodeLabel,
-    /// Behind the instruction that holds the value, and how far before that it starts.
+    /// End of the instruction that holds the value, and how far before that the value starts.
     pub value: (CodeLabel, usize),
     pub sequence: Option<SequenceLabels>,
     pub locked: Option<CodeLabel>,
-    /// Behind further words.
+    /// Ends of further words to patch.
     pub more: Vec<(CodeLabel, Patch)>,
 }
 
-/// Labels of a restartable sequence. `descriptor` and `other` are behind a rel32.
+/// Labels of a restartable sequence. `descriptor` and `other` mark the end of a rel32.
 pub(super) struct SequenceLabels {
     pub start: CodeLabel,
     pub abort: CodeLabel,
     pub after_abort: Option<CodeLabel>,
     pub descriptor: CodeLabel,
     pub other: CodeLabel,
-    /// Behind the rel32 of [`Shared::streams`], if it is a record.
+    /// End of the rel32 of [`Shared::streams`], if the work is a record.
     pub streams: Option<CodeLabel>,
 }
 
-/// A label for here. Any number may share a place.
+/// Creates a label for the current position. Several labels may share a position.
 pub(super) fn mark(a: &mut CodeAssembler) -> Result<CodeLabel, IcedError> {
     let mut label = a.create_label();
     bind(a, &mut label)?;
     Ok(label)
 }
 
-/// Makes `label` stand for here.
+/// Binds `label` to the current position.
 pub(super) fn bind(a: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), IcedError> {
     a.set_label(label)?;
     a.zero_bytes() // takes the label, so that the next instruction can have one, too
 }
 
-/// Goes into shared code, which has to find on the stack what stands behind, and goes
-/// back by a jump. `scratch` is spoilt. Returns the label behind.
+/// Enters shared code, which expects the address behind this on the stack, and returns by a jump.
+/// `scratch` is overwritten. Returns the label behind.
 ///
 /// A call is shorter, but a shadow stack would keep its return address for ever.
 pub(super) fn into_shared(
@@ -154,14 +154,14 @@ pub(super) fn into_shared(
         let scratch = get_gpr64(scratch).unwrap_or(rax); // it is one
         a.lea(scratch, ptr(behind))?;
     }
-    // With a shadow stack a jump, but as the assembler would choose its length, it is
-    // written as a call and mended by `body`.
+    // With a shadow stack this becomes a jump. Since the assembler would choose the jump's length,
+    // it is written as a call, and `body` changes the opcode.
     a.call(to)?;
     bind(a, &mut behind)?;
     Ok(behind)
 }
 
-/// The start of shared code, where [`into_shared`] leads.
+/// Emits the start of shared code, where [`into_shared`] leads.
 pub(super) fn from_detour(
     a: &mut CodeAssembler,
     runtime: &Runtime,
@@ -173,14 +173,14 @@ pub(super) fn from_detour(
     Ok(())
 }
 
-/// What follows if the work's own part of the code was written.
+/// Labels of the code off the hot path, written before the work's own code.
 pub(super) struct Cold {
-    /// The label that the hot path jumps to when it cannot go on.
+    /// The label that the hot path jumps to when it cannot continue.
     pub way_out: CodeLabel,
     pub abort: CodeLabel,
-    /// Behind the way into shared code there, if it leads there.
+    /// End of the way into shared code there, if it leads there.
     pub after_abort: Option<CodeLabel>,
-    /// Behind the rel32 of the call for [`Shared::other`], if that is called.
+    /// End of the rel32 of the call for [`Shared::other`], if that is called.
     pub other: Option<CodeLabel>,
 }
 
@@ -245,14 +245,14 @@ pub(super) fn body(
     if let Some(flags) = common {
         reject_unless_flags(&mut a, flags, copies)?;
     }
-    // What a work asks for by itself.
+    // Flags that a single work requires, if not all share them.
     let flags_of = |work: &Work| match common {
         Some(_) => None,
         None => work.filter().and_then(Filter::flags),
     };
     frame.enter(&mut a)?;
     let mut labels: Vec<Option<Labels>> = work.iter().map(|_| None).collect();
-    // A call that begins and ends at the same instruction: the resident looks when it began.
+    // For a call that begins and ends at the same instruction, the resident needs its start.
     let runs = work.iter().any(|w| matches!(w, Work::Run { .. }));
     let is_first = |w: &Work| runs && matches!(w, Work::Enter { .. });
     for (work, labels) in work.iter().zip(&mut labels) {
@@ -299,8 +299,8 @@ pub(super) fn body(
     let is_late = |w: &Work| !w.is_early() && !is_first(w);
     let late = work.iter().filter(|w| is_late(w)).count();
     let mut out = a.create_label();
-    // Rejected before anything is saved, if that is possible. (A call that is not timed has
-    // something to do all the same.)
+    // If possible, reject before anything is saved. (A call that is not timed still has something
+    // to do.)
     let enters = work.iter().any(|w| matches!(w, Work::Enter { .. }));
     let soon = late == 1 && !frame.flags_live && !enters;
     if soon && let Some(filter) = work.iter().find_map(|w| w.filter().filter(|_| is_late(w))) {
@@ -345,7 +345,7 @@ pub(super) fn body(
             (Work::Count { counter, .. }, ..) => {
                 super::count::locked(&mut a, frame, runtime, *counter)?
             }
-            // They are early, or not there without restartable sequences.
+            // These are early, or do not occur without restartable sequences.
             (Work::Run { .. } | Work::Unregister | Work::Help { .. } | Work::Tally(_), ..) => {
                 continue;
             }
@@ -359,7 +359,7 @@ pub(super) fn body(
     frame.leave(&mut a)?;
     bind(&mut a, &mut copies)?;
     let labels: Vec<Labels> = labels.into_iter().flatten().collect();
-    a.zero_bytes()?; // what the last labels stand at, if nothing follows
+    a.zero_bytes()?; // binds the last labels, if nothing follows
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let offset = |label: &CodeLabel| -> Result<usize, IcedError> {
         Ok((code.label_ip(label)? - address) as usize)
@@ -404,7 +404,7 @@ pub(super) fn body(
         const CALL: u8 = 0xe8;
         const JUMP: u8 = 0xe9;
         for sequence in parts.iter().filter_map(|part| part.sequence.as_ref()) {
-            // A count has no other way into shared code: there it is no call.
+            // A count has no other way into shared code: its `other` is not a call.
             let aborted = (sequence.way > 0).then(|| sequence.aborted());
             for rel32 in aborted.into_iter().chain([sequence.other]) {
                 if bytes[rel32 - 1] == CALL {
@@ -420,7 +420,7 @@ pub(super) fn body(
     })
 }
 
-/// The code that begins a call, and that for a call which the filter has `rejected`.
+/// Emits the code that begins a call, and the code for a call that the filter `rejected`.
 fn enter(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -447,7 +447,7 @@ fn enter(
     Ok(entered)
 }
 
-/// Code that comes before registers are saved, if the filter holds.
+/// Emits code that comes before registers are saved, run only if the filter holds.
 fn early_if(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -478,8 +478,8 @@ fn early_if(
     Ok(labels)
 }
 
-/// Assembles, for `address`, the code that all detours share whose body has these
-/// `parts`, and tells where each work's is. Nothing without restartable sequences.
+/// Assembles, for `address`, the code shared by all detours whose body has these `parts`, and
+/// returns its addresses for each work. Empty without restartable sequences.
 pub(super) fn shared(
     frame: &Frame,
     runtime: &Runtime,
@@ -493,7 +493,7 @@ pub(super) fn shared(
     let mut a = CodeAssembler::new(64)?;
     let counts = |w: &Work| matches!(w, Work::Count { .. } | Work::Tally(_));
     let records = work.iter().any(|w| matches!(w, Work::Record(_)));
-    // Where literals stand is known before the code that refers to them.
+    // Addresses of literals are known before the code that refers to them.
     let streams = address.next_multiple_of(8);
     let bases = streams + if records { 8 } else { 0 };
     a.db(&[0xcc; 8][..(streams - address) as usize])?;
@@ -544,8 +544,8 @@ pub(super) fn shared(
     Ok((code.inner.code_buffer, entries))
 }
 
-/// Goes from shared code to offset `to` of the detour that it serves: `register` holds
-/// the address at offset `from` of it, and is spoilt.
+/// Jumps from shared code to offset `to` of the detour that it serves: `register` holds the address
+/// at offset `from` of it, and is overwritten.
 pub(super) fn go(
     a: &mut CodeAssembler,
     register: iced_x86::Register,
@@ -556,7 +556,7 @@ pub(super) fn go(
     a.add_instruction(Instruction::with1(iced_x86::Code::Jmp_rm64, register)?)
 }
 
-/// `register` holds the address at offset `from` of a detour, and then that at `to`.
+/// Changes `register` from the address at offset `from` of a detour to that at `to`.
 pub(super) fn advance(
     a: &mut CodeAssembler,
     register: iced_x86::Register,

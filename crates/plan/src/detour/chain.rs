@@ -1,4 +1,4 @@
-//! Detours in a row: for a region of which not only the first instruction has something to do.
+//! Chains of detours: for a region in which not only the first instruction has work to do.
 //!
 //! ```text
 //! program                     detours
@@ -8,18 +8,18 @@
 //! resume ◀─────────────────────────  jmp
 //! ```
 //!
-//! Each is a [`Detour`] of its own, which goes on at the next one instead of in the program.
+//! Each is a [`Detour`] of its own that continues at the next one instead of in the program.
 
 use super::{CompileError, Compiler, Detour, Request, Work};
 use capriole_insn::liveness::Live;
 use iced_x86::Instruction;
 
-/// An instruction of a region before which something is done.
+/// An instruction of a region that has work to do before it runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Point<'a> {
     /// Its address.
     pub site: u64,
-    /// What is done.
+    /// The work.
     pub work: &'a [Work],
     /// As in [`Request`].
     pub red_zone: bool,
@@ -27,7 +27,7 @@ pub struct Point<'a> {
     pub live: Live,
 }
 
-/// Detours in a row, each for a part of a region.
+/// A chain of detours, each for a part of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     /// In the order of the program's instructions; at least one. All but the first begin with
@@ -36,20 +36,21 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Where the program has to jump to.
+    /// Returns the address that the program's jump leads to.
     #[must_use]
     pub fn entry(&self) -> u64 {
         self.parts[0].entry
     }
 
-    /// Bytes of all of them, as [`Detour::size`].
+    /// Returns the total size in bytes, counted as [`Detour::size`].
     #[must_use]
     pub fn size(&self) -> usize {
         self.parts.iter().map(|part| part.size).sum()
     }
 
-    /// Where a thread goes on that has run everything of the region before the instruction at
-    /// `address`, which is not the first: at its copy, or if it is a point, at the work.
+    /// Returns where a thread continues that has run everything of the region before the
+    /// instruction at `address`, which is not the first: at the instruction's copy, or if it is a
+    /// point, at its work.
     #[must_use]
     pub fn goes_on(&self, address: u64) -> Option<u64> {
         let found = self.parts.iter().enumerate().find_map(|(index, part)| {
@@ -66,11 +67,11 @@ impl Chain {
 }
 
 impl Compiler {
-    /// Compiles the detours for `points` of a region, ascending, of which the instructions are
-    /// `displaced`. Points that are none of these are taken for its start.
+    /// Compiles the detours for `points` (ascending) of a region with the instructions `displaced`.
+    /// Points that are not among these are taken as the region's start.
     ///
     /// # Errors
-    /// As for a detour alone.
+    /// As for a single detour.
     pub fn compile_chain(
         &mut self,
         points: &[Point<'_>],
@@ -82,7 +83,7 @@ impl Compiler {
             found.unwrap_or(0)
         };
         let (mut parts, mut end, mut next) = (Vec::new(), displaced.len(), resume);
-        // The last one first: where it is to be gone on is known then.
+        // Last one first: its successor's address is then known.
         for point in points.iter().rev() {
             let start = index(point);
             let part = self.compile(&Request {

@@ -1,4 +1,4 @@
-//! The compiler of an arena: its image, and what detours in it share.
+//! Compiler of an arena's detours: the image, and the code that detours in it share.
 
 use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
@@ -13,19 +13,19 @@ use iced_x86::Instruction;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// `struct rseq_cs` has to stand at multiples of its size (linux/rseq.h).
+/// `struct rseq_cs` must be aligned to its size (linux/rseq.h).
 const DESCRIPTOR: usize = 32;
-/// Programs stand at multiples of this.
+/// Alignment of programs.
 const PROGRAM_ALIGN: usize = 8;
-/// Between the pieces: a jump gone wrong must not run on.
+/// Filler between the pieces: a stray jump must not run on.
 const INT3: u8 = 0xcc;
 
-/// Descriptors that are made room for at once, at most.
+/// Maximum number of descriptors that are reserved at once.
 const DESCRIPTORS: usize = 64;
 
-/// The most bytes that an image takes for a site with this work: with the sum of this
-/// over all sites there is room, even if no two detours have the same form. Most sites
-/// take a quarter of it.
+/// Returns the maximum number of bytes that a site with this work takes in an image. The sum of
+/// this over all sites is enough, even if no two detours have the same form. Most sites take a
+/// quarter of it.
 pub fn room(work: &[Work]) -> u64 {
     // Saving and restoring, copies, way back; the first descriptors, aligned.
     const SITE: u64 = 192 + 5 * DESCRIPTOR as u64;
@@ -60,11 +60,11 @@ pub fn room(work: &[Work]) -> u64 {
     work.iter().map(|w| WORK + more(w)).sum::<u64>() + SITE
 }
 
-/// What detours of one form have in common.
+/// The parts that all detours of one form share.
 #[derive(Debug)]
 struct Template {
     body: Body,
-    /// The shared code for each work; in use by its detours only.
+    /// The shared code for each work; used by this form's detours only.
     shared: Vec<Shared>,
 }
 
@@ -79,7 +79,7 @@ struct Template {
 ///            ...
 /// ```
 ///
-/// The image has to be written as it is, all of it, at the address it is made for.
+/// The image must be written unchanged and whole, at the address it is made for.
 #[derive(Debug)]
 pub struct Compiler {
     runtime: Runtime,
@@ -91,14 +91,14 @@ pub struct Compiler {
     key: Vec<u8>,
     /// Programs that are in the image, and where.
     programs: HashMap<Arc<Program>, u64>,
-    /// Addresses of descriptors that are nobody's yet, the next one last.
+    /// Addresses of unused descriptors, the next one last.
     free: Vec<u64>,
-    /// How many there are in all.
+    /// Number of descriptors in all.
     descriptors: usize,
 }
 
 impl Compiler {
-    /// A compiler of an image that begins with `head` and stands at `address`, a
+    /// Creates a compiler of an image that begins with `head` and is placed at `address`, a
     /// multiple of 32.
     pub fn new(runtime: Runtime, address: u64, head: Vec<u8>) -> Compiler {
         assert!(address.is_multiple_of(DESCRIPTOR as u64));
@@ -115,17 +115,17 @@ impl Compiler {
         }
     }
 
-    /// The image so far.
+    /// Returns the image so far.
     pub fn image(&self) -> &[u8] {
         &self.image
     }
 
-    /// The image.
+    /// Returns the image.
     pub fn into_image(self) -> Vec<u8> {
         self.image
     }
 
-    /// How many forms of detours there are in the image.
+    /// Returns the number of forms of detours in the image.
     pub fn forms(&self) -> usize {
         self.templates.len()
     }
@@ -137,11 +137,11 @@ impl Compiler {
     /// Compiles the detour of a site to the end of the image.
     ///
     /// # Errors
-    /// A displaced instruction or the way back is out of reach. The image may have
-    /// grown by what the next detours will use.
+    /// A displaced instruction or the way back is out of reach. The image may have grown by shared
+    /// parts that later detours will use.
     ///
     /// # Panics
-    /// If the session has no room for a counter that is asked for, or for open calls.
+    /// If the session has no room for a requested counter, or for open calls.
     pub fn compile(&mut self, request: &Request<'_>) -> Result<Detour, CompileError> {
         let restartable = self.runtime.rseq_offset.is_some();
         let tally = |w: &Work| matches!(w, Work::Tally(_) | Work::Long(_));
@@ -176,7 +176,7 @@ impl Compiler {
         }
         let address = self.here();
         let body = &self.templates[template].body;
-        // All that can fail, before anything is taken.
+        // Everything that can fail, before anything is allocated.
         let copies_at = address + body.bytes.len() as u64;
         let relocated = relocate(request.displaced, copies_at)?;
         let back_at = copies_at + relocated.bytes.len() as u64;
@@ -204,8 +204,8 @@ impl Compiler {
         })
     }
 
-    /// Puts a copy of one instruction, which goes on behind the original, to the end of
-    /// the image. Returns its address.
+    /// Appends a copy of one instruction to the image. The copy continues behind the original.
+    /// Returns its address.
     ///
     /// # Errors
     /// The instruction, or the way back, does not work from there.
@@ -220,7 +220,7 @@ impl Compiler {
         Ok(self.compile(&request)?.entry)
     }
 
-    /// Where the program stands that `work` has the resident run; 0 if it is other work.
+    /// Returns the address of the program that the resident runs for `work`; 0 for other work.
     fn program(&mut self, work: &Work) -> u64 {
         let Some(program) = work.program() else {
             return 0;
@@ -236,7 +236,7 @@ impl Compiler {
         address
     }
 
-    /// The template for the form that `work` takes in `frame`.
+    /// Returns the template for the form that `work` takes in `frame`.
     fn template(
         &mut self,
         frame: &Frame,
@@ -284,7 +284,7 @@ impl Compiler {
         if let Some(index) = self.known.get(&self.key) {
             return Ok(*index);
         }
-        // Where it refers to is nowhere yet, but as near as it will be.
+        // The targets do not exist yet, but are about as near as they will be.
         let here = self.here();
         let nowhere = Links {
             descriptor: here,
@@ -309,8 +309,8 @@ impl Compiler {
         Ok(index)
     }
 
-    /// Makes sure that `wanted` descriptors are free. They stand together: between
-    /// detours each would need space to align it.
+    /// Makes sure that `wanted` descriptors are free. They are allocated together: between detours
+    /// each would need padding for alignment.
     fn reserve(&mut self, wanted: usize) {
         if self.free.len() >= wanted {
             return;
@@ -325,7 +325,7 @@ impl Compiler {
         self.free.splice(0..0, more);
     }
 
-    /// Makes the template's bytes at offset `from` of the image the detour for `work`.
+    /// Turns the template's bytes at offset `from` of the image into the detour for `work`.
     fn patch(&mut self, template: usize, work: &[Work], from: usize) -> Result<(), CompileError> {
         let Template { body, shared } = &self.templates[template];
         let address = self.address + from as u64;
@@ -420,7 +420,7 @@ impl Compiler {
     }
 }
 
-/// Puts the constants among these words into the body at offset `from`.
+/// Writes the constants among these words into the body at offset `from`.
 fn constants(image: &mut [u8], from: usize, more: &[(usize, Patch)], words: &[Word]) {
     for (at, patch) in more {
         let (Patch::Short(index) | Patch::Long(index)) = patch else {
@@ -436,7 +436,7 @@ fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
     image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// The displacement that leads from behind an instruction, at `from`, to `to`.
+/// Returns the displacement from `from`, the end of an instruction, to `to`.
 fn displacement(from: u64, to: u64) -> Result<i32, CompileError> {
     i32::try_from(to.wrapping_sub(from) as i64)
         .map_err(|_| CompileError::Encode(format!("{to:#x} is out of reach from {from:#x}")))

@@ -11,8 +11,8 @@
 //!         addq $1, counter(%r)          the commit
 //! ```
 //!
-//! An instruction is either done or not when the kernel looks, so an abort means that
-//! nothing was added yet, and what is added then is added once.
+//! When the kernel looks, an instruction is either done or not. So an abort means that nothing was
+//! added yet, and the value added after it is added once.
 
 use super::Runtime;
 use super::assemble::{
@@ -23,7 +23,7 @@ use super::frame::{Frame, at, fs, near};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-/// The way out of the hot path, 9 bytes.
+/// Emits the way out of the hot path, 9 bytes.
 pub(super) fn cold(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -41,7 +41,7 @@ pub(super) fn cold(
     })
 }
 
-/// The restartable sequence.
+/// Emits the restartable sequence.
 pub(super) fn hot(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -76,16 +76,15 @@ pub(super) fn hot(
     })
 }
 
-/// Labels in the beginning of a restartable sequence. `descriptor` and `base` are behind a
-/// rel32.
+/// Labels at the start of a restartable sequence. `descriptor` and `base` mark the end of a rel32.
 pub(super) struct OwnCounters {
     pub descriptor: CodeLabel,
     pub start: CodeLabel,
     pub base: CodeLabel,
 }
 
-/// Begins a restartable sequence, and loads the address of this CPU's counters into `r`.
-/// Who has no such CPU goes to `out`.
+/// Begins a restartable sequence, and loads the address of this CPU's counters into `r`. A thread
+/// without a valid CPU number goes to `out`.
 pub(super) fn own_counters(
     a: &mut CodeAssembler,
     r: Register,
@@ -126,9 +125,9 @@ pub(super) fn own_counters(
     })
 }
 
-/// What detours share: the same with a `lock` prefix, on the shared counters, whose
-/// address is the word at `base`. They come from [`cold`], with the stack
-/// pointer of the hot path, and go by a jump.
+/// Emits the code that detours share: the addition with a `lock` prefix, on the shared counters,
+/// whose address is the word at `base`. Detours enter it from [`cold`], with the stack pointer of
+/// the hot path, and it returns by a jump.
 pub(super) fn shared(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -153,7 +152,7 @@ pub(super) fn shared(
     Ok((aborted, None))
 }
 
-/// The whole work without restartable sequences.
+/// Emits the whole work without restartable sequences.
 pub(super) fn locked(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -178,7 +177,7 @@ pub(super) fn locked(
     })
 }
 
-/// `lock addq $1, (pointer)`
+/// Emits `lock addq $1, (pointer)`.
 fn lock_add(a: &mut CodeAssembler, pointer: Register) -> Result<(), IcedError> {
     let mut add = Instruction::with2(Code::Add_rm64_imm8, at(pointer, 0), 1)?;
     add.set_has_lock_prefix(true);

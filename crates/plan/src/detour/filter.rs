@@ -1,4 +1,4 @@
-//! The code that asks whether an event is wanted.
+//! The code that tests whether an event is to be recorded.
 //!
 //! ```text
 //!         cmp  $3, %edi         fd == 3 && tid != 77
@@ -7,13 +7,13 @@
 //!         je   reject
 //! ```
 //!
-//! Where the flags are dead (at a function's entry) and the site has one thing to do,
+//! Where the flags are dead (at a function's entry) and the site has a single piece of work,
 //! this comes before anything is saved: a rejected hit costs the jump to the detour, the
 //! comparison and the copies.
 //!
-//! **The flags themselves** may be asked, too: at a conditional jump they tell whether it is
-//! going to be taken. That is asked first. If all that the site has to do asks the same, as at
-//! a jump that is nothing but an exit, one jump does it, before anything is changed:
+//! **The flags themselves** may be tested, too: at a conditional jump they tell whether it is going
+//! to be taken. That test comes first. If all work of the site requires the same flags, as at a
+//! jump that is only an exit, one jump is enough, before anything is changed:
 //!
 //! ```text
 //!  entry  jne  copies           of `je other`: it will not be taken
@@ -21,8 +21,8 @@
 //!  copies je   other
 //! ```
 //!
-//! Otherwise each work asks for itself: those that come before registers are saved find the
-//! flags as they were, the others restore them from where they were saved.
+//! Otherwise each work has its own test: work that comes before registers are saved finds the flags
+//! unchanged, later work restores them from where they were saved.
 
 use super::frame::{Frame, at, fs};
 use super::{CompileError, Runtime, Work};
@@ -30,10 +30,10 @@ use crate::condition::{Exit, Test, Tree, Width};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, ConditionCode, IcedError, Instruction, MemoryOperand, Register};
 
-/// What is compared.
+/// The number that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Operand {
-    /// A 64-bit general register, or the lower part that is as wide as the number.
+    /// A 64-bit general register, or its low part of the number's width.
     Register(Register),
     /// The thread's id.
     Thread,
@@ -49,17 +49,17 @@ pub(crate) struct Compare {
     pub result: bool,
 }
 
-/// A condition that flags, registers and the thread decide.
+/// A condition on flags, registers and the thread.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// What the flags have to be at the site.
+    /// Required condition on the flags at the site.
     pub(crate) flags: Option<ConditionCode>,
-    /// What else has to hold.
+    /// Further condition.
     pub(crate) tree: Tree<Compare>,
 }
 
 impl Filter {
-    /// The flags are such at the site.
+    /// Creates a filter on the flags at the site.
     #[must_use]
     pub const fn on_flags(condition: ConditionCode) -> Filter {
         Filter {
@@ -68,34 +68,34 @@ impl Filter {
         }
     }
 
-    /// What the flags have to be at the site.
+    /// Returns the required condition on the flags at the site.
     #[must_use]
     pub const fn flags(&self) -> Option<ConditionCode> {
         self.flags
     }
 
-    /// Whether it asks for anything.
+    /// True if it tests anything.
     pub(crate) fn asks(&self) -> bool {
         self.flags.is_some() || self.compares_any()
     }
 
-    /// Whether it asks for more than the flags.
+    /// True if it tests more than the flags.
     pub(super) fn compares_any(&self) -> bool {
         self.tree != Tree::Constant(true)
     }
 
-    /// The comparisons.
+    /// Returns the comparisons.
     fn compares(&self) -> Vec<&Compare> {
         let branches = self.tree.branches(true);
         branches.into_iter().map(|branch| branch.leaf).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of comparisons.
     pub(super) fn compares_len(&self) -> usize {
         self.compares().len()
     }
 
-    /// The registers that it looks at.
+    /// Returns the registers that it reads.
     pub(crate) fn registers(&self) -> impl Iterator<Item = Register> {
         let compares = self.compares();
         let register = |compare: &&Compare| match compare.operand {
@@ -106,13 +106,13 @@ impl Filter {
         registers.into_iter()
     }
 
-    /// All that distinguishes filters, as bytes.
+    /// Appends everything that distinguishes filters, as bytes.
     pub(super) fn key(&self, key: &mut Vec<u8>) {
         use std::io::Write;
         let _ = write!(key, "{self:?}"); // a vector takes everything
     }
 
-    /// Whether everything that it asks for is known.
+    /// Checks that everything it tests can be found.
     pub(super) fn check(&self, runtime: &Runtime) -> Result<(), CompileError> {
         let asks = |compare: &&Compare| compare.operand == Operand::Thread;
         match runtime.tid_offset.is_none() && self.compares().iter().any(asks) {
@@ -122,12 +122,12 @@ impl Filter {
     }
 }
 
-/// Constants of 64 bits, which stand before the code that compares with them.
+/// 64-bit constants, placed before the code that compares with them.
 #[derive(Default)]
 pub(super) struct Literals(Vec<(u64, CodeLabel)>);
 
 impl Literals {
-    /// Puts those of a filter here.
+    /// Emits the constants of a filter at the current position.
     pub(super) fn add(&mut self, a: &mut CodeAssembler, filter: &Filter) -> Result<(), IcedError> {
         for compare in filter.compares() {
             let value = compare.with;
@@ -149,26 +149,26 @@ impl Literals {
     }
 }
 
-/// Whether a constant is no 32-bit number that is extended.
+/// True if the constant is not a sign-extended 32-bit number.
 fn needs_literal(compare: &Compare) -> bool {
     compare.width.bytes == 8 && i32::try_from(compare.with as i64).is_err()
 }
 
-/// The lower `bytes` bytes of a 64-bit register.
+/// Returns the register for the low `bytes` bytes of a 64-bit register.
 pub(super) fn part(register: Register, bytes: u8) -> Register {
     let number = register.number() as u32;
     match bytes {
         8 => register,
         4 => Register::EAX + number,
         2 => Register::AX + number,
-        // Those without a prefix, those with one, and between them four that are not low.
+        // Those without a prefix, those with one, and between them four high-byte registers.
         _ if number < 4 => Register::AL + number,
         _ => Register::SPL + (number - 4),
     }
 }
 
-/// Leads to `reject` unless the filter holds. Spoils the flags; and rax, where the
-/// registers have been `saved`.
+/// Jumps to `reject` unless the filter holds. Overwrites the flags; and rax, if the registers have
+/// been `saved`.
 pub(super) fn reject_unless(
     a: &mut CodeAssembler,
     filter: &Filter,
@@ -199,20 +199,20 @@ pub(super) fn reject_unless(
     super::assemble::bind(a, &mut accept)
 }
 
-/// What the flags have to be for anything to be done at a site, if that is the same for all.
+/// Returns the condition on the flags that all work of a site requires, if it is the same for all.
 pub(super) fn common_flags(work: &[Work]) -> Option<ConditionCode> {
     let mut all = work.iter().map(|w| w.filter().and_then(Filter::flags));
     let first = all.next()??;
     all.all(|flags| flags == Some(first)).then_some(first)
 }
 
-/// Whether the work asks for the flags, each for itself.
+/// True if work tests the flags, each with its own condition.
 pub(super) fn asks_for_flags(work: &[Work]) -> bool {
     let asks = |w: &Work| w.filter().is_some_and(|filter| filter.flags.is_some());
     common_flags(work).is_none() && work.iter().any(asks)
 }
 
-/// Leads to `reject` unless the flags, as they are now, are such.
+/// Jumps to `reject` unless the current flags satisfy the condition.
 pub(super) fn reject_unless_flags(
     a: &mut CodeAssembler,
     flags: ConditionCode,
@@ -256,7 +256,7 @@ fn compare(
         }
         Operand::Register(register) => register,
     };
-    // What has been saved may hold something else now.
+    // A saved register may hold something else now.
     let slot = saved.and_then(|frame| frame.slot(register));
     match (
         literals
@@ -286,7 +286,7 @@ fn compare(
     }
 }
 
-/// The comparison of a register, or of memory, with an immediate.
+/// Returns the comparison of a register, or of memory, with an immediate.
 fn immediate(
     compare: &Compare,
     register: Option<Register>,
@@ -303,7 +303,7 @@ fn immediate(
         (2, true) => Code::Test_rm16_imm16,
         (_, true) => Code::Test_rm8_imm8,
     };
-    // What fits the width, with the sign that the encoder wants to see.
+    // The part that fits the width, sign-extended as the encoder requires.
     let value = match compare.width.bytes {
         8 | 4 => i64::from(compare.with as i32),
         2 => i64::from(compare.with as i16),

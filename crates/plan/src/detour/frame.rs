@@ -1,4 +1,4 @@
-//! Which registers a detour uses, and how they are saved.
+//! Register use of a detour: which registers it needs, and how they are saved.
 
 use super::filter::asks_for_flags;
 use super::{Filter, Request, Straight, Word, Work};
@@ -8,9 +8,8 @@ use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
 pub(super) const RED_ZONE: i32 = 128;
 
-/// The registers that work is done with, beside rax and rdx which `rdtsc` takes,
-/// in order of preference: those that the ABI lets a function clobber come first,
-/// being most often dead.
+/// Registers for the work, in addition to rax and rdx which `rdtsc` overwrites, in order of
+/// preference: those that the ABI lets a function clobber come first, being most often dead.
 const SCRATCH: [Register; 13] = [
     Register::R11,
     Register::R10,
@@ -43,33 +42,33 @@ pub(super) fn at(base: Register, offset: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ(base, offset)
 }
 
-/// `address`, relative to the instruction pointer.
+/// Returns the operand at `address`, relative to the instruction pointer.
 pub(super) fn near(address: u64) -> MemoryOperand {
     at(Register::RIP, address as i64)
 }
 
-/// Which registers are used for what at one site.
+/// Assignment of registers at one site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     /// Address of the stream, or of a counter.
     pub pointer: Register,
     /// Address of the record, or offset of a table's row.
     pub place: Register,
-    /// A table's key, and what is added there.
+    /// A table's key, and the amount added there.
     pub key: Register,
     pub amount: Register,
-    /// What is saved, from the stack pointer downwards; then `None`.
+    /// Saved registers, from the stack pointer downwards; then `None`.
     saved: [Register; 7],
-    /// Whether rcx is free for shifts.
+    /// True if rcx is free for shifts.
     shifts: bool,
     pub keep_flags: bool,
     pub red_zone: bool,
-    /// Whether the flags may still be read: after the site, or by what is done there.
+    /// True if the flags may still be read: after the site, or by its work.
     pub flags_live: bool,
 }
 
 impl Frame {
-    /// Nothing if too many registers are looked at to have some left to work with.
+    /// Chooses the registers. `None` if the work reads so many that too few are left.
     pub fn new(request: &Request<'_>, restartable: bool) -> Option<Frame> {
         let mut fields = RegSet::EMPTY;
         let late = || request.work.iter().filter(|w| !w.is_early());
@@ -83,7 +82,7 @@ impl Frame {
         let filters = filters.clone().any(Filter::compares_any);
         let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         let runs = request.work.iter().any(|w| matches!(w, Work::Run { .. }));
-        // What comes before a program must leave it every register.
+        // Work that comes before a program must leave it every register.
         let live = match enters && runs {
             true => RegSet::ALL,
             false => request.live.gprs,
@@ -102,7 +101,7 @@ impl Frame {
         let shifts = any(Straight::shifts);
         let adds = any(|_| true) || request.work.iter().any(|w| matches!(w, Work::Count { .. }));
         let counts = timed || adds;
-        // Recording the locked way changes no flag.
+        // The locked path of a record changes no flag.
         let keep_flags = flags_live && (counts || filters || records && restartable);
         let mut taken = fields;
         let mut all = true;
@@ -119,8 +118,8 @@ impl Frame {
             taken.0 |= RegSet::of(found).0;
             found
         };
-        // What is free when the time is known, which is in rax: rdx, and the slot's address
-        // if rcx takes its place.
+        // Registers that are free once the time is in rax: rdx, and that of the slot's address if
+        // rcx holds the entry's time.
         let (pointer, place, key, amount) = match timed && !records {
             true => {
                 let (place, key) = (take(&[]), take(&[]));
@@ -154,7 +153,7 @@ impl Frame {
         let mut saved = [Register::None; 7];
         let mut count = 0;
         for (register, used) in used {
-            // What is a field is saved even if dead: it is read again from there.
+            // A field's register is saved even if dead: it is read again from there.
             let wanted = used && (live.contains(register) || fields.contains(register));
             if wanted && !saved[..count].contains(&register) {
                 saved[count] = register;
@@ -174,7 +173,7 @@ impl Frame {
         })
     }
 
-    /// All that distinguishes frames, as bytes.
+    /// Appends everything that distinguishes frames, as bytes.
     pub fn key(&self, key: &mut Vec<u8>) {
         let byte = |register: Register| register as u8;
         let used = [self.pointer, self.place, self.key, self.amount];
@@ -184,13 +183,13 @@ impl Frame {
         key.extend(bits.map(u8::from));
     }
 
-    /// What is saved, from the stack pointer downwards.
+    /// Returns the saved registers, from the stack pointer downwards.
     pub fn saved(&self) -> &[Register] {
         let none = |r: &Register| *r == Register::None;
         &self.saved[..self.saved.iter().position(none).unwrap_or(self.saved.len())]
     }
 
-    /// What holds the time of a call's entry while `place` may be wanted, if possible.
+    /// Returns the register that holds the time of a call's entry, if possible other than `place`.
     pub fn earlier(&self) -> Register {
         match self.shifts {
             true => Register::RCX,
@@ -198,19 +197,19 @@ impl Frame {
         }
     }
 
-    /// Where `register` is saved, from the stack pointer of the hot path.
+    /// Returns where `register` is saved, as an offset from the stack pointer of the hot path.
     pub fn slot(&self, register: Register) -> Option<i64> {
         let index = self.saved().iter().position(|r| *r == register)?;
         Some(-8 * (index as i64 + 2))
     }
 
-    /// Bytes below the stack pointer that are in use, which calls must spare: the
-    /// word for a return address, the registers, the flags.
+    /// Returns the number of bytes in use below the stack pointer, which calls must spare: the word
+    /// for a return address, the registers, the flags.
     pub fn size(&self) -> i32 {
         8 * (1 + self.saved().len() + usize::from(self.keep_flags)) as i32
     }
 
-    /// Moves the stack pointer without touching the flags.
+    /// Moves the stack pointer without changing the flags.
     pub fn move_stack(a: &mut CodeAssembler, by: i32) -> Result<(), IcedError> {
         if by == 0 {
             return Ok(());
@@ -219,12 +218,12 @@ impl Frame {
         a.add_instruction(Instruction::with2(Code::Lea_r64_m, Register::RSP, to)?)
     }
 
-    /// Goes below the red zone.
+    /// Moves the stack pointer below the red zone.
     pub fn enter(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         Frame::move_stack(a, if self.red_zone { -RED_ZONE } else { 0 })
     }
 
-    /// Goes back.
+    /// Moves the stack pointer back.
     pub fn leave(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         Frame::move_stack(a, if self.red_zone { RED_ZONE } else { 0 })
     }
@@ -252,8 +251,8 @@ impl Frame {
         Ok(())
     }
 
-    /// Makes the flags what they are at the site, in the hot path: where they are live and not
-    /// saved, nothing has changed them. Spoils rax if they are saved.
+    /// Restores the flags of the site, in the hot path: where they are live and not saved, nothing
+    /// has changed them. Overwrites rax if they are saved.
     pub fn restore_flags(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         if self.keep_flags {
             let from = at(Register::RSP, i64::from(-self.size()));
@@ -264,8 +263,8 @@ impl Frame {
         Ok(())
     }
 
-    /// Loads the stack pointer that the program has at the site; that of the hot path is
-    /// `above` bytes above what it is here.
+    /// Loads the stack pointer that the program has at the site; the stack pointer of the hot path
+    /// is `above` bytes above the current one.
     pub fn stack_pointer(
         &self,
         a: &mut CodeAssembler,
@@ -277,10 +276,10 @@ impl Frame {
         a.add_instruction(Instruction::with2(Code::Lea_r64_m, to, from)?)
     }
 
-    /// Pushes the fields of an event, then calls the resident with them. The stack
-    /// pointer is `below` bytes under that of the hot path; the fields still have
-    /// their values, or are saved. `constant` pushes the field of that number, which is one;
-    /// `header` pushes event id and size of the fields. Returns a label behind the call.
+    /// Pushes the fields of an event, then calls the resident with them. The stack pointer is
+    /// `below` bytes under that of the hot path; the fields still have their values, or are saved.
+    /// `constant` pushes the field with the given number, if it is a constant; `header` pushes
+    /// event id and size of the fields. Returns a label behind the call.
     pub fn record_locked(
         &self,
         a: &mut CodeAssembler,
@@ -299,7 +298,7 @@ impl Frame {
                 }
             };
             if field == Register::RSP {
-                // In the place of rax, which stays what it is.
+                // Goes into rax's place on the stack; rax itself is kept.
                 let above = i64::from(below) + 8 * (pushed as i64 + 1);
                 a.push(rax)?;
                 self.stack_pointer(a, Register::RAX, above)?;
@@ -311,7 +310,7 @@ impl Frame {
                 continue;
             }
             if field.is_xmm() {
-                // Whoever comes here has changed none: the resident has no vector registers.
+                // No code on this path has changed it: the resident uses no vector registers.
                 Frame::move_stack(a, -8)?;
                 let to = at(Register::RSP, 0);
                 let code = Code::Movq_xmmm64_xmm;

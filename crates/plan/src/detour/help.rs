@@ -7,9 +7,9 @@
 //!         lea  16(%rsp), %rsp
 //! ```
 //!
-//! The routine keeps all registers and the flags, and may be anywhere: it stays mapped when
-//! the detours are not any more. What an entry's events record of the stack is as it was if
-//! this comes last.
+//! The routine preserves all registers and the flags, and may be anywhere: it stays mapped after
+//! the detours are gone. This comes last, so that an entry's events record the stack as it was
+//! before.
 
 use super::assemble::{Labels, mark};
 use super::frame::{Frame, RED_ZONE};
@@ -20,11 +20,11 @@ use iced_x86::{Code, IcedError, Instruction};
 pub(super) struct Words {
     routine: CodeLabel,
     argument: CodeLabel,
-    /// Behind the argument.
+    /// The position behind the argument.
     behind: CodeLabel,
 }
 
-/// The words.
+/// Emits the words.
 pub(super) fn words(
     a: &mut CodeAssembler,
     routine: u64,
@@ -42,7 +42,7 @@ pub(super) fn words(
     })
 }
 
-/// The call.
+/// Emits the call.
 pub(super) fn early(
     a: &mut CodeAssembler,
     frame: &Frame,

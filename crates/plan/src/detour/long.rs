@@ -1,4 +1,4 @@
-//! The code that has calls recorded only if they took long.
+//! The code that has calls recorded only if they took long enough.
 //!
 //! ```text
 //!         time since the entry          as for a latency; not known: done
@@ -8,8 +8,8 @@
 //!  done
 //! ```
 //!
-//! Most calls are short: for them all of it is straight code. The program asks once more, by
-//! the time of its record, as it finds the slot by itself.
+//! Most calls are short: for them all of it is straight code. The program finds the slot by itself
+//! and checks again, by the time of its record.
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::Frame;
@@ -26,19 +26,19 @@ use std::sync::Arc;
 pub struct Long {
     /// The event's id in the trace.
     pub(crate) event: u32,
-    /// The function that is left, as its entry says it.
+    /// The function that is left, as in the work of its entry.
     pub(crate) call: u32,
-    /// The shortest time that is recorded, in time stamps.
+    /// The shortest time that is recorded, in time stamp counter ticks.
     pub(crate) least: u64,
-    /// Records it.
+    /// The program that records it.
     pub(crate) program: Arc<Program>,
-    /// The registers that the program looks at, which have to be there for it.
+    /// The registers that the program reads, which must be intact for it.
     pub(crate) registers: Vec<Register>,
-    /// When it is looked at; always, if there is none.
+    /// Condition for checking the time; `None` checks always.
     pub(crate) filter: Option<Filter>,
 }
 
-/// Puts here what stands before the hot path: where the resident is called.
+/// Emits the code before the hot path: the call of the resident.
 pub(super) fn before(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -50,7 +50,7 @@ pub(super) fn before(
     run::apart(a, frame, runtime, work.event, program)
 }
 
-/// The hot path.
+/// Emits the hot path.
 pub(super) fn hot(
     a: &mut CodeAssembler,
     frame: &Frame,

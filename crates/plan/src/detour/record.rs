@@ -11,8 +11,8 @@ use capriole_ring::layout::{MAX_STRAIGHT, UNIT, record, stream};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-/// The ways out of the hot path: 5 bytes for a full packet, 9 for an abort. In both
-/// places rax is saved, if it is live, and holds nothing that is still needed.
+/// Emits the ways out of the hot path: 5 bytes for a full packet, 9 for an abort. At both, rax is
+/// saved, if it is live, and holds nothing that is still needed.
 pub(super) fn cold(
     a: &mut CodeAssembler,
     runtime: &Runtime,
@@ -31,12 +31,12 @@ pub(super) fn cold(
     })
 }
 
-/// Bytes of the record.
+/// Returns the record's size in bytes.
 fn record_size(work: &Record) -> i64 {
     (record::FIELDS + 8 * work.fields.len()) as i64
 }
 
-/// The restartable sequence.
+/// Emits the restartable sequence.
 pub(super) fn hot(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -61,7 +61,7 @@ pub(super) fn hot(
     let descriptor = mark(a)?;
     a.add_instruction(store(fs(rseq + RSEQ_CS), R::RAX)?)?;
     let start = mark(a)?;
-    // -1 or -2 for an unregistered thread: those streams have no room.
+    // -1 or -2 for an unregistered thread: those streams have no space.
     let cpu = fs(rseq + RSEQ_CPU_ID);
     a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, stream, cpu)?)?;
     let shift = stream::SIZE.ilog2();
@@ -70,7 +70,7 @@ pub(super) fn hot(
     a.add_instruction(Instruction::with2(Code::Add_r64_rm64, stream, first)?)?;
     let streams = mark(a)?;
     timing::read(a, runtime.clock)?;
-    // Whatever is in the head, `place` is at most the limit then, and behind the record.
+    // Whatever the head contains, `place` is then at most the limit, and is the end of the record.
     let pos = at(stream, stream::HEAD as i64);
     let end = at(stream, stream::HEAD as i64 + 4);
     a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, place32, pos)?)?;
@@ -85,7 +85,7 @@ pub(super) fn hot(
     let limit = Instruction::with2(Code::Cmp_rm32_imm32, place32, runtime.limit)?;
     a.add_instruction(limit)?;
     a.ja(cold.way_out)?;
-    // From behind the record.
+    // Offsets are relative to the end of the record.
     let part = |offset: usize| {
         let by = offset as i64 - size;
         MemoryOperand::new(stream, place, UNIT as u32, by, 1, false, R::None)
@@ -138,7 +138,7 @@ pub(super) fn hot(
         None => a.xor(eax, eax)?,
     }
     a.add_instruction(store32(part(record::TID), R::EAX)?)?;
-    // What is behind the record becomes the place of the next one.
+    // The end of this record becomes the position of the next one.
     a.add_instruction(store32(pos, place32)?)?;
     let done = mark(a)?;
     Ok(Labels {
@@ -158,9 +158,9 @@ pub(super) fn hot(
     })
 }
 
-/// What detours share: where they go on when their packet is full, and after an
-/// abort. They come from [`cold`], with the stack pointer of the hot path,
-/// and go by a jump. Returns the labels for [`super::assemble::Shared`].
+/// Emits the code that detours share: where they continue when their packet is full, and after an
+/// abort. Detours enter it from [`cold`], with the stack pointer of the hot path, and it returns by
+/// a jump. Returns the labels for [`super::assemble::Shared`].
 pub(super) fn shared(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -169,7 +169,7 @@ pub(super) fn shared(
     part: &Part,
     sequence: &Sequence,
 ) -> Result<(CodeLabel, Option<CodeLabel>), IcedError> {
-    // What the two calls push.
+    // The return addresses that the two calls push.
     let (full_site, abort_site) = (sequence.other + 4, sequence.after_abort());
     let mut again = a.create_label();
     let mut locked = a.create_label();
@@ -200,7 +200,7 @@ pub(super) fn shared(
     let below = frame.size() + 8;
     let in_detour = |offset: usize| at(Register::RAX, offset as i64 - full_site as i64);
     let constant = |a: &mut CodeAssembler, field: usize, _| {
-        // Other detours of this form have other constants: it is taken from the instruction.
+        // Other detours of this form have other constants: read it from the instruction.
         let Some((offset, patch)) = part.constant(field) else {
             unreachable!("every constant is in the hot path");
         };
@@ -208,7 +208,7 @@ pub(super) fn shared(
         if let Patch::Long(_) = patch {
             return a.add_instruction(Instruction::with1(Code::Push_rm64, constant)?);
         }
-        // In the place of rcx, which stays what it is.
+        // Goes into rcx's place on the stack; rcx itself is kept.
         a.push(rcx)?;
         let load = Instruction::with2(Code::Movsxd_r64_rm32, Register::RCX, constant)?;
         a.add_instruction(load)?;
@@ -239,7 +239,7 @@ pub(super) fn shared(
     Ok((aborted, Some(full)))
 }
 
-/// The whole work without restartable sequences.
+/// Emits the whole work without restartable sequences.
 pub(super) fn locked(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -251,7 +251,7 @@ pub(super) fn locked(
     Frame::move_stack(a, -below)?;
     let mut value = begin;
     let mut more = Vec::new();
-    // What rax holds of the fields is saved.
+    // Any field in rax is saved, so rax is free.
     let constant = |a: &mut CodeAssembler, field: usize, value: u64| {
         if let Some(short) = word::short(value) {
             a.add_instruction(Instruction::with1(Code::Pushq_imm32, short)?)?;

@@ -7,8 +7,8 @@
 //!         lea  16(%rsp), %rsp
 //! ```
 //!
-//! It comes before registers are saved: the program looks at all of them, and the resident
-//! keeps them and the flags.
+//! It comes before registers are saved: the program reads all of them, and the resident preserves
+//! them and the flags.
 
 use super::Runtime;
 use super::assemble::{Labels, mark};
@@ -20,7 +20,7 @@ use iced_x86::{IcedError, Instruction};
 /// (`RUN_RED_ZONE` of the resident).
 const RED_ZONE: u64 = 1;
 
-/// The word with the program's address.
+/// Emits the word with the program's address.
 pub(super) fn literal(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -31,7 +31,7 @@ pub(super) fn literal(
     Ok(label)
 }
 
-/// The call.
+/// Emits the call.
 pub(super) fn early(
     a: &mut CodeAssembler,
     runtime: &Runtime,
@@ -57,18 +57,18 @@ pub(super) fn early(
     })
 }
 
-/// A call that stands apart, for work whose straight code comes to its end.
+/// A call off the hot path, for work that its straight code cannot finish.
 pub(super) struct Apart {
-    /// Where it begins.
+    /// Start of the call's code.
     pub out: CodeLabel,
-    /// Behind the event's id there, and behind the call.
+    /// End of the event's id there, and of the call.
     pub event: CodeLabel,
     pub called: Option<CodeLabel>,
-    /// Where it goes on: behind the work.
+    /// Where it continues: behind the work.
     pub done: CodeLabel,
 }
 
-/// Puts it here: registers are put back for it, and saved again.
+/// Emits the call: restores the registers for it, and saves them again.
 pub(super) fn apart(
     a: &mut CodeAssembler,
     frame: &Frame,

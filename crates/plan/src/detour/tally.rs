@@ -15,14 +15,14 @@
 //!         add  %amount, cell(%r)        the commit
 //! ```
 //!
-//! The way *out*, also that of who is aborted, puts the registers back and has the
-//! resident do the same by a program: it gives a new key its row, looks further than the
-//! key's home, and adds to the shared copy if nothing else is possible. An instruction is
-//! either done or not when the kernel looks, so nothing is added twice.
+//! The way *out*, taken after an abort too, restores the registers and has the resident do the same
+//! by a program: it gives a new key its row, searches beyond the key's home, and adds to the shared
+//! copy if nothing else is possible. When the kernel looks, an instruction is either done or not,
+//! so nothing is added twice.
 //!
-//! The row is looked up outside the restartable sequence: rows that were given away are
-//! never moved or taken back. A row's tag is written behind its key, so a key is the row's
-//! if it is looked at after the tag (before that only to find the row).
+//! The row is looked up outside the restartable sequence: assigned rows are never moved or taken
+//! back. A row's tag is written after its key, so a key is certainly the row's if it is read after
+//! the tag (reading it before only finds the row).
 
 use super::assemble::{Labels, Links, RSEQ_SIGNATURE, SequenceLabels, bind, mark};
 use super::count::own_counters;
@@ -36,35 +36,35 @@ use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use std::sync::Arc;
 
-/// Bytes of a row of a directory whose keys are one word.
+/// Size in bytes of a row of a directory whose keys are one word.
 const ROW: u32 = 16;
 
 /// A cell that straight code adds to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Straight {
     event: u32,
-    /// The counter that is the cell, in the first row if there are keys.
+    /// The cell's counter; with keys, that of the first row.
     counter: u32,
     row: Option<StraightRow>,
     amount: StraightAmount,
-    /// Does the same, whatever the state of table and thread.
+    /// Program that does the same in any state of table and thread.
     program: Arc<Program>,
     filter: Option<Filter>,
     registers: Vec<Register>,
 }
 
-/// Which row it is.
+/// Lookup of a table's row by key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct StraightRow {
-    /// What is looked up.
+    /// The key to look up.
     pub key: Key,
-    /// How much of it.
+    /// Width of the key.
     pub width: Width,
     /// Offset of the table's directory behind the first one.
     pub directory: u64,
-    /// From the hash to the number of a set.
+    /// Right shift that turns the hash into the number of a set.
     pub shift: u32,
-    /// Cells of a row.
+    /// Number of cells in a row.
     pub cells: u32,
 }
 
@@ -79,18 +79,18 @@ pub(crate) enum Key {
     Constant(u64),
 }
 
-/// What is added: see [`Amount`](crate::program::Amount).
+/// Amount added: see [`Amount`](crate::program::Amount).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum StraightAmount {
     One,
     Of(Function, Value, Width),
 }
 
-/// What a number does to a cell.
+/// Way in which a number changes a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Function {
     Sum,
-    /// With the bits that are turned over.
+    /// Maximum, with these bits inverted.
     Maximum(u64),
     Bucket,
 }
@@ -99,9 +99,9 @@ pub(crate) enum Function {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
     Register(Register),
-    /// This one, extended as its width says.
+    /// This constant, extended as its width says.
     Constant(u64),
-    /// How long the call has taken that is left here, of the function of this number.
+    /// Duration of the call that ends here, of the function with this number.
     Latency(u32),
 }
 
@@ -143,64 +143,64 @@ impl Straight {
         }
     }
 
-    /// The event's id.
+    /// Returns the event's id.
     pub(super) fn event(&self) -> u32 {
         self.event
     }
-    /// The counter that is the cell, in the first row if there are keys.
+    /// Returns the cell's counter; with keys, that of the first row.
     pub(super) fn counter(&self) -> u32 {
         self.counter
     }
-    /// What does the same in any case.
+    /// Returns the program that does the same in any case.
     pub(super) fn program(&self) -> &Arc<Program> {
         &self.program
     }
-    /// The number of the function that is left, if the call is timed.
+    /// Returns the number of the function that is left, if the call is timed.
     pub(super) fn call(&self) -> u32 {
         match self.amount.number() {
             Some((Value::Latency(call), _)) => call,
             _ => 0,
         }
     }
-    /// The registers that it looks at.
+    /// Returns the registers that it reads.
     pub(super) fn registers(&self) -> &[Register] {
         &self.registers
     }
-    /// What asks whether it is done.
+    /// Returns the filter guarding it.
     pub(super) fn filter(&self) -> Option<&Filter> {
         self.filter.as_ref()
     }
-    /// Whether a key or number is a bit field, for which there is no straight code.
+    /// True if a key or number is a bit field, for which there is no straight code.
     pub(crate) fn has_bits(&self) -> bool {
         let key = self.row.map(|row| row.width);
         let number = self.amount.number().map(|(_, width)| width);
         key.into_iter().chain(number).any(|w| w.bits.is_some())
     }
-    /// Whether it looks for a row.
+    /// True if it looks up a row.
     pub(super) fn is_keyed(&self) -> bool {
         self.row.is_some()
     }
-    /// Whether it needs a register for the amount.
+    /// True if it needs a register for the amount.
     pub(super) fn has_amount(&self) -> bool {
         self.amount != StraightAmount::One
     }
-    /// Whether it reads the clock.
+    /// True if it reads the clock.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount.number(), Some((Value::Latency(_), _)))
     }
-    /// Whether it needs rcx, to shift by.
+    /// True if it needs rcx as a shift count.
     pub(super) fn shifts(&self) -> bool {
         matches!(self.amount, StraightAmount::Of(Function::Bucket, ..))
     }
-    /// Whether everything that it needs is known.
+    /// True if straight code is possible: everything that it needs is known.
     pub(super) fn is_possible(&self, runtime: &Runtime) -> bool {
         let asks = self.row.is_some_and(|row| row.key == Key::Thread);
         let timed = !self.is_timed() || runtime.frames.slots > 0;
         runtime.rseq_offset.is_some() && (!asks || runtime.tid_offset.is_some()) && timed
     }
 
-    /// All that distinguishes forms, as bytes: not the event, the cell, or the function
-    /// that is left.
+    /// Appends everything that distinguishes forms, as bytes: not the event, the cell, or the
+    /// function that is left.
     pub(super) fn key(&self, key: &mut Vec<u8>) {
         use std::io::Write;
         let amount = match self.amount {
@@ -213,15 +213,15 @@ impl Straight {
     }
 }
 
-/// What stands before the hot path.
+/// Labels of the code before the hot path.
 pub(super) struct Before {
     /// The word with the address of the directory's first row.
     directory: CodeLabel,
-    /// The way out, also of who is aborted.
+    /// The way out, also taken after an abort.
     way: Apart,
 }
 
-/// Puts it here.
+/// Emits the code before the hot path.
 pub(super) fn before(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -239,7 +239,7 @@ pub(super) fn before(
     Ok(Before { directory, way })
 }
 
-/// The hot path.
+/// Emits the hot path.
 pub(super) fn hot(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -349,7 +349,7 @@ pub(super) fn hot(
     })
 }
 
-/// What else differs from detour to detour.
+/// A word that differs from detour to detour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patch {
     /// u32: the event's id.
@@ -360,14 +360,14 @@ pub(super) enum Patch {
     Counter,
     /// u32: the number of the function that is left.
     Call,
-    /// u32: the field of this number, a constant of 32 bits.
+    /// u32: the field of this number, a sign-extended 32-bit constant.
     Short(usize),
     /// u64: the field of this number, a constant.
     Long(usize),
 }
 
 impl Patch {
-    /// Its bytes.
+    /// Its size in bytes.
     pub fn size(self) -> usize {
         match self {
             Patch::Event | Patch::Tag | Patch::Counter | Patch::Call | Patch::Short(_) => 4,
@@ -376,7 +376,7 @@ impl Patch {
     }
 }
 
-/// Looks for the row; its cells' offset is in `frame.place` then.
+/// Looks up the row, and leaves the offset of its cells in `frame.place`.
 fn find(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -427,8 +427,8 @@ fn find(
     a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, there, tag)?)?;
     tags.push((mark(a)?, Patch::Tag));
     a.jne(before.way.out)?;
-    // A row that was free when its key was looked at may have been given away since: keys
-    // of free rows are 0. Now that it has its tag, its key stays.
+    // A row that was free when its key was compared may have been assigned since: keys of free rows
+    // are 0. Now that it has its tag, its key is final.
     let there = at(h, directory::KEY as i64);
     a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
     a.jne(before.way.out)?;
@@ -449,7 +449,7 @@ fn find(
     Ok(())
 }
 
-/// Loads what is meant by the lower bytes of a register, also if that has been saved and
+/// Loads the number in the lower bytes of a register, even if that register has been saved and
 /// holds something else now.
 pub(super) fn load(
     a: &mut CodeAssembler,
@@ -480,7 +480,7 @@ fn load_constant(a: &mut CodeAssembler, to: Register, value: u64) -> Result<(), 
     word::load(a, to, value, 0).map(drop)
 }
 
-/// Turns over bits: all, the highest, all but that, or none.
+/// Inverts bits: all, the highest, all but the highest, or none.
 fn turn_over(a: &mut CodeAssembler, register: Register, bits: u64) -> Result<(), IcedError> {
     if bits >> 62 & 1 == 1 {
         a.add_instruction(Instruction::with1(Code::Not_rm64, register)?)?;
@@ -491,8 +491,8 @@ fn turn_over(a: &mut CodeAssembler, register: Register, bits: u64) -> Result<(),
     Ok(())
 }
 
-/// Makes a number the number of its [bucket](histogram). Spoils rcx. A `narrow` one has at
-/// most 32 bits.
+/// Replaces a number by the number of its [bucket](histogram). Overwrites rcx. A `narrow` number
+/// has at most 32 bits.
 fn bucket(
     a: &mut CodeAssembler,
     number: Register,
@@ -526,7 +526,7 @@ fn of_positive(
     a.jb(small)?;
     a.bsr(rcx, number)?;
     if narrow {
-        // The same with the subtraction at the end, where the bits are not waited for.
+        // As below, with the subtraction at the end, where nothing waits for the bits.
         a.shl(number, bits)?;
         a.shr(number, cl)?;
         let by = (bits << bits) as i32;

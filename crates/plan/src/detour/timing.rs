@@ -1,5 +1,5 @@
-//! The code that times calls: at a function's entry the time is put into the slot of the
-//! call, and at its exit looked up there.
+//! The code that times calls: at a function's entry it stores the time in the slot of the call, and
+//! at its exit looks it up there.
 //!
 //! ```text
 //!  entry  slot of the stack pointer
@@ -13,44 +13,40 @@
 //!         32 bits or more?               far
 //! ```
 //!
-//! The stack pointer at a function's entry is that at its exit, and belongs to one call
-//! alone while that is open, whatever is thrown or jumped over meanwhile. Two calls may
-//! want the same slot; then the later one has it, and the other's exit finds none of its
-//! own.
+//! The stack pointer at a function's exit equals that at its entry, and belongs to one call alone
+//! while that is open, whatever is thrown or jumped over meanwhile. Two calls may need the same
+//! slot; then the later one gets it, and the other's exit finds a foreign owner.
 //!
-//! Two threads may even write the same slot at the same time, and leave the one's owner
-//! with the other's time. Stack pointers that want the same slot differ above their lowest
-//! 24 bits ([`frame`]), so those bits, 24 to 39, are added to the time from its bit 48 on: two
-//! times that were moved by different stacks are 2^48 apart or more, which is 34 hours at
-//! 2.3 GHz. (For stacks that differ in bits 40 to 46 only they are not: those stacks are a
-//! terabyte apart.)
+//! Two threads may even write the same slot at the same time, and leave the owner of one with the
+//! time of the other. Stack pointers that share a slot differ above their lowest 24 bits
+//! ([`frame`]), so those bits, 24 to 39, are added to the time from its bit 48 on: two times moved
+//! by different stacks are 2^48 apart or more, which is 34 hours at 2.3 GHz. (This fails only for
+//! stacks that differ in bits 40 to 46 only: those stacks are a terabyte apart.)
 //!
-//! **Far**: straight code leaves what took 2^32 time stamps or more to the resident, which
-//! asks the same again, for 48 bits.
+//! **Far**: straight code leaves calls that took 2^32 ticks or more to the resident, which repeats
+//! the check for 48 bits.
 //!
-//! **Order.** As `rdtsc` begins when all before it is done ([`super`]), what matters is how long
-//! a chain of results is from one reading to the next. The slot is looked for before the clock
-//! is read, at the exit too: all that takes is the stack pointer, which is known long before.
-//! Behind the exit's clock there is a chain of half a dozen instructions to the bucket, which
-//! the lower half of the time is enough for; whatever else is to be set up there stands before
-//! the first of them. An entry's clock comes last for another reason, too: the call is not
-//! charged for the rest.
+//! **Order.** As `rdtsc` begins when everything before it is done ([`super`]), the cost is the
+//! length of the dependency chain from one reading to the next. The slot is looked up before the
+//! clock is read, at the exit too: that needs only the stack pointer, which is known long before.
+//! Behind the exit's clock there is a chain of half a dozen instructions to the bucket, for which
+//! the lower half of the time is enough; all other setup for it comes before the first of them. An
+//! entry's clock also comes last for another reason: the call is not charged for the rest.
 //!
-//! **Kept words** have to prove themselves as well. A word is kept in two halves of eight
-//! bytes, each of which has half of it below a tag: the bits of the stack pointer from 24 on,
-//! all of them. A store of eight bytes is never seen in part. Threads that write the same
-//! slot have stack pointers that differ in the tag, as the lower bits of those of one slot
-//! follow from it; so a half with the tag of the call that is left was written on its stack,
-//! at its place there, by a call of its function as the owner says. Such calls come one after
-//! the other, and each writes all its words before its owner, so both halves are of the last
-//! of them: that which is left. (A forked child, which has calls at the same places, has slots
-//! of its own: they are private memory.)
+//! **Kept words** are verified as well. A word is kept in two halves of eight bytes; each contains
+//! half of the word below a tag: all bits of the stack pointer from 24 on. A store of eight bytes
+//! is never seen in part. Threads that write the same slot have stack pointers that differ in the
+//! tag, as the lower bits of those that share a slot follow from it. So a half with the tag of the
+//! call that is left was written on its stack, at its stack position, by a call of the function
+//! that the owner names. Such calls come one after the other, and each writes all its words before
+//! its owner, so both halves are from the last of them: the one that is left. (A forked child,
+//! which has calls at the same positions, has slots of its own: they are private memory.)
 //!
-//! **A call that the filter rejects** takes away what an earlier one of its function left at
-//! its place: else its exit would find that.
+//! **A call that the filter rejects** removes the entry that an earlier call of its function left
+//! at its stack position: otherwise its exit would find that.
 //!
-//! **Areas.** A function may be entered for several purposes with filters and words of their
-//! own. Their calls are at the same places; each has slots in an area of its own.
+//! **Areas.** A function may be entered for several purposes, each with its own filter and words.
+//! Their calls are at the same stack positions; each has slots in an area of its own.
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};
@@ -61,27 +57,27 @@ use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-/// Where the function's number starts in the upper half of a slot's owner.
+/// Position of the function's number in the upper half of a slot's owner.
 const CALL_SHIFT: u32 = 32 - frame::CALL_BITS;
 
-/// The upper half of the owner of a slot: the function's number, above any stack pointer.
+/// Returns the upper half of a slot's owner: the function's number, above any stack pointer.
 pub(super) fn above_pointer(call: u32) -> u32 {
     call << CALL_SHIFT
 }
 
-/// Which area of slots a call has its own in.
+/// Returns the number of the area that holds the slots of `call`.
 pub(super) fn area(call: u32) -> u32 {
     call >> frame::CALL_BITS
 }
 
-/// All 64 bits of a register.
+/// Width of a whole register, 64 bits.
 const WHOLE: Width = Width {
     bytes: 8,
     signed: false,
     bits: None,
 };
 
-/// The whole work of an entry, which keeps the words `kept`.
+/// Emits the whole work of an entry, which keeps the words `kept`.
 pub(super) fn enter(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -120,7 +116,7 @@ pub(super) fn enter(
     })
 }
 
-/// Puts a word into the slot, under the tag in the upper half of rdx. Spoils rax and `key`.
+/// Stores a word in the slot, under the tag in the upper half of rdx. Overwrites rax and `key`.
 fn keep(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -148,7 +144,7 @@ fn keep(
     a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, high, Register::RAX)?)
 }
 
-/// The work of an entry that the filter has rejected. Returns the end of the instruction
+/// Emits the work of an entry that the filter has rejected. Returns the end of the instruction
 /// whose last four bytes are [`above_pointer`].
 pub(super) fn forget(
     a: &mut CodeAssembler,
@@ -167,18 +163,18 @@ pub(super) fn forget(
     Ok(value)
 }
 
-/// A clock that was read, and the time that it showed when the call was entered.
+/// A clock reading, and the time at which the call was entered.
 ///
-/// What was read is in eax and edx, which are some instructions more away than all the rest.
+/// The reading is in eax and edx, available a few instructions later than all the rest.
 #[must_use]
 pub(super) struct Clock {
-    /// The lower half of the earlier time, in a register of 32 bits; and the upper half.
+    /// Lower half of the earlier time, in a 32-bit register; and the upper half.
     low: Register,
     high: Register,
 }
 
-/// Reads the clock at the end of a call, or goes elsewhere if that is not `known`. Spoils rax,
-/// rdx, `key`, and either `place` or, if there are shifts, rcx.
+/// Reads the clock at the end of a call, or goes to `unknown` if the call's start is not known.
+/// Overwrites rax, rdx, `key`, and either `place` or, if there are shifts, rcx.
 pub(super) fn clock(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -208,7 +204,7 @@ pub(super) fn clock(
     })
 }
 
-/// Makes the time since then, which is in rax, or goes to `far` if it is 2^32 or more. Spoils
+/// Computes the time since the entry, into rax, or goes to `far` if it is 2^32 or more. Overwrites
 /// rdx.
 pub(super) fn since(a: &mut CodeAssembler, clock: Clock, far: CodeLabel) -> Result<(), IcedError> {
     let (low, high) = (Register::EAX, Register::EDX);
@@ -217,7 +213,7 @@ pub(super) fn since(a: &mut CodeAssembler, clock: Clock, far: CodeLabel) -> Resu
     a.jne(far)
 }
 
-/// Reads the time stamp counter into eax and edx. Spoils the flags, unless it is read as it is.
+/// Reads the time stamp counter into eax and edx. Overwrites the flags if it is rounded to steps.
 pub(super) fn read(a: &mut CodeAssembler, clock: ClockReading) -> Result<(), IcedError> {
     if clock.ordered {
         a.lfence()?;
@@ -231,8 +227,8 @@ pub(super) fn read(a: &mut CodeAssembler, clock: ClockReading) -> Result<(), Ice
     Ok(())
 }
 
-/// Reads the clock, and moves the time up by the stack's bits: in `key` they begin. The time
-/// is in rax then; rdx and `key` are spoilt.
+/// Reads the clock, and adds the stack's bits, initially in `key`, to the upper part of the time.
+/// The result is in rax; rdx and `key` are overwritten.
 fn moved_time(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -251,8 +247,8 @@ fn moved_time(
     a.or(rax, rdx)
 }
 
-/// Loads the owner of the call's slot into rax. Returns the end of the instruction whose last
-/// four bytes are [`above_pointer`].
+/// Loads the expected owner of the call's slot into rax. Returns the end of the instruction whose
+/// last four bytes are [`above_pointer`].
 fn owner(a: &mut CodeAssembler, registers: &Frame, call: u32) -> Result<CodeLabel, IcedError> {
     let above = u64::from(above_pointer(call)) << 32;
     let load = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, above)?;
@@ -263,11 +259,11 @@ fn owner(a: &mut CodeAssembler, registers: &Frame, call: u32) -> Result<CodeLabe
     Ok(value)
 }
 
-/// Loads the address of the slot for the site's stack pointer into `place`, and what is above
-/// that one's lowest 24 bits into `key`. Spoils rax.
+/// Loads the address of the slot for the site's stack pointer into `place`, and the stack pointer
+/// without its lowest 24 bits into `key`. Overwrites rax.
 ///
-/// The slot's number and its offset in one, as four bits less of the stack pointer are what
-/// sixteen bytes more are.
+/// The slot's number and its offset are computed in one: dropping four bits fewer of the stack
+/// pointer equals multiplying the number by 16.
 fn slot(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -305,7 +301,7 @@ fn slot(
     )?)
 }
 
-/// What is so many bytes above the site's stack pointer as `register` says.
+/// Returns the operand `register` bytes above the site's stack pointer.
 fn above_site(registers: &Frame, register: Register) -> MemoryOperand {
     let red_zone = if registers.red_zone { RED_ZONE } else { 0 };
     let displacement = i64::from(red_zone);

@@ -1,12 +1,11 @@
 //! The code that marks a new thread as one without restartable sequences.
 //!
-//! A thread has them from when its C library registers its `struct rseq` (rseq(2)). Before
-//! that, `cpu_id` there should be negative, but it is 0 in a new stack, a number of old in
-//! one that was used before, and in a child of `vfork` the parent's, whose structure it
-//! uses (the kernel registers none for it). Such a number is taken for that of a CPU, and
-//! the thread writes to that CPU's packet, on whatever CPU it runs, and without being
-//! restarted. So this runs behind every system call that makes such threads, which returns
-//! 0 to them:
+//! A thread has them once its C library has registered its `struct rseq` (rseq(2)). Before that,
+//! `cpu_id` there should be negative. But it is 0 in a new stack, a stale number in a reused one,
+//! and in a child of `vfork` the parent's, whose structure the child uses (the kernel registers
+//! none for it). Such a number would be taken as a CPU's, and the thread would write to that CPU's
+//! packet, on whatever CPU it runs, and without being restarted. So this code runs behind every
+//! system call that creates such threads, which returns 0 to them:
 //!
 //! ```text
 //!         test %rax, %rax
@@ -15,9 +14,9 @@
 //!  done
 //! ```
 //!
-//! It is the truth about the thread, and what the C library writes itself before it
-//! registers. The kernel writes the number of the CPU when the library has done so, and
-//! when the parent of a `vfork` child goes on after it was suspended.
+//! The value is correct for the thread, and the C library itself writes it before it registers. The
+//! kernel writes the CPU's number once the library has registered, and when the parent of a `vfork`
+//! child continues after its suspension.
 
 use super::assemble::{Labels, RSEQ_CPU_ID, bind, mark};
 use super::frame::fs;
@@ -27,7 +26,7 @@ use iced_x86::{Code, IcedError, Instruction};
 /// `RSEQ_CPU_ID_UNINITIALIZED` (linux/rseq.h).
 const UNINITIALIZED: i32 = -1;
 
-/// The mark, if there is something to mark.
+/// Marks the thread, if restartable sequences are used.
 pub(super) fn hot(a: &mut CodeAssembler, rseq: Option<i32>) -> Result<Labels, IcedError> {
     let begin = mark(a)?;
     if let Some(rseq) = rseq {

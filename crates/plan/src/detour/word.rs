@@ -9,26 +9,25 @@
 //!         mov  %rax, field(%r)
 //! ```
 //!
-//! Detours of one form have constants of the same length in the same places, and what the
-//! constants are is patched. Code that such detours share reads them from there.
+//! Detours of one form have constants of the same length in the same places, and their values are
+//! patched. Code that such detours share reads the values from there.
 
 use super::assemble::mark;
 use super::tally::Patch;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{Code, IcedError, Instruction, Register};
 
-/// What a field of a record is, or what a call keeps.
+/// A field of a record, or a value that a call keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Word {
-    /// A 64-bit general register as it is at the site, or an xmm register, of which the low 64
-    /// bits are meant.
+    /// The value at the site of a 64-bit general register, or the low 64 bits of an xmm register.
     Register(Register),
-    /// The same at every hit.
+    /// A constant, the same at every hit.
     Constant(u64),
 }
 
 impl Word {
-    /// The register, if it is one.
+    /// Returns the register, if it is one.
     #[must_use]
     pub const fn register(self) -> Option<Register> {
         match self {
@@ -37,7 +36,7 @@ impl Word {
         }
     }
 
-    /// All that distinguishes forms, as a byte: of a constant its length.
+    /// Returns everything that distinguishes forms, as a byte: for a constant its length.
     pub(super) fn key(self) -> u8 {
         const SHORT: u8 = u8::MAX;
         const LONG: u8 = u8::MAX - 1;
@@ -56,12 +55,12 @@ impl From<Register> for Word {
     }
 }
 
-/// A constant as the 32 bits that are extended to it, if it is such a one.
+/// Returns the 32 bits that sign-extend to a constant, if there are such.
 pub(super) fn short(value: u64) -> Option<i32> {
     i32::try_from(value as i64).ok()
 }
 
-/// Loads the constant that field `index` is. Returns the label behind it, and how it is patched.
+/// Loads the constant of field `index`. Returns the label behind it, and how it is patched.
 pub(super) fn load(
     a: &mut CodeAssembler,
     to: Register,

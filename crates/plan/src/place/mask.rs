@@ -1,8 +1,8 @@
-//! Displacements of which some bytes are fixed.
+//! Jump displacements with some fixed bytes.
 
 use std::ops::Range;
 
-/// A 32-bit displacement, little endian, of which some bytes are fixed.
+/// A 32-bit displacement, little endian, with some fixed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
     /// 0xff for a fixed byte, 0 for a free one.
@@ -12,7 +12,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// From the four bytes, the lowest first; `None` is free.
+    /// Creates a mask from the four bytes, lowest first; `None` is free.
     #[must_use]
     pub fn new(bytes: [Option<u8>; 4]) -> Self {
         let word = |byte: fn(Option<u8>) -> u8| u32::from_le_bytes(bytes.map(byte));
@@ -22,13 +22,13 @@ impl Mask {
         }
     }
 
-    /// The displacements, as unsigned numbers, from the lowest to behind the
-    /// highest of this form. Not all that lie between are.
+    /// Returns the range from the lowest displacement of this form, as unsigned numbers, to just
+    /// past the highest. Not all numbers in it are of this form.
     pub(super) fn window(self) -> Range<u64> {
         u64::from(self.value)..u64::from(self.value | !self.fixed) + 1
     }
 
-    /// The lowest displacement of this form that is not below `from`.
+    /// Returns the lowest displacement of this form that is not below `from`.
     pub(super) fn next(self, from: u32) -> Option<u32> {
         // The highest byte at which `from` and the form differ decides.
         for shift in [24, 16, 8, 0] {
@@ -39,22 +39,22 @@ impl Mask {
             }
             let above = (0xffff_fffe_u64 << (shift + 7)) as u32;
             if have < want {
-                // Lower here: what is above stays, what is below begins anew.
+                // Lower here: keep the bytes above, take the lowest below.
                 return Some(from & above & !self.fixed | self.value & above | self.below(shift));
             }
-            // Higher here: a free byte above has to be raised.
+            // Higher here: raise a free byte above.
             return self.raised(from, shift);
         }
         Some(from)
     }
 
-    /// The fixed byte at `shift`, and the lowest bytes below it.
+    /// Returns the fixed byte at `shift`, and the lowest bytes below it.
     fn below(self, shift: u32) -> u32 {
         self.value & (0xffff_ffff_u64 >> (24 - shift)) as u32
     }
 
-    /// The lowest displacement of this form whose bytes above `shift` are more than
-    /// those of `from`, which are of this form.
+    /// Returns the lowest displacement of this form whose bytes above `shift` exceed those of
+    /// `from`, which are of this form.
     fn raised(self, from: u32, shift: u32) -> Option<u32> {
         for higher in [8, 16, 24] {
             if higher <= shift || self.fixed >> higher & 0xff != 0 {

@@ -1,9 +1,9 @@
-//! Events that are added up in a table, rather than recorded.
+//! Events that are aggregated in a table, rather than recorded.
 //!
-//! What registers alone decide (no key or one, which is a register, a constant or the thread;
-//! numbers in registers, and constants) is straight code, a piece for each cell; otherwise the
-//! resident fetches key and numbers into the spare part of a packet, where nothing is committed,
-//! and adds them up from there.
+//! Aggregation that depends on registers alone (no key or one, which is a register, a constant or
+//! the thread; numbers in registers, and constants) is straight code, a piece for each cell.
+//! Otherwise the resident fetches key and numbers into the spare part of a packet, where nothing is
+//! committed, and adds them up from there.
 
 use super::{Builder, FAULTS, Fetch, FetchError, Field, STRING_LIMIT, Source, Step, TALLIES, step};
 use crate::condition::{Condition, Width};
@@ -20,36 +20,36 @@ pub(super) const MAXIMUM: u8 = 64;
 pub(super) const BUCKET: u8 = 96;
 pub(super) const TABLE_SIZE: usize = 32;
 
-/// Most bytes of a string that is a key.
+/// Maximum number of bytes of a string used as a key.
 pub const KEY_TEXT_LIMIT: u16 = 124;
-/// Most registers that straight code for a cell can look at.
+/// Maximum number of registers that straight code for a cell can read.
 const MOST_REGISTERS: usize = 8;
 
-/// A latency, in a register.
+/// Width of a latency in a register.
 const LATENCY: Width = Width {
     bytes: 8,
     signed: false,
     bits: None,
 };
 
-/// Log-linear histograms: numbers below 2^3 have a bucket each, and every power of two
-/// from there on has eight, so that a bucket is at most an eighth as wide as its numbers
-/// are large. (The scheme of HdrHistogram, with one digit of octal precision.)
+/// Log-linear histograms: each number below 2^3 has a bucket of its own, and every power of two
+/// from there on has eight, so that the width of a bucket is at most an eighth of its numbers. (The
+/// scheme of HdrHistogram, with one digit of octal precision.)
 pub mod histogram {
     use std::ops::RangeInclusive;
 
-    /// Bits of a number, below the highest, that tell its bucket.
+    /// Number of bits below a number's highest bit that select its bucket.
     pub const BITS: u32 = 3;
-    /// Buckets for numbers from 0 to 2^64 - 1. Those of negative numbers, by their
-    /// absolute values, are as many again.
+    /// Number of buckets for 0 to 2^64 - 1. Negative numbers have as many again, by their absolute
+    /// values.
     pub const BUCKETS: u32 = (64 - BITS + 1) << BITS;
 
-    /// How many buckets there are for signed and for unsigned numbers.
+    /// Returns the number of buckets for signed or for unsigned numbers.
     pub fn buckets(signed: bool) -> u32 {
         if signed { 2 * BUCKETS } else { BUCKETS }
     }
 
-    /// The bucket of a number.
+    /// Returns the bucket of a number.
     pub fn bucket(value: i128) -> u32 {
         let first = if value < 0 { BUCKETS } else { 0 };
         let value = value.unsigned_abs() as u64;
@@ -63,7 +63,7 @@ pub mod histogram {
             }
     }
 
-    /// The numbers that belong to a bucket.
+    /// Returns the range of numbers that belong to a bucket.
     ///
     /// # Panics
     /// If there is no such bucket.
@@ -85,40 +85,39 @@ pub mod histogram {
     }
 }
 
-/// What is added to a cell of a row.
+/// Change made to a cell of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Amount {
-    /// One.
+    /// Adds one.
     One,
-    /// One, if a field can be read.
+    /// Adds one, if a field can be read.
     Readable(usize),
-    /// The number in a field.
+    /// Adds the number in a field.
     Sum(usize),
-    /// Nothing, but the largest value is kept, of the number in a field with these bits
-    /// turned over.
+    /// Keeps the largest value of the number in a field with these bits inverted; adds nothing.
     Maximum {
         /// The field.
         field: usize,
-        /// The bits: 0 for the largest of unsigned numbers, the highest bit for that of
-        /// signed ones, the opposite for the smallest.
+        /// The bits: 0 for the maximum of unsigned numbers, the highest bit for the maximum of
+        /// signed ones, the opposite for the minimum.
         flip: u64,
     },
-    /// One to the [bucket](histogram) of the number in a field, counted from this cell.
+    /// Adds one to the [bucket](histogram) of the number in a field, counted from this cell.
     Bucket(usize),
 }
 
-/// Where and how an event is added up. Of its fields the first ones are the key, then come
-/// numbers; as many as are `recorded`.
+/// Aggregation of an event: its table, key and cells. The event's first fields are the key, then
+/// come numbers; as many as are `recorded`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// The table.
     pub table: Table,
-    /// How many of the fields are the key.
+    /// Number of fields that are the key.
     pub keys: usize,
-    /// Which cells of the row, and what is added to them. Where a field cannot be read,
-    /// its cells stay as they are.
+    /// Cells of the row, and the change made to each. If a field cannot be read, its cells stay
+    /// unchanged.
     pub cells: Vec<(u32, Amount)>,
-    /// The cell that counts hits of which a number could not be read.
+    /// The cell that counts hits with an unreadable number.
     pub unreadable: Option<u32>,
 }
 
@@ -135,7 +134,7 @@ impl Amount {
 }
 
 impl Tally {
-    /// Bytes that these fields take as a key, at most; 0: there is none.
+    /// Returns the maximum size in bytes of these fields as a key; 0 without fields.
     pub fn key_size(keys: &[Field]) -> u32 {
         let size = |field: &Field| match field.content {
             _ if matches!(field.source, Source::Comm | Source::Text(_)) => field.size(),
@@ -148,10 +147,10 @@ impl Tally {
 }
 
 impl Fetch {
-    /// What adds this event up.
+    /// Returns the work that aggregates this event.
     ///
     /// # Errors
-    /// A field is no number, or no key.
+    /// A field is not a number, or cannot be a key.
     pub fn tally(&self, event: u32, tally: &Tally) -> Result<Vec<Work>, FetchError> {
         for (index, field) in self.fields[..tally.keys].iter().enumerate() {
             match field.content {
@@ -182,7 +181,7 @@ impl Fetch {
         }])
     }
 
-    /// Straight code for each cell, if there can be.
+    /// Returns straight code for each cell, if possible.
     fn straight_cells(
         &self,
         event: u32,
@@ -225,7 +224,7 @@ impl Fetch {
         let mut works = Vec::new();
         for (cell, amount) in &tally.cells {
             let amount_of = match *amount {
-                // What is a register, or a constant, can be read.
+                // Registers and constants are always readable.
                 Amount::One => Some(StraightAmount::One),
                 Amount::Readable(field) => match number(field) {
                     Some((Value::Register(_) | Value::Constant(_), _)) => Some(StraightAmount::One),
@@ -250,7 +249,7 @@ impl Fetch {
                 });
                 continue;
             }
-            // What the straight code cannot do is done as the resident would have.
+            // The program does what the straight code cannot, with the same result.
             let first = works.is_empty();
             let program = self.tally_program(tally, &[(*cell, *amount)], None, first)?;
             works.push(Work::Tally(Straight::new(
@@ -269,8 +268,8 @@ impl Fetch {
         Ok((all.len() <= MOST_REGISTERS && !works.iter().any(bits)).then_some(works))
     }
 
-    /// The program that adds to these cells if `condition` holds. The first program of
-    /// those for a hit counts what could not be read, or had no room.
+    /// Builds the program that adds to these cells if `condition` holds. The first of a hit's
+    /// programs counts unreadable numbers, and keys for which no row is free.
     fn tally_program(
         &self,
         tally: &Tally,
@@ -290,7 +289,7 @@ impl Fetch {
             let is_key = index < tally.keys;
             let limit = if is_key { KEY_TEXT_LIMIT } else { STRING_LIMIT };
             builder.field(index, limit)?;
-            // The key is the number, whatever stands above it in the register.
+            // The key is the number only, without the register's upper bits.
             if is_key && let Some(width) = self.width(index) {
                 builder.steps.push(Step::made(step::NARROW, 0, width));
             }
@@ -342,12 +341,12 @@ impl Fetch {
     }
 }
 
-/// From the hash of a key to the number of its set.
+/// Returns the shift that turns the hash of a key into the number of its set.
 fn shift(table: &Table) -> u32 {
     32 - (table.rows / directory::WAYS).max(1).ilog2()
 }
 
-/// The table as the resident reads it.
+/// Returns the table's description for the resident.
 fn describe(table: &Table) -> Vec<u8> {
     let mut bytes = table.directory.to_le_bytes().to_vec();
     for word in [

@@ -1,4 +1,4 @@
-//! What is straight code, and what is a program.
+//! Tests of the choice between straight code and programs.
 
 use super::*;
 use crate::condition::Condition;
@@ -21,7 +21,7 @@ fn field(source: Source) -> Field {
 }
 
 fn minus_five() -> Field {
-    // What stands above the number is not of it.
+    // Bits above the number do not belong to it.
     field(Source::Immediate(0x1_ffff_fffb))
 }
 
@@ -60,7 +60,7 @@ fn numbers_that_are_constants_are_recorded_by_straight_code() {
         filter: None,
     };
     assert_eq!(all_of(fields).work(7), Ok(Work::Record(wanted)));
-    // What a constant points to is in memory.
+    // Data that a constant points to is in memory.
     let mut pointer = minus_five();
     pointer.pointers.push(0);
     let text = Field {
@@ -71,7 +71,7 @@ fn numbers_that_are_constants_are_recorded_by_straight_code() {
         let work = all_of(vec![minus_five(), memory]).work(7);
         assert!(matches!(work, Ok(Work::Run { .. })), "{work:?}");
     }
-    // Constants are no registers, of which there are only so many.
+    // Constants need no registers, whose number is limited.
     let fields = (0..40).map(|_| minus_five());
     let work = all_of(fields.collect()).work(7);
     assert!(matches!(work, Ok(Work::Record(_))), "{work:?}");
@@ -105,7 +105,7 @@ fn what_a_filter_asks_of_a_constant_is_decided() {
         let wanted = holds.then_some(Tree::Constant(false));
         assert_eq!(filter(Condition::Not(Box::new(condition))), wanted);
     }
-    // With something else beside it, that is asked, or nothing is.
+    // Next to another condition, that one is tested, or none is.
     let register = Condition::Number {
         subject: Subject::Field(1),
         relation: Relation::Equal,
@@ -117,7 +117,7 @@ fn what_a_filter_asks_of_a_constant_is_decided() {
     assert!(matches!(both(Condition::All, -5), Some(tree) if !matches!(tree, Tree::Constant(_))));
     assert_eq!(both(Condition::All, 5), Some(Tree::Constant(false)));
     assert_eq!(both(Condition::Any, -5), None);
-    // A program does not ask either.
+    // Programs contain no such test either.
     let mut memory = field(Source::Register(Register::RSI));
     memory.pointers.push(0);
     let program = |condition: Option<Condition>| {

@@ -1,4 +1,4 @@
-//! The tactics one by one: what each covers at a site, or why it cannot.
+//! The tactics one by one: what each covers at a site, or why it cannot be used.
 
 use capriole_insn::conventions::Convention;
 use capriole_insn::decode::{is_nop, is_padding};
@@ -8,11 +8,11 @@ use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 use super::{JUMP, Placed, Refusal, SiteInput};
 
-/// How far before a site the jump to its detour may stand, bytes. All instructions in
-/// between are run in the detour instead, and nobody may be inside when they change.
+/// Maximum distance in bytes of the jump to the detour before its site. All instructions in between
+/// are run in the detour instead, and no thread may be between them when they change.
 const LEAD: u64 = 32;
 
-/// What one tactic covers.
+/// Instructions that one tactic covers and displaces.
 pub(super) struct Cover {
     pub(super) covered: Extent,
     pub(super) resume: u64,
@@ -21,7 +21,7 @@ pub(super) struct Cover {
 }
 
 impl Cover {
-    /// For a tactic whose jump may lead anywhere.
+    /// Creates the cover of a tactic whose jump may lead anywhere.
     fn free(covered: Extent, resume: u64, displaced: Vec<Instruction>) -> Self {
         Self {
             covered,
@@ -35,7 +35,7 @@ impl Cover {
 /// The tactics at one site.
 pub(super) struct Ladder<'a> {
     pub(super) input: &'a SiteInput<'a>,
-    /// Behind `endbr64`, if there is one.
+    /// The address of the instruction to patch: behind `endbr64`, if there is one.
     pub(super) site: u64,
     /// The instruction there.
     pub(super) first: Instruction,
@@ -44,7 +44,7 @@ pub(super) struct Ladder<'a> {
 impl<'a> Ladder<'a> {
     /// Checks that the site is an instruction that may be patched at all.
     pub(super) fn new(input: &'a SiteInput<'a>) -> Result<Self, Refusal> {
-        // Whoever enters here jumps over bytes that must not change.
+        // A caller that enters here jumps over bytes that must not change.
         let start = input.flow.extent().start;
         let behind = (input.site == start).then(|| Convention::behind(*input.code, start));
         let wanted = Self::instruction(input, behind.flatten().unwrap_or(input.site))?;
@@ -63,7 +63,7 @@ impl<'a> Ladder<'a> {
         })
     }
 
-    /// The instruction at an address, if it may be patched.
+    /// Returns the instruction at an address, if it may be patched.
     pub(super) fn instruction(input: &SiteInput<'_>, site: u64) -> Result<Instruction, Refusal> {
         let flow = input.flow;
         let function = flow.extent();
@@ -77,8 +77,7 @@ impl<'a> Ladder<'a> {
                 (None, None) => Refusal::OutsideFunction { site, function },
             });
         }
-        // Decoding byte after byte found an instruction here. It is one for
-        // sure only if control is seen to get here.
+        // Linear decoding found an instruction here. It is certain only if control flow reaches it.
         if !flow.is_straight_from_start(site) {
             if let Some(at) = flow.overlap() {
                 return Err(Refusal::OverlappingCode { at });
@@ -96,8 +95,8 @@ impl<'a> Ladder<'a> {
             .ok_or(Refusal::Undecodable { at: site })
     }
 
-    /// Refuses if something may lead behind the first byte of `covered`, or if
-    /// some of it must not change.
+    /// Refuses if something may lead behind the first byte of `covered`, or if some of its bytes
+    /// must not change.
     pub(super) fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
         let inside = Extent::new(covered.start + 1, covered.end);
         let target = self
@@ -108,7 +107,7 @@ impl<'a> Ladder<'a> {
         if let Some(at) = target {
             return Err(Refusal::BranchTarget { at });
         }
-        // The kernel, or a debugger, may write a breakpoint there while the jump is in.
+        // The kernel, or a debugger, may write a breakpoint there while the jump is in place.
         if let Some(at) = self.input.targets.marker_in(inside) {
             return Err(Refusal::MarkerInside { at });
         }
@@ -197,8 +196,8 @@ impl<'a> Ladder<'a> {
         Ok(nothing_displaced(end))
     }
 
-    /// The end of an XRay entry sled at the site: `jmp .+11` over a nop of nine
-    /// bytes (LLVM's `X86AsmPrinter::LowerPATCHABLE_FUNCTION_ENTER`).
+    /// Returns the end of an XRay entry sled at the site: `jmp .+11` over a nop of nine bytes
+    /// (LLVM's `X86AsmPrinter::LowerPATCHABLE_FUNCTION_ENTER`).
     fn xray_sled(&self) -> Option<u64> {
         let function = self.input.flow.extent();
         let nop_at = self.site + 2;
@@ -224,9 +223,9 @@ impl<'a> Ladder<'a> {
         own.or_else(|refusal| self.led_region().ok_or(refusal))
     }
 
-    /// A jump over instructions before the site as well, as few as possible. It is as safe as
-    /// any other region: nothing may lead behind its first byte, so whatever comes to the site
-    /// has come by there, and the detour does the work between the copies.
+    /// Finds a jump that also covers instructions before the site, as few as possible. It is as
+    /// safe as any other region: nothing may lead behind its first byte, so any thread that reaches
+    /// the site has passed that byte, and the detour does the work between the copies.
     ///
     /// ```text
     ///                 site
@@ -253,7 +252,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// A jump at `from` over several instructions, at least up to and with the site's.
+    /// Covers several instructions by a jump at `from`, at least up to and including the site's.
     pub(super) fn region_from(&self, from: u64) -> Result<Cover, Refusal> {
         let function = self.input.flow.extent();
         if self.site.wrapping_sub(from) > LEAD {
@@ -261,8 +260,8 @@ impl<'a> Ladder<'a> {
                 bytes: self.site.wrapping_sub(from),
             });
         }
-        // Behind one instruction that never goes on, at the end of the function,
-        // there is nothing to come to.
+        // A single instruction that never continues, at the end of the function, has nothing behind
+        // it that a jump could lead to.
         let is_last =
             from == self.site && ends_flow(&self.first) && self.first.next_ip() == function.end;
         if !is_last {
@@ -302,13 +301,13 @@ impl<'a> Ladder<'a> {
         Ok(Cover::free(covered, resume, displaced))
     }
 
-    /// The end of as much padding at `at` as the jump at `from` needs.
+    /// Returns the end of the padding at `at` that the jump at `from` needs.
     fn padding(&self, from: u64, at: u64) -> Result<u64, Refusal> {
         let limit = self.input.padding_end.max(self.input.flow.extent().end);
         let mut end = at;
         while end < from + JUMP {
             match self.input.code.instruction_at(end, limit) {
-                // The first byte must be free of jumps, too: it is covered.
+                // No jump may lead to the first byte either: it is covered.
                 Some(padding) if is_padding(&padding) => end = padding.next_ip(),
                 _ => return Err(Refusal::EndsTooSoon { at }),
             }
@@ -334,7 +333,7 @@ impl<'a> Ladder<'a> {
         self.input.flow.extent()
     }
 
-    /// Whether the site is the function's start, or behind its `endbr64`.
+    /// True if the site is the function's start, or behind its `endbr64`.
     fn is_at_start(&self) -> bool {
         let start = self.input.flow.extent().start;
         let code = self.input.code;
@@ -348,8 +347,8 @@ impl<'a> Ladder<'a> {
     pub(super) fn at_entry(&self) -> bool {
         let (flow, targets) = (self.input.flow, self.input.targets);
         let start = flow.extent().start;
-        // What is jumped to and never called may be the cold part of another
-        // function, entered with that function's red zone alive.
+        // Code that is jumped to and never called may be the cold part of another function, entered
+        // with that function's red zone live.
         let entered_by_jump = |address| targets.jumped(address) && !targets.called(address);
         self.is_at_start()
             && !self.input.split_part
@@ -361,7 +360,7 @@ impl<'a> Ladder<'a> {
     }
 }
 
-/// Whether control never goes on behind the instruction.
+/// True if control never continues behind the instruction.
 pub(super) fn ends_flow(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),

@@ -1,54 +1,54 @@
-//! What a prescribed tactic puts where.
+//! Bytes and stubs of prescribed tactics.
 
 use iced_x86::Instruction;
 
 use crate::place::{FAR_STUB, NEAR_STUB};
 
-/// What has to stand where for a [prescribed](super::Tactic::is_prescribed) tactic.
+/// Bytes and stubs that a [prescribed](super::Tactic::is_prescribed) tactic needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// The bytes that change, in this order: after each of them the program is
-    /// one that runs correctly. They are taken back in the opposite order.
+    /// The bytes that change, in this order: the program runs correctly after each write. They are
+    /// restored in the opposite order.
     pub writes: Vec<Write>,
-    /// Bytes that have to be there when the first write is made: those that
-    /// change and those that displacements share.
+    /// Bytes expected when the first write is made: those that change and those that displacements
+    /// share.
     pub relies_on: Vec<(u64, Vec<u8>)>,
-    /// Jumps that have to be mapped before.
+    /// Jumps that have to be mapped before the writes.
     pub stubs: Vec<Stub>,
-    /// The neighbours whose bytes change too: a copy of each, which goes on behind
-    /// it, is what [`StubTo::Evicted`] leads to.
+    /// The neighbours whose bytes change too. [`StubTo::Evicted`] leads to a copy of each, which
+    /// continues behind the original.
     pub evicted: Vec<Instruction>,
-    /// Where the jump of another site stands, of which these first bytes are a part of this
-    /// one's displacement: it has to be written before, and taken back after.
+    /// Address of another site's jump whose first bytes, given here, are a part of this jump's
+    /// displacement: it has to be written before, and restored after this one.
     pub builds_on: Option<(u64, Vec<u8>)>,
-    /// Covered instructions whose first byte becomes a breakpoint: whoever runs
-    /// into it goes on at their copies in the detour.
+    /// Covered instructions whose first byte becomes a breakpoint: a thread that hits it continues
+    /// at their copies in the detour.
     pub traps: Vec<u64>,
 }
 
-/// Some bytes of the program that change.
+/// A change to some bytes of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// The first byte.
     pub address: u64,
     /// The program's own bytes, at most 15.
     pub before: Vec<u8>,
-    /// As many others.
+    /// The new bytes, as many as `before`.
     pub after: Vec<u8>,
 }
 
 /// A small jump at a prescribed address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stub {
-    /// Where it stands.
+    /// Its address.
     pub address: u64,
-    /// The room it has, in bytes: [`NEAR_STUB`] or [`FAR_STUB`].
+    /// Its size in bytes: [`NEAR_STUB`] or [`FAR_STUB`].
     pub size: u64,
-    /// Where it leads.
+    /// Its target.
     pub to: StubTo,
 }
 
-/// Where a stub leads.
+/// Target of a stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StubTo {
     /// To the detour.
@@ -58,7 +58,7 @@ pub enum StubTo {
 }
 
 impl Stub {
-    /// Its bytes, if it leads to `target`; `None` if that is out of its reach.
+    /// Returns its bytes for a jump to `target`; `None` if that is out of its reach.
     #[must_use]
     pub fn bytes(&self, target: u64) -> Option<Vec<u8>> {
         let displacement = target.wrapping_sub(self.address.wrapping_add(NEAR_STUB)) as i64;
@@ -70,8 +70,8 @@ impl Stub {
         if self.size < FAR_STUB {
             return None;
         }
-        // `notrack`: where indirect branches are tracked, a detour does not begin
-        // with `endbr64`, which would be one more instruction for all others.
+        // `notrack`: where indirect branches are tracked, a detour does not begin with `endbr64`,
+        // which would cost every other detour one more instruction.
         let mut bytes = vec![0x3e, 0xff, 0x25, 0, 0, 0, 0];
         bytes.extend(target.to_le_bytes());
         Some(bytes)

@@ -1,4 +1,4 @@
-//! Tactics whose jumps can lead only to certain addresses.
+//! Tactics whose jumps can lead to certain addresses only.
 //!
 //! ```text
 //! pun       48 8b 07 │ c3          mov (%rdi),%rax; ret
@@ -13,9 +13,9 @@
 //!           eb +n │ …  e9 yy e9 xx xx xx xx 00     the second one for us
 //! ```
 //!
-//! Every changed instruction still begins where it began, with a jump: whatever
-//! leads there, known or not, finds it. No address inside an instruction can be
-//! in use, so threads need not be moved and no saved address matters.
+//! Every changed instruction still begins where it began, with a jump: any code that leads there,
+//! known or not, finds it. No address inside an instruction can be in use, so threads need not be
+//! moved and no saved address matters.
 
 mod cells;
 
@@ -33,13 +33,13 @@ use crate::place::{Placer, Slot};
 /// `jmp rel8`.
 const SHORT_JUMP: u8 = 0xeb;
 const INT3: u8 = 0xcc;
-/// Prefixes without effect on a jump (Intel SDM vol. 2, 2.1.1 and 2.2.1): segment
-/// overrides, and REX, which has to stand before the opcode.
+/// Prefixes without effect on a jump (Intel SDM vol. 2, 2.1.1 and 2.2.1): segment overrides, and
+/// REX, which must directly precede the opcode.
 const SEGMENTS: [u8; 4] = [0x2e, 0x3e, 0x26, 0x36];
 const REX: Range<u8> = 0x40..0x50;
-/// Neighbours in a row that are made to give way for one site.
+/// Maximum number of adjacent neighbours evicted for one site.
 const CHAIN: usize = 3;
-/// Addresses that are tried in all for a chain of jumps.
+/// Maximum number of addresses tried for a chain of jumps.
 const CHAIN_TRIES: usize = 2000;
 const PAGE: u64 = 4096;
 
@@ -52,7 +52,7 @@ impl Ladder<'_> {
         Cells::new(self.input.code, own)
     }
 
-    /// Refuses if the instruction cannot be replaced by a jump as long as itself.
+    /// Refuses if the instruction cannot be replaced by a jump of the same length.
     fn replaceable(&self, instruction: &Instruction, placer: &Placer) -> Result<(), Refusal> {
         self.displaceable(instruction)?;
         let bytes = bytes_of(instruction);
@@ -63,7 +63,7 @@ impl Ladder<'_> {
         }
     }
 
-    /// The site's instruction alone is displaced.
+    /// Returns the cover that displaces only the site's instruction.
     fn alone(&self, placed: Placed) -> Cover {
         let bytes = bytes_of(&self.first);
         Cover {
@@ -110,10 +110,10 @@ impl Ladder<'_> {
         Err(refusal)
     }
 
-    /// Has the detour run also the instructions that share bytes with the jump, where
-    /// they can be copied, so that the program does not come back into bytes that were
-    /// just decoded as another instruction: processors take several nanoseconds over
-    /// that. Whoever comes there from elsewhere runs the originals.
+    /// Has the detour also run the instructions that share bytes with the jump, if they can be
+    /// copied. Then the program does not return to bytes that were just decoded as another
+    /// instruction: processors take several nanoseconds over that. Threads that come there from
+    /// elsewhere run the originals.
     fn go_on_behind(&self, end: u64, cover: &mut Cover, placer: &Placer) {
         let (flow, code) = (self.input.flow, self.input.code);
         let mut last = self.first;
@@ -133,7 +133,7 @@ impl Ladder<'_> {
             if stays {
                 return;
             }
-            // What is copied has to be what is there.
+            // The copied bytes must be those that are in memory.
             if let Some((start, known)) = cover.placed.as_mut().and_then(|p| p.relies_on.last_mut())
             {
                 let more = Extent::new(*start + known.len() as u64, bytes.end);
@@ -145,9 +145,9 @@ impl Ladder<'_> {
         }
     }
 
-    /// A jump of which the displacement is, from the byte at `neighbour` on, the jump of
-    /// another site there, which may lead anywhere: that one is given a stub, so that its
-    /// displacement can be chosen.
+    /// Finds a jump whose displacement is, from the byte at `neighbour` on, the jump of another
+    /// site there. That other jump may lead anywhere: it is given a stub, so that its displacement
+    /// can be chosen.
     ///
     /// ```text
     /// c3 │ 55 48 89 e5 41 57       ret │ push; mov; push, another site
@@ -155,11 +155,11 @@ impl Ladder<'_> {
     /// e9 │ e9 xx xx xx yy 57       then the site, to its stub at .. + xxxxxxe9
     /// ```
     ///
-    /// Each of the two instructions still begins where it began, with a jump. What is the
-    /// neighbour's is returned beside the site's own.
+    /// Each of the two instructions still begins where it began, with a jump. The neighbour's part
+    /// is returned beside the site's own.
     ///
-    /// The jump stands at `from`. If that is before the site, it is over all instructions up to
-    /// the neighbour: a region that is short of room.
+    /// The jump is at `from`. If that is before the site, it covers all instructions up to the
+    /// neighbour: a region without enough room.
     pub(super) fn before(
         &self,
         from: u64,
@@ -225,8 +225,8 @@ impl Ladder<'_> {
         Err(refusal)
     }
 
-    /// The site's instruction, or if `from` is before it, all from there up to `end`, of which
-    /// the site's is one; they can be replaced by a jump as if they were one.
+    /// Returns the site's instruction, or if `from` is before it, all from there up to `end`, which
+    /// must include the site's. They can be replaced by a jump as if they were one.
     fn up_to(&self, from: u64, end: u64, placer: &Placer) -> Result<Vec<Instruction>, Refusal> {
         if from == self.site {
             self.replaceable(&self.first, placer)?;
@@ -263,7 +263,7 @@ impl Ladder<'_> {
             return Err(Refusal::OtherLength { bytes });
         }
         self.replaceable(&self.first, placer)?;
-        // First unused bytes right behind alone, then a neighbour as well.
+        // First try unused bytes right behind alone, then a neighbour as well.
         for count in 0..=1 {
             if let Ok(cover) = self.evict_successors(count, placer) {
                 return Ok(cover);
@@ -283,8 +283,8 @@ impl Ladder<'_> {
         Err(Refusal::NoNeighbour)
     }
 
-    /// An instruction of the function that may be made to give way: one that is
-    /// known to be one, that nobody else uses, and that is not the site.
+    /// Returns an instruction that may be evicted: one that is certainly an instruction, that no
+    /// other probe uses, and that is not the site.
     fn neighbour(&self, at: u64, placer: &Placer) -> Result<Instruction, Refusal> {
         let flow = self.input.flow;
         let function = flow.extent();
@@ -311,7 +311,8 @@ impl Ladder<'_> {
         Ok(instruction)
     }
 
-    /// The instruction of another function to which control comes straight from its start.
+    /// Returns the instruction at `at` in another function, if control reaches it straight from the
+    /// function's start.
     fn straight_in(&self, function: Extent, at: u64) -> Option<Instruction> {
         let mut found = self
             .input
@@ -326,8 +327,8 @@ impl Ladder<'_> {
         (found.ip() == at).then_some(found)
     }
 
-    /// The bytes that may change where `instruction` stands: its own, and unused
-    /// ones behind it if it never goes on.
+    /// Returns the bytes that may change at `instruction`: its own, and unused ones behind it if it
+    /// never continues.
     fn room(&self, instruction: &Instruction, placer: &Placer) -> Range<u64> {
         let mut room = bytes_of(instruction);
         if !ends_flow(instruction) {
@@ -360,8 +361,8 @@ impl Ladder<'_> {
         room
     }
 
-    /// The instructions behind make room: their first bytes, which displacements
-    /// share, become those of jumps to copies of them.
+    /// Evicts the instructions behind: their first bytes, which displacements share, become those
+    /// of jumps to copies of them.
     fn evict_successors(&self, count: usize, placer: &mut Placer) -> Result<Cover, Refusal> {
         let mut own = vec![self.room(&self.first, placer)];
         let mut neighbours = Vec::new();
@@ -391,7 +392,7 @@ impl Ladder<'_> {
         let order: Vec<Range<u64>> = own.into_iter().rev().collect();
         let placed = cells.place(placer, &order, &stubs, neighbours.clone(), Vec::new())?;
         let mut cover = self.alone(placed);
-        // Saves the way over the successors' own jumps.
+        // Avoids the successors' own jumps.
         let mut last = self.first;
         for successor in neighbours {
             if !runs_on(&last) || leads_into(&successor, self.site..successor.next_ip()) {
@@ -404,7 +405,7 @@ impl Ladder<'_> {
         Ok(cover)
     }
 
-    /// Where a short jump from the site can lead.
+    /// Returns the addresses that a short jump from the site can lead to.
     fn short_reach(&self) -> Range<u64> {
         let end = self.site + 2;
         if self.first.len() > 1 {
@@ -419,7 +420,7 @@ impl Ladder<'_> {
         }
     }
 
-    /// The site becomes a short jump to `landing`, where a jump goes on.
+    /// Turns the site into a short jump to `landing`, where another jump leads on.
     fn with_landing(
         &self,
         cells: &mut Cells<'_>,
@@ -437,8 +438,7 @@ impl Ladder<'_> {
         }
     }
 
-    /// Bytes in reach that nobody runs: behind the function, or between its
-    /// blocks.
+    /// Returns bytes in reach that are never executed: behind the function, or between its blocks.
     fn holes(&self) -> Vec<Range<u64>> {
         let (flow, code) = (self.input.flow, self.input.code);
         let function = flow.extent();
@@ -479,7 +479,7 @@ impl Ladder<'_> {
         holes
     }
 
-    /// Whether nothing is known to lead to some padding.
+    /// True if nothing is known to lead to the padding.
     fn is_unused(&self, padding: Extent) -> bool {
         self.input.targets.any_in(padding).is_none()
             && self.input.flow.any_jump_into(padding).is_none()
@@ -511,8 +511,8 @@ impl Ladder<'_> {
         Err(Refusal::NoNeighbour)
     }
 
-    /// An instruction in reach of a short jump gives way to two jumps, one to a
-    /// copy of it and one behind its first byte for the site.
+    /// Evicts an instruction in reach of a short jump. It gives way to two jumps: one to a copy of
+    /// it, and one behind its first byte for the site.
     fn evict_nearby(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         let own = bytes_of(&self.first);
         let reach = self.short_reach();
@@ -546,15 +546,14 @@ impl Ladder<'_> {
         Err(Refusal::NoNeighbour)
     }
 
-    /// A jump over several instructions, of which each but the first begins with a
-    /// breakpoint.
+    /// Plans a jump over several instructions, all but the first starting with a breakpoint.
     pub(super) fn trapped(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         self.input.int3?;
         let function = self.input.flow.extent();
         let end = self.site + JUMP;
         if self.site / PAGE != (end - 1) / PAGE {
-            // Written in two pieces, an instruction in between would be half one
-            // and half the other.
+            // If written in two pieces, an instruction executed in between would be half old and
+            // half new.
             let at = (end - 1) / PAGE * PAGE;
             return Err(Refusal::PageBoundary { at });
         }
@@ -601,7 +600,7 @@ impl Ladder<'_> {
     }
 }
 
-/// Whether control goes on behind the instruction, and not by a return.
+/// True if control continues behind the instruction, other than by a return from a call.
 fn runs_on(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -609,8 +608,7 @@ fn runs_on(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether the instruction is a jump into `block`. Of copies that loop, a thread might
-/// not come out for long.
+/// True if the instruction is a jump into `block`. A thread might stay in looping copies for long.
 fn leads_into(instruction: &Instruction, block: Range<u64>) -> bool {
     let is_jump = matches!(
         instruction.flow_control(),
@@ -619,8 +617,8 @@ fn leads_into(instruction: &Instruction, block: Range<u64>) -> bool {
     is_jump && block.contains(&instruction.near_branch_target())
 }
 
-/// Leads a jump at each of several places in a row to a stub. `forms` are the jumps
-/// that can stand at each; a later one decides bytes of those before it.
+/// Directs a jump at each of several adjacent places to a stub. `forms` are the jumps possible at
+/// each; a later one determines bytes of those before it.
 fn chain<'a>(
     cells: &Cells<'a>,
     forms: &[Vec<Jump>],
@@ -636,7 +634,7 @@ fn chain<'a>(
         let Ok(mask) = cells.mask(jump, placer) else {
             continue;
         };
-        // The site's own jump must still lead somewhere.
+        // The site's own jump must still have a possible target.
         let leads = |first: &Jump| {
             cells
                 .mask(first, placer)
@@ -671,8 +669,8 @@ fn chain<'a>(
     None
 }
 
-/// The jumps that can stand at the start of a neighbour: what the first bytes are
-/// decides where the site's own jump can lead.
+/// Returns the jumps possible at the start of a neighbour: its first bytes determine where the
+/// site's own jump can lead.
 fn successor_forms(room: &Range<u64>) -> Vec<Jump> {
     let (at, len) = (room.start, room.end - room.start);
     let mut forms = vec![Jump::plain(at)];

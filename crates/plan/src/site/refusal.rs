@@ -1,4 +1,4 @@
-//! Why a tactic, or a whole site, was not used.
+//! Reasons why a tactic, or a whole site, was not used.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use capriole_insn::{Extent, RelocateError};
 /// [`key`](Self::key) is a word for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The site is not inside the function it was said to be in.
+    /// The site is not inside the given function.
     OutsideFunction {
         /// The site.
         site: u64,
@@ -22,24 +22,24 @@ pub enum Refusal {
         /// The instruction around it.
         instruction: Extent,
     },
-    /// Some bytes of the function are no known instruction: it is not known
-    /// where the instructions behind them begin, nor what jumps where.
+    /// Some bytes of the function are no known instruction: the starts and targets of the
+    /// instructions behind them are unknown.
     Undecodable {
         /// The first such byte.
         at: u64,
     },
-    /// A jump leads into the middle of an instruction: data stands between the
-    /// code, or instructions overlap.
+    /// A jump leads into the middle of an instruction: data lies between the code, or instructions
+    /// overlap.
     OverlappingCode {
-        /// Where that jump leads.
+        /// Target of that jump.
         at: u64,
     },
-    /// Nothing is known to lead to the site. It may be data.
+    /// No control flow is known to reach the site. It may be data.
     NotReached {
         /// The site.
         site: u64,
     },
-    /// No function is known there, and nothing shows that an instruction begins at the site.
+    /// No function is known there, and nothing proves that an instruction begins at the site.
     NotShown {
         /// The site.
         site: u64,
@@ -54,7 +54,7 @@ pub enum Refusal {
     NoReservedBytes,
     /// There are nops, but fewer than the jump needs.
     NopsTooShort {
-        /// Bytes of nops at the site.
+        /// Number of bytes of nops at the site.
         bytes: u64,
     },
     /// The instruction is shorter than the jump.
@@ -75,15 +75,15 @@ pub enum Refusal {
         /// The first such byte.
         at: u64,
     },
-    /// The jump that leads away before another site nearby serves this one as well.
+    /// The jump before another site nearby serves this one as well.
     SharedJump {
-        /// Where it is.
+        /// Address of that jump.
         at: u64,
     },
     /// No instruction or unused bytes in reach of a short jump could make room.
     NoNeighbour,
-    /// The bytes lie in two pages, and there is no order of writing them in which
-    /// the program could go on if the writer was killed in between.
+    /// The bytes lie in two pages, and no order of writing them keeps the program runnable if the
+    /// writer is killed in between.
     PageBoundary {
         /// The start of the second page.
         at: u64,
@@ -95,19 +95,18 @@ pub enum Refusal {
         /// That address.
         at: u64,
     },
-    /// A static marker would be covered, where other tools may write.
+    /// A static marker, where other tools may write, would be covered.
     MarkerInside {
         /// Its address.
         at: u64,
     },
-    /// A call would be covered that is not the last covered instruction: it
-    /// would return into the middle of the jump.
+    /// A covered call that is not the last covered instruction: it would return into the middle of
+    /// the jump.
     CallInside {
         /// Its address.
         at: u64,
     },
-    /// Control leaves before five bytes are covered, and what follows is not
-    /// unused padding.
+    /// Control flow ends before five bytes are covered, and what follows is not unused padding.
     EndsTooSoon {
         /// The address behind the last instruction that could be covered.
         at: u64,
@@ -120,10 +119,10 @@ pub enum Refusal {
     /// Code elsewhere jumps into this function and has an indirect jump that
     /// is not understood: it may be a part of this function.
     UnresolvedPartJump {
-        /// Where it jumps to.
+        /// Target of that jump.
         at: u64,
     },
-    /// Not all jump targets in the object could be found; the text says why.
+    /// Not all jump targets in the object could be found, for the given reason.
     TargetsUnknown(&'static str),
     /// Go's runtime stops goroutines at any instruction and keeps its address.
     GoPreemption,
@@ -139,7 +138,7 @@ pub enum Refusal {
         /// Its address.
         at: u64,
     },
-    /// Breakpoints were not asked for.
+    /// Breakpoints were not enabled.
     BreakpointsOff,
     /// The program handles SIGTRAP itself.
     TrapHandled,
@@ -148,8 +147,8 @@ pub enum Refusal {
         /// The thread's id.
         tid: u32,
     },
-    /// The program is traced by a debugger or forbids the handler that
-    /// breakpoints need; the text says what.
+    /// The program is traced by a debugger or forbids the handler that breakpoints need, as the
+    /// message says.
     TrapUnusable(&'static str),
     /// No free memory for the detour within 2 GB of the site.
     NoMemoryNear {
@@ -160,7 +159,7 @@ pub enum Refusal {
     ThreadInside {
         /// The thread's id.
         tid: u32,
-        /// Where it was.
+        /// Its program counter.
         at: u64,
     },
     /// A stack holds an address inside the covered bytes: a frame may return
@@ -171,7 +170,7 @@ pub enum Refusal {
         /// The address.
         at: u64,
     },
-    /// The bytes in memory are not those that were planned for.
+    /// The bytes in memory differ from those planned for.
     BytesChanged {
         /// The site.
         site: u64,
@@ -179,7 +178,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether it only says that the tactic is for other instructions.
+    /// True if it only says that the tactic is for instructions of another length.
     pub(super) const fn is_about_length(&self) -> bool {
         matches!(
             self,
@@ -190,8 +189,8 @@ impl Refusal {
         )
     }
 
-    /// A word for the kind of reason, the same in every version: the key under
-    /// which refusals are counted and written as JSON.
+    /// Returns a word for the kind of reason, the same in every version: the key under which
+    /// refusals are counted and written as JSON.
     #[must_use]
     pub const fn key(&self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! Other tools that come to the place of a probe while it is in.
+//! Detection of other tools that write to the site of a probe while it is in.
 //!
-//! The kernel puts a uprobe, and a debugger a breakpoint, at an instruction without asking
-//! who has changed it before. A hit then runs the *file's* instruction, out of line, and goes
-//! on behind it:
+//! The kernel writes a uprobe, and a debugger a breakpoint, to an instruction without checking who
+//! has changed it before. A hit then runs the *file's* instruction, out of line, and goes on behind
+//! it:
 //!
 //! ```text
 //! program        55 │ 48 89 e5 │ 41 57     push; mov; push
@@ -12,18 +12,17 @@
 //! it goes        55   48 89 e5   41 57
 //! ```
 //!
-//! Where the jump lies within one instruction that is harmless until the tool goes: the kernel
-//! runs that whole instruction, and what is behind was never changed. But when it goes, it
-//! puts one byte back, and the rest of the jump would be run as that instruction. Where it lies
-//! over several, the first hit runs the rest of the jump. So whoever records looks now and then
-//! at the bytes of all sites, and takes a probe out to whose place somebody came. Looking stops
-//! nobody.
+//! If the jump lies within one instruction, that is harmless until the tool goes: the kernel runs
+//! that whole instruction, and the bytes behind it were never changed. But when the tool goes, it
+//! restores one byte, and the rest of the jump would be run as that instruction. If the jump covers
+//! several instructions, the first hit runs the rest of the jump. So the recorder checks the bytes
+//! of all sites now and then, and takes out a probe whose site another tool has changed. The check
+//! stops no thread.
 //!
-//! Why taking out is safe: all threads stand still. The bytes that are ours become the
-//! program's, the other tool's stay (it may be about to change them, and puts the file's back
-//! when it goes). Nobody is inside the bytes who was not led there by that tool, to the start
-//! of an instruction, which then is one again; a thread in the detour goes on behind the jump,
-//! as ever. The detour stays.
+//! Why taking out is safe: all threads stand still. The bytes that are ours become the program's,
+//! the other tool's stay (it may be about to change them, and restores the file's when it goes). No
+//! thread is inside the bytes unless that tool led it there, to the start of an instruction, which
+//! then is one again; a thread in the detour goes on behind the jump, as ever. The detour stays.
 
 use super::round::Round;
 use super::{Attached, SiteError, SiteState};
@@ -38,16 +37,17 @@ use crate::tracer;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What another tool did to a site.
+/// Kind of change that another tool made to a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Its breakpoint stands there.
+    /// The tool's breakpoint is there.
     Breakpoint,
-    /// It was there, and has put back what is in the file.
+    /// The tool was there, and has restored the file's bytes.
     Restored,
-    /// Something else stands there, which is left alone.
+    /// Other bytes are there, which are left alone.
     Replaced,
-    /// Not at the probe itself, but at the instruction whose bytes are the end of its jump.
+    /// The change is not at the probe itself, but at the instruction whose bytes are the end of its
+    /// jump.
     Behind,
 }
 
@@ -70,41 +70,41 @@ impl fmt::Display for How {
     }
 }
 
-/// A probe that was taken out because another tool came there.
+/// A probe that was taken out because another tool changed its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disturbance {
-    /// Which one, as in [`Attached::outcomes`].
+    /// Index of the probe in [`Attached::outcomes`].
     pub probe: usize,
-    /// Where the other tool came: at the site, or at bytes that lead its jump.
+    /// Changed address: the site, or bytes that lead its jump.
     pub address: u64,
-    /// What was found.
+    /// Kind of change found.
     pub how: How,
 }
 
-/// What a look at the sites has found.
+/// Result of a check of the sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beside {
-    /// These probes were taken out, if any.
+    /// The probes taken out, possibly none.
     TakenOut(Vec<Disturbance>),
-    /// Somebody came to a probe that all others need: a [guard](crate::guards), or one that
-    /// answers [unwinders](crate::unwinders). Everything has to be taken out.
+    /// A probe that all others need was changed: a [guard](crate::guards), or one that answers
+    /// [unwinders](crate::unwinders). Everything has to be taken out.
     Guard(How),
 }
 
-/// Bytes that have to stand somewhere.
+/// Bytes expected at an address.
 #[derive(Debug)]
 struct Expected {
     address: u64,
     bytes: Vec<u8>,
-    /// The index of the probe.
+    /// Index of the probe.
     entry: usize,
 }
 
-/// What has to stand at the sites, page by page.
+/// Bytes expected at the sites, page by page.
 #[derive(Debug)]
 pub(super) struct Watched {
     memory: RemoteMemory,
-    /// Ascending, those of a page together.
+    /// Ascending, one element for each page.
     pages: Vec<Vec<Expected>>,
 }
 
@@ -134,7 +134,8 @@ impl Watched {
                     }
                     let placed = entry.shape.placed.iter();
                     for (address, bytes) in placed.flat_map(|placed| &placed.relies_on) {
-                        // As they were before: what is changed there by us is expected above.
+                        // As they were before the attach; bytes that we changed there are expected
+                        // above.
                         for (at, byte) in (*address..).zip(bytes) {
                             if !ours.contains(&at) {
                                 expect(at, &[*byte]);
@@ -156,8 +157,8 @@ impl Watched {
         Watched { memory, pages }
     }
 
-    /// The probes at whose places something else stands. What cannot be read is not mapped
-    /// any more.
+    /// Returns the probes whose sites hold other bytes. Memory that cannot be read is no longer
+    /// mapped, and is skipped.
     fn changed(&self) -> BTreeSet<usize> {
         let mut changed = BTreeSet::new();
         for page in &self.pages {
@@ -180,7 +181,7 @@ impl Watched {
 }
 
 impl Round {
-    /// The `probes` and all whose jumps are built on theirs, those first.
+    /// Returns the `probes` and all whose jumps build on theirs, the latter first.
     fn with_dependents(&self, probes: BTreeSet<usize>) -> Vec<usize> {
         let mut all: Vec<usize> = probes.into_iter().collect();
         let mut next = 0;
@@ -188,7 +189,7 @@ impl Round {
             let builds = |index: &usize| self.entries[*index].builds_on == Some(Some(on));
             let more: Vec<usize> = (0..self.entries.len()).filter(builds).collect();
             for index in more {
-                // What is built on something has to go before it.
+                // A probe that builds on another has to go before it.
                 if !all.contains(&index) {
                     all.push(index);
                 }
@@ -199,7 +200,7 @@ impl Round {
         all
     }
 
-    /// What stands at a probe that was found changed: (address, what).
+    /// Returns what was found at a changed probe: (address, kind).
     fn how(&self, index: usize, batch: &mut Batch<'_>) -> (u64, How) {
         let entry = &self.entries[index];
         let changes = entry.made.iter().flat_map(|made| &made.changes);
@@ -219,8 +220,8 @@ impl Round {
     }
 }
 
-/// Takes changes of sites back, the later ones of a site first, but for what others have
-/// written there.
+/// Takes changes of sites back, the later ones of a site first, except for bytes that other tools
+/// have written there.
 fn take_back<'c>(
     batch: &mut Batch<'_>,
     changes: impl Iterator<Item = &'c Change>,
@@ -230,7 +231,7 @@ fn take_back<'c>(
     for change in changes {
         match batch.inspect(change) {
             Found::Before | Found::Foreign => {}
-            // That breakpoint is ours: it would be left without its meaning.
+            // That breakpoint is ours: it would be left without a meaning.
             Found::Between => batch.revert(change)?,
             Found::After if change.crosses_pages() => batch.revert(change)?,
             Found::After | Found::Disturbed => drop(batch.take_back(change)),
@@ -242,12 +243,12 @@ fn take_back<'c>(
 }
 
 impl Attached {
-    /// Looks, without stopping the program, whether another tool has come to a probe, and
-    /// if so takes that one out, here and in forked children.
+    /// Checks, without stopping the program, if another tool has changed a probe's site, and if so
+    /// takes that probe out, here and in forked children.
     ///
     /// # Errors
-    /// The program cannot be stopped: a debugger may hold it. Nothing has changed then, and
-    /// a later look finds the same.
+    /// The program cannot be stopped: a debugger may hold it. Nothing has changed then, and a later
+    /// check finds the same.
     pub fn look(&mut self) -> Result<Beside, TargetError> {
         let nothing = Beside::TakenOut(Vec::new());
         if self
@@ -271,14 +272,14 @@ impl Attached {
             let changed = watched.as_ref().map(Watched::changed);
             changed.unwrap_or_default()
         };
-        // After exec another program stands there, and whoever else takes probes out says so.
+        // After exec another program is there, and `capriole detach` marks that it took probes out.
         if changed(&self.watched).is_empty() || !self.is_mapped() || self.is_restored() {
             return Ok(nothing);
         }
         let pid = self.process.pid() as i32;
         let remote = RemoteMemory::open(pid)?;
         let stopped = Stopped::all(pid)?;
-        // Once more, now that nothing of the program's own can be on the way.
+        // Check again, now that no change by the program itself can be in progress.
         let probes = changed(&self.watched);
         if probes.is_empty() || !self.is_mapped() || self.is_restored() {
             self.standstill.all += stopped.resume();
@@ -306,7 +307,7 @@ impl Attached {
             let made = self.round.entries[*index].made.as_ref();
             made.map_or(&[][..], |made| &made.changes)
         };
-        // One after the other: what is built on a jump goes before it.
+        // One after the other: a probe that builds on a jump goes before it.
         for index in &all {
             take_back(&mut batch, changes(index).iter())?;
         }
@@ -314,7 +315,7 @@ impl Attached {
         self.standstill.all += stopped.resume();
         for child in sharing(self.inode(), self.process.pid()) {
             let pid = child.pid() as i32;
-            // One that cannot be stopped now is put right when the recording ends.
+            // A child that cannot be stopped now is restored when the recording ends.
             if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
                 let mut batch = Batch::new(pid, &remote);
                 for index in &all {
@@ -340,7 +341,7 @@ impl Attached {
         Ok(Beside::TakenOut(found))
     }
 
-    /// The probes that were taken out because other tools came there.
+    /// Returns the probes that were taken out because other tools changed their sites.
     #[must_use]
     pub fn disturbances(&self) -> &[Disturbance] {
         &self.disturbances

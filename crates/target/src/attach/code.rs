@@ -24,11 +24,11 @@ use capriole_resident as resident;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::ops::Range;
 
-/// Room for one neighbour's copy, bytes; more than ever needed.
+/// Room for one evicted neighbour's copy, bytes; more than ever needed.
 const COPY_ROOM: u64 = 64;
-/// Room for what follows a call, bytes: the call of the routine, the way back.
+/// Room for following a call, bytes: the call of the routine, the way back.
 const RETURN_ROOM: u64 = 512;
-/// An entry of the table of breakpoints, and a row for a batch of system calls.
+/// Bytes of an entry of the table of breakpoints, and of a row for a batch of system calls.
 const ENTRY: u64 = 16;
 const ROW: u64 = 32;
 const PAGE: u64 = 4096;
@@ -42,7 +42,7 @@ pub(super) struct Cluster {
     probes: Vec<usize>,
 }
 
-/// Groups probes; at least one group.
+/// Groups probes that can share an arena.
 pub(super) fn clusters(probes: &[Probe]) -> Vec<Cluster> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
     order.sort_by_key(|i| (probes[*i].near.start, probes[*i].shape.covered.start));
@@ -121,14 +121,14 @@ fn copies_room(probes: &[Probe]) -> u64 {
     2 * ENTRY + ENTRY * copies as u64
 }
 
-/// What was made for one probe.
+/// Code and changes compiled for one probe.
 #[derive(Debug, Clone)]
 pub(super) struct Made {
     /// In the order in which they have to be written.
     pub changes: Vec<Change>,
     pub detour: Chain,
     stubs: Vec<(u64, Vec<u8>)>,
-    /// Breakpoints inside, and where they lead.
+    /// Breakpoints inside the changed bytes, and where they lead.
     traps: Vec<(u64, u64)>,
     /// The copies of neighbours: (start, end, original).
     evicted: Vec<(u64, u64, u64)>,
@@ -146,9 +146,9 @@ struct Image {
 #[derive(Debug)]
 pub(super) struct Code {
     images: Vec<Image>,
-    /// For each probe.
+    /// Outcome for each probe.
     pub made: Vec<Result<Made, SiteError>>,
-    /// Where free room begins in the first arena.
+    /// Address where free room begins in the first arena.
     free: u64,
     /// Reference counters, with their states in the first arena.
     pub references: Vec<Reference>,
@@ -167,8 +167,8 @@ impl Traps {
         self.0.push((site, leads_to));
     }
 
-    /// Has the resident, which stands in the first arena with its table of
-    /// breakpoints, handle SIGTRAP.
+    /// Installs the resident's handler for SIGTRAP. The resident, with its table of breakpoints, is
+    /// in the first arena.
     pub(super) fn install(
         &self,
         agent: &Agent,
@@ -180,17 +180,17 @@ impl Traps {
         let old = agent.signal_action(remote, ledger, libc::SIGTRAP, None)?;
         code.write_old_trap(agent.pid(), remote, old)?;
         let entries = code.entries();
-        // The journal of the signal action, before the action.
+        // Journal the signal action before installing it.
         let action = Action {
             signal: libc::SIGTRAP,
             handler: entries.trap,
             old,
         };
         ledger.note_action(remote, &action)?;
-        // The program's own choice of stack and mask stays; SA_RESETHAND would take
-        // our handler away with the first hit. But SIGTRAP is never blocked while a
-        // handler runs: a breakpoint in what the program's own handler calls would
-        // end the program, and whoever looks would find SIGTRAP blocked.
+        // The program's own choice of stack and mask stays; SA_RESETHAND would remove our handler
+        // at the first hit. But SIGTRAP is never blocked while a handler runs: a breakpoint in what
+        // the program's own handler calls would end the program, and a later check would find
+        // SIGTRAP blocked.
         let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
         let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
         let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
@@ -234,9 +234,9 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
     change
 }
 
-/// Compiles what is run when a followed function has returned. It finds everything as at a
-/// `ret`, which it then does, without the processor's prediction of returns: the function's own
-/// `ret` has used that up.
+/// Compiles the code that is run when a followed function has returned. It finds everything as at a
+/// `ret`, and then returns without the processor's prediction of returns: the function's own `ret`
+/// has used that up.
 ///
 /// ```text
 /// lea 8(%rsp), %rsp
@@ -256,8 +256,7 @@ fn returning(point: &Point, compiler: &mut Compiler) -> Result<u64, SiteError> {
     Ok(detour.entry)
 }
 
-/// Compiles one probe's detour, and what else it needs, in the image that is to stand at
-/// `start`.
+/// Compiles one probe's detour, and what else it needs, into the image that will be at `start`.
 fn make(
     probe: &Probe,
     start: u64,
@@ -316,7 +315,7 @@ fn make(
             .find(|(old, _)| *old == at)
             .map(|(_, new)| *new)
     };
-    // A jump that another one is a part of comes when that is there.
+    // A jump that shares bytes with another one (`builds_on`) is written after that one.
     let first = u8::from(placed.builds_on.is_some());
     let changes = placed.writes.iter().zip(first..).map(|(write, phase)| {
         let leads_to = copy_of(write.address).unwrap_or(detour.entry());
@@ -350,8 +349,8 @@ impl Made {
         sites.chain(self.traps.iter().copied())
     }
 
-    /// The copies of the `displaced` instructions, as rows for the table by which faults
-    /// are told where the originals are.
+    /// Returns the copies of the `displaced` instructions, as rows of the table that maps faults in
+    /// copies to the addresses of the originals.
     fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
         let exact = |original: u64| original | resident::COPY_EXACT;
         let starts = |original: &u64| self.changes.iter().any(|c| c.address == *original);
@@ -361,7 +360,7 @@ impl Made {
             // Where the next original would be if it continued the last row.
             let mut next = None;
             for ((original, copy), instruction) in part.copies.iter().zip(&mut displaced) {
-                // Others than jumps and calls are copied as they are, or with another
+                // Instructions other than jumps and calls are copied unchanged, or with another
                 // displacement.
                 let as_long = instruction.flow_control() == FlowControl::Next;
                 let changed = match starts(original) {
@@ -385,7 +384,7 @@ impl Made {
         rows
     }
 
-    /// Whether a breakpoint stands somewhere, be it for a moment.
+    /// True if a breakpoint is used, be it for a moment.
     pub(super) fn needs_trap(&self) -> bool {
         let changes = &self.changes;
         !self.traps.is_empty()
@@ -486,8 +485,7 @@ impl Code {
         }
     }
 
-    /// The breakpoints there will be; probes that need one that is not allowed are
-    /// given up.
+    /// Collects the breakpoints there will be; gives up probes that need one that is not allowed.
     pub(super) fn traps(&mut self, probes: &[Probe], allowed: Result<(), &'static str>) -> Traps {
         let mut traps = Traps::default();
         for (made, probe) in self.made.iter_mut().zip(probes) {
@@ -512,7 +510,7 @@ impl Code {
         resident::entries(self.images[0].arena.start)
     }
 
-    /// Where a table can be written in the first arena.
+    /// Address in the first arena where a table can be written.
     pub(super) fn table_room(&self) -> u64 {
         self.free
     }
@@ -544,14 +542,13 @@ impl Code {
             image.bytes[..blob.len()].copy_from_slice(&blob);
             write(pid, remote, image.arena.start, &image.bytes)?;
             step("arena written");
-            // It is there now; a copy of it is of no use.
+            // The target has it now; a copy of it is of no use.
             image.bytes = Vec::new();
         }
         Ok(())
     }
 
-    /// Puts another table of breakpoints in the place of the first, of which it holds
-    /// all entries.
+    /// Replaces the first table of breakpoints by another, which contains all entries of the first.
     pub(super) fn replace_traps(
         &self,
         pid: i32,
@@ -565,7 +562,7 @@ impl Code {
         Ok(())
     }
 
-    /// Tells the resident which copies of instructions there are, for handlers of faults.
+    /// Tells the resident which copies of instructions exist, for handlers of faults.
     pub(super) fn write_copies(
         &mut self,
         pid: i32,
@@ -589,8 +586,8 @@ impl Code {
         write(pid, remote, self.entries().copies, &at.to_le_bytes())
     }
 
-    /// Has the resident stand before the program's own handlers of faults, so that they
-    /// see a displaced instruction's fault at its own address.
+    /// Puts the resident in front of the program's own handlers of faults, so that they see a
+    /// displaced instruction's fault at its own address.
     pub(super) fn install_faults(
         &self,
         agent: &Agent,
@@ -602,8 +599,7 @@ impl Code {
         let ledger = &memory.ledger;
         for (index, signal) in FAULTS.into_iter().enumerate() {
             let old = agent.signal_action(remote, ledger, signal, None)?;
-            // The default and being ignored stay what they are, and so does a handler
-            // that is for once only.
+            // The default action and SIG_IGN stay, and so does a handler that is for one time only.
             let once = libc::SA_RESETHAND as u64;
             if old[0] <= 1 || old[1] & once == once {
                 continue;
@@ -618,7 +614,7 @@ impl Code {
                 old,
             };
             ledger.note_action(remote, &action)?;
-            // Its stack, its mask and its restarting of calls are the program's own.
+            // Stack, mask and restarting of calls stay as the program set them.
             let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
             let new = [entries.fault, flags, entries.restorer, old[3]];
             agent.signal_action(remote, ledger, signal, Some(new))?;
@@ -627,7 +623,7 @@ impl Code {
         Ok(())
     }
 
-    /// Tells the resident what was done with SIGTRAP before.
+    /// Tells the resident the previous action of SIGTRAP.
     fn write_old_trap(
         &self,
         pid: i32,
@@ -645,14 +641,15 @@ impl Code {
         )
     }
 
-    /// All stubs, to be mapped.
+    /// Returns all stubs to be mapped.
     pub(super) fn stubs(&self) -> Stubs {
         let made = self.made.iter().flatten();
         let stubs: Vec<(u64, Vec<u8>)> = made.flat_map(|m| m.stubs.iter().cloned()).collect();
         Stubs::of(&stubs)
     }
 
-    /// Marks what guards, and gives up probes that would be in the same place.
+    /// Marks the changes of guards, unwinder probes and action probes; gives up probes at the same
+    /// place.
     pub(super) fn guard(&mut self, guarded: &Guarded) {
         for index in &guarded.guards {
             let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
@@ -671,7 +668,7 @@ impl Code {
         }
     }
 
-    /// Gives up probes that make system calls.
+    /// Gives up probes whose work may make system calls.
     pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
         for (made, probe) in self.made.iter_mut().zip(probes) {
             if probe.works().any(Work::may_call) {

@@ -26,24 +26,24 @@ use capriole_plan::site::{Shape, Tactic};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-/// What to do with a site whose bytes are occupied.
+/// Policy for a site whose bytes are occupied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Occupied {
-    /// Leave it as it is.
+    /// Leave the site as it is.
     Wait,
     /// Put a breakpoint at its first byte.
     StandIn,
-    /// Leave it, and all sites but guards, as they are.
+    /// Leave this and all sites but guards as they are.
     GuardsOnly,
 }
 
-/// What has to be known of a probe while it is being written.
+/// A probe that is being written, with its state.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) shape: Shape,
     stand_in: bool,
     counters: Vec<ReferenceCounter>,
-    /// The site whose jump is a part of this one's; `Some(None)` if that is not there.
+    /// Index of the site whose jump is a part of this one's; `Some(None)` if that site is missing.
     pub(super) builds_on: Option<Option<usize>>,
     pub(super) made: Result<Made, SiteError>,
     pub(super) state: SiteState,
@@ -53,18 +53,18 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
-    /// The sites that are still to be written, ascending.
+    /// Indices of the sites still to be written, ascending.
     pub(super) waiting: Vec<usize>,
     pub(super) code: Code,
-    /// Threads that blocked or ignored SIGTRAP when stand-ins were wanted.
+    /// True if threads blocked or ignored SIGTRAP when stand-ins were wanted.
     traps_refused: bool,
-    /// The guards among them, without which none may be written.
+    /// The guards among the entries; without them no site may be written.
     pub(super) guarded: Guarded,
 }
 
-/// Where no thread and no saved address may be when a site is written: behind the
-/// first byte of what consists of several instructions. Inside a single instruction
-/// nobody can be; and at a trapped boundary anybody may.
+/// Returns the range where no thread and no saved address may be when a site is written: behind the
+/// first byte of a patch that covers several instructions. No thread can be inside a single
+/// instruction; and any thread may be at a trapped boundary.
 fn inside(shape: &Shape) -> Option<Range<u64>> {
     match shape.tactic {
         Tactic::Region | Tactic::Reserved | Tactic::Trapped => {
@@ -74,7 +74,7 @@ fn inside(shape: &Shape) -> Option<Range<u64>> {
     }
 }
 
-/// For each probe, see [`Entry::builds_on`]. Found out before the process stands still.
+/// Returns [`Entry::builds_on`] for each probe. Computed before the process stands still.
 fn neighbours(probes: &[Probe]) -> Vec<Option<Option<usize>>> {
     let mut writes = HashMap::new();
     for (index, probe) in probes.iter().enumerate() {
@@ -117,7 +117,7 @@ impl Round {
         }
     }
 
-    /// Whether a breakpoint could stand in for a jump now.
+    /// True if a breakpoint could stand in for a jump now.
     pub(super) fn wants_stand_ins(&self) -> bool {
         !self.traps_refused
             && self.waiting.iter().any(|index| {
@@ -143,7 +143,7 @@ impl Round {
             .collect()
     }
 
-    /// Sites whose bytes are not what they should be are given up.
+    /// Gives up sites whose bytes are not as expected.
     fn verify(&mut self, batch: &mut Batch<'_>) {
         let entries = &mut self.entries;
         self.waiting.retain(|index| {
@@ -157,7 +157,7 @@ impl Round {
             let mut relied = entry.shape.placed.iter().flat_map(|p| &p.relies_on);
             let is_as_expected = made.changes.iter().all(|c| batch.inspect(c) == expected)
                 && relied.all(|(at, bytes)| batch.holds(*at, bytes));
-            // What stands in is in the journal, and leads to its detour.
+            // A stand-in is in the journal, and leads to its detour.
             if !is_as_expected && !stands_in {
                 entry.made = Err(SiteError::Modified);
             }
@@ -165,7 +165,7 @@ impl Round {
         });
     }
 
-    /// Sites that build on others which are given up are given up as well.
+    /// Gives up sites that build on others which are given up.
     fn verify_neighbours(&mut self) {
         let entries = &self.entries;
         let missing = |index: &usize| {
@@ -185,8 +185,8 @@ impl Round {
         }
     }
 
-    /// The sites inside of which somebody is, and threads that can be moved from there
-    /// to the copies: (index of the thread, address, site).
+    /// Returns the occupied sites, and the threads that can be moved from inside a site to the
+    /// copies: (index of the thread, new address, site).
     fn occupied(
         &self,
         stopped: &Stopped,
@@ -209,8 +209,8 @@ impl Round {
         };
         let mut occupied = BTreeSet::new();
         if !ranges.is_empty() {
-            // Any word counts: a return address, the program counter of a signal
-            // frame, or a preempted goroutine's, or chance.
+            // Any word counts: it may be a return address, the program counter of a signal frame or
+            // of a preempted goroutine, or there by chance.
             stacks::scan(stopped, remote, maps, |word| {
                 if let Some(index) = find(word.value)
                     && entries[index].shape.tactic != Tactic::Trapped
@@ -235,7 +235,7 @@ impl Round {
             };
             let entry = &entries[index];
             let Ok(made) = &entry.made else { continue };
-            // The fault of an instruction there is about to be told to the program.
+            // The fault of an instruction there is about to be delivered to the program.
             if FAULTS.contains(&thread.signal) || is_pending(thread.tid, &FAULTS) {
                 occupied.insert(index);
                 continue;
@@ -243,8 +243,8 @@ impl Round {
             if find(rip).is_none() {
                 continue; // at the start
             }
-            // It may have run into the breakpoint that stands in here: the handler
-            // wants to find it where it was.
+            // The thread may have run into the breakpoint that stands in here: the handler expects
+            // to find that thread where it was.
             let stands_in = entry.state == SiteState::StandIn;
             let about_to_trap = stands_in
                 && rip == entry.shape.covered.start + 1
@@ -261,8 +261,8 @@ impl Round {
         (occupied, moves)
     }
 
-    /// Writes, with the process standing still, what is waiting. Returns `false`, and
-    /// writes nothing, if that would leave a guard out.
+    /// Writes the waiting sites, with the process standing still. Returns `false`, and writes
+    /// nothing, if that would leave a guard out.
     fn write(
         &mut self,
         stopped: &mut Stopped,
@@ -277,7 +277,7 @@ impl Round {
         self.verify(&mut batch);
         self.verify_neighbours();
         let (mut occupied, moves) = self.occupied(stopped, remote, maps);
-        // What builds on another jump waits for it.
+        // A site that builds on another jump waits for it.
         let waits = |index: &usize| {
             let on = self.entries[*index].builds_on??;
             let ready = self.entries[on].state == SiteState::Final
@@ -309,15 +309,15 @@ impl Round {
         let new = written.filter(|entry| entry.state == SiteState::Waiting);
         let new = new.filter_map(|entry| entry.made.as_ref().ok());
         let new: Vec<Change> = new.flat_map(|made| &made.changes).copied().collect();
-        // All by one write: everybody waits for it.
+        // All entries in one write: every thread waits for it.
         let journal: Vec<ledger::Entry> = new.iter().copied().map(ledger::Entry::Change).collect();
         memory
             .ledger
             .append(remote, installed.journalled(), &journal)?;
         installed.changes.extend(new);
         step("journal written");
-        // Threads first: a copy in a detour behaves like the original whether or not
-        // the jump is there yet, but the middle of a written jump is nothing.
+        // Threads first: a copy in a detour behaves like the original whether or not the jump is
+        // there yet, but the middle of a written jump is not code.
         for (at, new, index) in moves {
             if ready.binary_search(&index).is_ok() {
                 stopped.move_to(at, new)?;
@@ -356,7 +356,8 @@ impl Round {
         Ok(true)
     }
 
-    /// Has the program come where probes are, or will soon be.
+    /// Raises the reference counters of probes, so that the program reaches code where probes are,
+    /// or will soon be.
     fn raise(
         &self,
         pid: i32,
@@ -385,8 +386,8 @@ impl Round {
         Ok(())
     }
 
-    /// Whether a thread may have passed a guard that is not there yet: it is between that and the
-    /// system call, or has just made the call.
+    /// True if a thread may have passed a guard that is not yet written: it is between the guard
+    /// and the system call, or has just made the call.
     fn is_passing_guards(&self, stopped: &Stopped) -> bool {
         const CALLS: [i64; 2] = [libc::SYS_prctl, libc::SYS_seccomp];
         // Bytes from a guard to its call, at most.
@@ -402,7 +403,7 @@ impl Round {
         !starts.is_empty() && stopped.threads().iter().any(passes)
     }
 
-    /// All breakpoints there are, and those that may have to stand in.
+    /// Returns all breakpoints there are, and those that may have to stand in.
     fn traps(&self) -> Traps {
         let mut traps = Traps::default();
         for entry in &self.entries {
@@ -420,13 +421,13 @@ impl Round {
 }
 
 impl Attached {
-    /// Stops the process and writes what is waiting, see [`Round::write`].
+    /// Stops the process and writes the waiting sites, see [`Round::write`].
     pub(super) fn write(&mut self, policy: Occupied) -> Result<bool, TargetError> {
         let pid = self.process.pid() as i32;
         let remote = RemoteMemory::open(pid)?;
         let mut stopped = Stopped::all(pid)?;
         if self.outcomes.is_empty() {
-            // A thread may have come past the guards since it was looked at.
+            // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
                 let status = self.process.thread_status(thread.tid as u32);
                 status.is_ok_and(|status| match status.seccomp {
@@ -454,7 +455,7 @@ impl Attached {
         Ok(written)
     }
 
-    /// Puts breakpoints at sites that are occupied, which lead to the same detours.
+    /// Puts breakpoints at occupied sites; they lead to the same detours.
     pub(super) fn stand_in(&mut self) -> Result<(), TargetError> {
         let pid = self.process.pid() as i32;
         if breakpoints_allowed(&self.process).is_err() {
@@ -474,18 +475,17 @@ impl Attached {
         Ok(())
     }
 
-    /// Whether some sites are not yet what their tactic says, since somebody was
-    /// inside the bytes that change.
+    /// True if some sites are not yet in their final state, because a thread was inside the bytes
+    /// that change.
     pub fn has_waiting(&self) -> bool {
         !self.round.waiting.is_empty()
     }
 
-    /// Stops the process once more and switches sites to their jumps that nobody is
-    /// inside of any more. Tells how many are left. [`outcomes`](Self::outcomes) is
-    /// brought up to date.
+    /// Stops the process once more and switches those sites to their jumps inside of which no
+    /// thread is any more. Returns how many are left, and updates [`outcomes`](Self::outcomes).
     ///
     /// # Errors
-    /// As in attaching; what is there stays as it is.
+    /// The errors of attaching; what is there stays as it is.
     pub fn optimise(&mut self) -> Result<usize, TargetError> {
         if self.has_waiting() && self.is_mapped() && !self.is_restored() {
             tracer::check_filters(&self.process)?;

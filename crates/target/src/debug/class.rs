@@ -1,4 +1,4 @@
-//! Members of structs and classes, and which of them a name means in a member function.
+//! Members of structs and classes, and name lookup in member functions.
 
 use gimli::constants as dw;
 
@@ -9,20 +9,20 @@ use super::scope::{Meaning, Site};
 use super::types::{DEPTH, Member, Shape};
 use super::units::{Debug, DieKey};
 
-/// What was found when a member was looked for.
+/// Result of a member lookup.
 pub(super) enum Lookup {
     Found(Member),
     /// A static member of this class.
     Static(DieKey),
     /// A member of this virtual base class.
     Virtual(String),
-    /// Several base classes have it: the name with each of them.
+    /// Several base classes have the member: one qualified name for each.
     Ambiguous(Vec<String>),
-    /// The names that there are.
+    /// No such member: the names of the existing ones.
     Missing(Vec<String>),
 }
 
-/// A member that has the name, and the class that it is of.
+/// A member with the requested name, and the class it belongs to.
 struct Hit {
     class: DieKey,
     kind: Kind,
@@ -130,7 +130,7 @@ impl<'a> Debug<'a> {
                     _ => Kind::Virtual,
                 };
                 let class = if base { inner.class } else { record };
-                // A static member and a virtual base class are one, however often inherited.
+                // A static member or virtual base class exists once, however often it is inherited.
                 let one = !matches!(kind, Kind::Data(_));
                 let known = |hit: &Hit| hit.class == class && !matches!(hit.kind, Kind::Data(_));
                 if !(one && found.iter().any(known)) {
@@ -144,7 +144,7 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// Members by name, with those of anonymous ones and base classes.
+    /// Lists member names, including members of anonymous structs and of base classes.
     pub(super) fn member_names(&self, record: DieKey) -> Result<Vec<String>, DebugError> {
         // No member has an empty name.
         match self.member(record, "")? {
@@ -153,7 +153,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The class or a base class has a member function of that name.
+    /// True if the class or a base class has a member function of that name.
     fn has_function(&self, record: DieKey, name: &str, depth: usize) -> Result<bool, DebugError> {
         if depth > DEPTH {
             return Err(DebugError::Damaged("structs contain each other"));
@@ -177,8 +177,8 @@ impl<'a> Debug<'a> {
         Ok(false)
     }
 
-    /// What a name means in a member function of C++, if that is a member: of the object that it is
-    /// called for, or a static one of the classes around it.
+    /// Resolves a name in a C++ member function to a member: of the object it is called on, or a
+    /// static member of the classes around it. `None` if the name is no member.
     pub(super) fn of_class(&self, site: &Site, name: &str) -> Result<Option<Meaning<'a>>, Refusal> {
         if name.starts_with(['\'', ':']) || !is_cpp(&self.die(site.frame().key)?) {
             return Ok(None);
@@ -214,10 +214,10 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
-    /// A member of what `this` points to, or of what the `this` points to that a lambda captured.
+    /// Finds a member of the object that `this`, or the `this` captured by a lambda, points to.
     fn through_this(&self, site: &Site, name: &str) -> Result<Option<Meaning<'a>>, Refusal> {
         let mut variables = self.variables(site)?.visible;
-        // In a lambda of GCC the captured one is a variable.
+        // In GCC's lambdas the captured `this` is a variable.
         let called = |name: &str| variables.iter().rposition(|v| v.name == name);
         let Some(this) = called("this").or_else(|| called("__closure")) else {
             return Ok(None);
@@ -271,7 +271,7 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// A member of what is itself `by` bytes from the start of a struct.
+/// Returns `member` shifted by `by` bytes: the part that contains it starts there in the struct.
 fn moved(member: Member, by: u64) -> Result<Member, DebugError> {
     let bits = match member.bits {
         Some((first, width)) => {

@@ -1,4 +1,4 @@
-//! Types as C writes them.
+//! Types in C notation.
 
 use gimli::constants as dw;
 
@@ -6,11 +6,11 @@ use super::error::DebugError;
 use super::types::Shape;
 use super::units::{Debug, DieKey};
 
-/// Pointers, arrays and functions within each other that are written out.
+/// Maximum nesting of pointers, arrays and functions that is written out.
 const DEPTH: usize = 12;
 
 impl Debug<'_> {
-    /// A type as C writes it, without a name: `const char *`, `int [4]`, `void (*)(int)`.
+    /// Formats a type in C notation, without a name: `const char *`, `int [4]`, `void (*)(int)`.
     pub(super) fn c_type(&self, kind: Option<DieKey>) -> String {
         match self.declare(kind, String::new(), 0) {
             Ok(text) => text,
@@ -18,7 +18,7 @@ impl Debug<'_> {
         }
     }
 
-    /// Declares `inner`, which is what stands where the name would.
+    /// Formats a declaration of `inner`, which takes the place of the name.
     fn declare(
         &self,
         kind: Option<DieKey>,
@@ -103,7 +103,7 @@ impl Debug<'_> {
                     dw::DW_TAG_enumeration_type => "enum ",
                     _ => "",
                 };
-                // dwz(1) moves types into units of no language.
+                // dwz(1) moves types into units without a language.
                 let is_c = die.language().is_none_or(|language| {
                     matches!(
                         language,
@@ -128,7 +128,7 @@ impl Debug<'_> {
         inner: &str,
         depth: usize,
     ) -> Result<String, DebugError> {
-        // `const` of the pointer itself is a word of its own.
+        // `inner` may begin with a qualifier of the pointer itself.
         let inner = match inner.starts_with(|c: char| c.is_alphabetic()) {
             true => format!("{sign}{inner}"),
             false => format!("{sign}{}", inner.trim_start()),

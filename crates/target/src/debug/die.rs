@@ -1,4 +1,4 @@
-//! Entries of debug information (DIEs), their attributes, and what these refer to.
+//! Debug information entries (DIEs), their attributes, and the entries these refer to.
 
 use std::rc::Rc;
 
@@ -9,10 +9,10 @@ use super::units::{Bytes, Debug, DieKey, Loaded, Space, UnitKey};
 
 pub(super) type Value<'a> = AttributeValue<Bytes<'a>>;
 
-/// Origins and specifications that are followed from one entry to the next.
+/// Maximum number of origins and specifications followed from one entry to the next.
 const ORIGINS: usize = 8;
 
-/// An entry.
+/// A debug information entry.
 #[derive(Clone)]
 pub(super) struct Die<'a> {
     pub unit: Rc<Loaded<'a>>,
@@ -51,7 +51,7 @@ impl<'a> Die<'a> {
         self.attr(name)?.sdata_value()
     }
 
-    /// A number that stands there as such, and not an address, an offset or an expression.
+    /// Returns an attribute that is a plain number, not an address, an offset or an expression.
     pub(super) fn number(&self, name: DwAt) -> Option<u64> {
         let value = self.attr(name)?;
         match value {
@@ -70,7 +70,7 @@ impl<'a> Die<'a> {
         Some(String::from_utf8_lossy(bytes.slice()).into_owned())
     }
 
-    /// The language of its unit (`DW_AT_language`).
+    /// Returns the language of the entry's unit (`DW_AT_language`).
     pub(super) fn language(&self) -> Option<gimli::DwLang> {
         let root = self.unit.unit.header.root_offset();
         match self
@@ -85,13 +85,14 @@ impl<'a> Die<'a> {
         }
     }
 
-    /// A link address covered by it, and whether it says anything about addresses.
+    /// True if the entry's code covers a link address; `None` if it has no address ranges.
     pub(super) fn covers(&self, address: u64) -> Option<bool> {
         let ranges = self.ranges(MOST_RANGES);
         (!ranges.is_empty()).then(|| ranges.iter().any(|r| r.0 <= address && address < r.1))
     }
 
-    /// The first `limit` ranges of link addresses that it covers; empty ones are left out.
+    /// Returns the first `limit` ranges of link addresses that the entry covers, without empty
+    /// ones.
     pub(super) fn ranges(&self, limit: usize) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         if !self.has(dw::DW_AT_low_pc) && !self.has(dw::DW_AT_ranges) {
@@ -116,7 +117,7 @@ impl<'a> Die<'a> {
         found
     }
 
-    /// Where it is entered: `DW_AT_entry_pc`, or the start of its first range.
+    /// Returns the entry point: `DW_AT_entry_pc`, or the start of the first range.
     pub(super) fn entry_address(&self) -> Option<u64> {
         let first = self.ranges(1).first().map(|range| range.0);
         let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
@@ -128,26 +129,26 @@ impl<'a> Die<'a> {
                 .and_then(|low| low.checked_add(distance)),
             None => address(dw::DW_AT_entry_pc),
         };
-        // An entry outside of its ranges is not believed.
+        // Ignore an entry point outside of the ranges.
         entry
             .filter(|&entry| self.covers(entry) == Some(true))
             .or(first)
     }
 
-    /// Code for it is there.
+    /// True if the entry has code.
     pub(super) fn has_code(&self) -> bool {
         self.has(dw::DW_AT_low_pc) || self.has(dw::DW_AT_ranges)
     }
 }
 
-/// `DW_AT_high_pc` is a size that leads from the low address past the end of the address
-/// space. That is damage, and gimli adds the two up unchecked.
+/// True if `DW_AT_high_pc` is a size that leads from the low address past the end of the address
+/// space. Such an entry is damaged, and gimli adds the two up unchecked.
 pub(super) fn wraps(low: u64, high: Option<Value<'_>>) -> bool {
     let size = high.and_then(|value| value.udata_value());
     low.checked_add(size.unwrap_or(0)).is_none()
 }
 
-/// Ranges of one entry that are looked at.
+/// Maximum number of ranges examined for one entry.
 const MOST_RANGES: usize = 1 << 16;
 
 impl<'a> Debug<'a> {
@@ -166,7 +167,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// The children of an entry, without theirs.
+    /// Returns the direct children of an entry.
     pub(super) fn children(&self, die: &Die<'a>) -> Result<Vec<Die<'a>>, DebugError> {
         let mut found = Vec::new();
         if !die.entry.has_children() {
@@ -196,7 +197,7 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// The entry that an attribute refers to.
+    /// Returns the entry that an attribute refers to.
     pub(super) fn reference(
         &self,
         die: &Die<'a>,
@@ -218,7 +219,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// The entry at an offset of `.debug_info`.
+    /// Returns the entry at an offset of `.debug_info`.
     pub(super) fn at(&self, space: Space, offset: usize) -> Result<DieKey, DebugError> {
         let heads = self.heads(space)?;
         let info = heads.partition_point(|head| !head.key.in_types);
@@ -259,7 +260,8 @@ impl<'a> Debug<'a> {
         found.ok_or(missing)
     }
 
-    /// An entry, and those that complete it: what it is a copy of, what declared it before.
+    /// Returns an entry and those that complete it: the one it is a copy of, and its earlier
+    /// declaration.
     pub(super) fn with_origins(&self, die: &Die<'a>) -> Vec<Die<'a>> {
         let mut found = vec![die.clone()];
         for _ in 0..ORIGINS {
@@ -275,25 +277,25 @@ impl<'a> Debug<'a> {
         found
     }
 
-    /// An attribute of an entry or of what completes it.
+    /// Returns a string attribute of an entry or of those that complete it.
     pub(super) fn text_of(&self, die: &Die<'a>, name: DwAt) -> Option<String> {
-        // Mostly it is there, and nothing else has to be read.
+        // Usually the entry has it, and nothing else has to be read.
         die.text(name)
             .or_else(|| self.with_origins(die).iter().find_map(|die| die.text(name)))
     }
 
-    /// Name as in the source, without namespaces.
+    /// Returns the name as in the source, without namespaces.
     pub(super) fn name_of(&self, die: &Die<'a>) -> Option<String> {
         self.text_of(die, dw::DW_AT_name)
     }
 
-    /// Name that the linker knows, if the language mangles names.
+    /// Returns the linkage name, if the language mangles names.
     pub(super) fn linkage_name_of(&self, die: &Die<'a>) -> Option<String> {
         self.text_of(die, dw::DW_AT_linkage_name)
             .or_else(|| self.text_of(die, dw::DW_AT_MIPS_linkage_name))
     }
 
-    /// The type of an entry, or of what completes it.
+    /// Returns the type of an entry or of those that complete it.
     pub(super) fn type_of(&self, die: &Die<'a>) -> Result<Option<DieKey>, DebugError> {
         for die in self.with_origins(die) {
             if die.has(dw::DW_AT_type) {

@@ -1,4 +1,4 @@
-//! Variables before the function has put them where they are described to be.
+//! Variables at sites before the function has stored them in their described places.
 
 use gimli::constants as dw;
 
@@ -13,14 +13,15 @@ use super::types::Shape;
 use super::units::Debug;
 use capriole_event::Gpr;
 
-/// Bytes of a function's code that are looked through.
+/// Maximum bytes of a function's code examined.
 const CODE: u64 = 1 << 16;
-/// What following the first instructions costs, in entries that are read.
+/// Work charged for following the first instructions, in entries read.
 const INSTRUCTIONS: u64 = 1000;
 
 impl<'a> Debug<'a> {
-    /// Where a variable is before the first statement, if it is said to be at `place` in the
-    /// whole function (`own`, if the variable is its own and not that of an inlined copy).
+    /// Returns where a variable is before the first statement, if the debug information gives
+    /// `place` for the whole function (`own`, if the variable is its own and not of an inlined
+    /// copy).
     pub(super) fn early(
         &self,
         own: Option<&Die<'a>>,
@@ -44,7 +45,7 @@ impl<'a> Debug<'a> {
         let children = own.map(|own| self.declared(own)).transpose()?;
         let is_own = |die: &Die<'a>| die.key() == variable.die.key();
         let Some(children) = children.filter(|children| children.iter().any(is_own)) else {
-            // Of an inner block or an inlined copy that begins here.
+            // The variable is of an inner block or an inlined copy that begins here.
             return match self.in_own_frame(&place, context.address) {
                 true => Err(not_yet()),
                 false => Ok(place),
@@ -56,7 +57,7 @@ impl<'a> Debug<'a> {
         let code = self.code(setup).ok_or_else(not_yet)?;
         let arrival = |die: &Die<'a>| self.arrival(die, setup, later, &code);
         if !variable.parameter {
-            // A lambda's captured variables are where its first parameter leads to.
+            // A lambda's captured variables are reached through its first parameter.
             let through = setup.at_entry && self.through_parameter(&children, variable, later);
             let found = match &place {
                 Place::Memory(_) if through => arrival(&variable.die)?,
@@ -68,7 +69,7 @@ impl<'a> Debug<'a> {
             return Err(not_yet());
         };
         if !setup.at_entry {
-            // What the caller put on the stack is there already.
+            // Arguments that the caller put on the stack are there already.
             let caller = match found {
                 Place::Memory(Sum {
                     start: Start::Register(Gpr::Rsp),
@@ -79,8 +80,8 @@ impl<'a> Debug<'a> {
             };
             return caller.map(Place::Memory).ok_or_else(not_yet);
         }
-        // Parameters are passed in registers in their order. Where the function has changed a
-        // parameter before it stored it, what is stored may be another one.
+        // Parameters are passed in registers in their order. If the function changed a parameter
+        // before it stored it, the stored value may be another parameter.
         let mut next = [0, 0];
         for die in &children {
             if die.tag() != dw::DW_TAG_formal_parameter {
@@ -103,7 +104,7 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// The parameters, variables and blocks of a function, those of a parameter pack one by one.
+    /// Returns the parameters, variables and blocks of a function; parameter packs are expanded.
     fn declared(&self, function: &Die<'a>) -> Result<Vec<Die<'a>>, DebugError> {
         let mut found = Vec::new();
         for die in self.children(function)? {
@@ -115,8 +116,8 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// A `float` of a C function without a prototype: the caller passes a `double`, and the
-    /// debug information does not tell the two apart.
+    /// True for a `float` of a C function without a prototype: the caller passes a `double`, and
+    /// the debug information does not distinguish the two.
     pub(super) fn is_promoted(
         &self,
         setup: Setup,
@@ -142,8 +143,8 @@ impl<'a> Debug<'a> {
         Ok(is_c && without && self.size(self.type_of(&variable.die)?)? == Some(4))
     }
 
-    /// clang says of a class that is passed by its address on the stack as if it was there
-    /// itself, where it never is.
+    /// Corrects the place of a class passed by address on the stack: clang describes it as if the
+    /// object itself were there, where it never is.
     pub(super) fn by_address(
         &self,
         die: &Die<'a>,
@@ -170,8 +171,8 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Where at the entry the object is that will be where the debug information says, if it
-    /// says one place for the whole function.
+    /// Returns where an object is at the function's entry, if the debug information gives one
+    /// (later) place for the whole function.
     fn arrival(
         &self,
         die: &Die<'a>,
@@ -184,7 +185,7 @@ impl<'a> Debug<'a> {
         };
         let place = self.by_address(die, place, later.address)?;
         let kind = self.type_of(die)?;
-        // Of what has no known size only the address counts.
+        // If the size is unknown, only the address counts.
         let size = self.size(kind)?.unwrap_or(0);
         let truth = matches!(
             self.shape(kind)?,
@@ -201,7 +202,7 @@ impl<'a> Debug<'a> {
         Ok(prologue.arrival(&place, size, truth))
     }
 
-    /// A variable is found through the place of a parameter.
+    /// True if a variable is found through the place of a parameter.
     fn through_parameter(
         &self,
         children: &[Die<'a>],
@@ -228,8 +229,8 @@ impl<'a> Debug<'a> {
         self.object.read(setup.start, size)
     }
 
-    /// The instruction behind the one that stores a parameter into its place, if the one at
-    /// `address` comes before.
+    /// Returns the address after the instruction that stores a parameter into its place, if it is
+    /// not yet executed at `address`.
     pub(super) fn stored(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
         let Place::Memory(sum) = place else {
             return None;
@@ -243,9 +244,8 @@ impl<'a> Debug<'a> {
         prologue.next_store(sum)
     }
 
-    /// The instruction behind the first one that stores the address of a variable into the
-    /// frame, if the one at `address` comes before it in the code: of an array whose size is
-    /// calculated, for example.
+    /// Returns the address after the first instruction that stores the address of a variable (an
+    /// array of computed size, for example) into the frame, if `address` is below the result.
     pub(super) fn written(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
         let Place::Memory(sum) = place else {
             return None;
@@ -264,12 +264,12 @@ impl<'a> Debug<'a> {
         (address < behind).then_some(behind)
     }
 
-    /// A variable has no value yet, but at the link address `from` it has.
+    /// Returns the refusal for a variable that has no value before the link address `from`.
     pub(super) fn not_yet(&self, setup: Setup, name: &str, from: u64) -> Refusal {
         let statements = self.statements(setup.start, setup.end);
         let (before, behind) = statements.split_at(statements.partition_point(|s| s.0 < from));
         let from = match behind.first() {
-            // A line means its first instruction.
+            // Probing a line probes its first instruction.
             Some(&(_, line)) if before.iter().all(|s| s.1 != line) => Onward::Line(line),
             found => {
                 let address = found.map_or(from, |found| found.0);
@@ -282,7 +282,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// In the part of the stack that the function itself sets up, or found through it.
+    /// True if the place is in the stack frame that the function itself sets up, or found through
+    /// it.
     fn in_own_frame(&self, place: &Place, address: u64) -> bool {
         let Place::Memory(sum) = place else {
             return false;
@@ -297,8 +298,8 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// It is counted from a register of which the function changes the value first. What is said
-/// to be in a register for parameters in the whole function is there from the beginning.
+/// True if the place is relative to a register that the function changes first. A variable that is
+/// in a parameter register for the whole function is there from the beginning.
 fn depends(place: &Place) -> bool {
     let changes = |register: Gpr| !ARGUMENTS.contains(&register);
     match place {
@@ -312,8 +313,8 @@ fn depends(place: &Place) -> bool {
     }
 }
 
-/// Registers in which (the address of) a parameter is passed: 0 and a number for general
-/// ones, 1 and a number for vector registers.
+/// Returns the registers in which (the address of) a parameter is passed: 0 and a number for
+/// general ones, 1 and a number for vector registers.
 fn claims(place: &Place) -> Vec<(usize, usize)> {
     let general = |register: &Gpr| {
         let number = ARGUMENTS[..6]

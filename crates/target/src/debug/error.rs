@@ -1,11 +1,11 @@
-//! Why debug information does not answer.
+//! Errors of debug information queries.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use capriole_event::FieldType;
 
-/// A file that was looked at for debug information, and why it does not serve.
+/// A file examined for debug information, and the reason why it cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tried {
     /// The file.
@@ -14,19 +14,19 @@ pub struct Tried {
     pub why: NotUsed,
 }
 
-/// Why a file does not serve as debug information of another one.
+/// Reason why a file cannot be used as debug information of another one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotUsed {
-    /// Nothing is there, or it may not be read.
+    /// The file does not exist, or may not be read.
     #[error("not there")]
     Absent,
-    /// The linker's identification is another one.
+    /// The build id is a different one.
     #[error("of another build")]
     OtherBuild,
-    /// The check sum of `.gnu_debuglink` is not that of the file.
+    /// The checksum in `.gnu_debuglink` does not match the file.
     #[error("check sum differs")]
     CheckSum,
-    /// It has no `.debug_info`.
+    /// The file has no `.debug_info`.
     #[error("without .debug_info")]
     Empty,
     /// Not an ELF file, or a damaged one.
@@ -34,29 +34,29 @@ pub enum NotUsed {
     Damaged(&'static str),
 }
 
-/// Why debug information does not answer at all.
+/// Error of the debug information as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DebugError {
-    /// There is none.
+    /// There is no debug information.
     #[error("{}", none(.path, .tried))]
     None {
         /// The program or library.
         path: PathBuf,
-        /// Where it was looked for beside the file itself.
+        /// Other files that were tried, besides the file itself.
         tried: Vec<Tried>,
     },
-    /// It contradicts itself or ends too early.
+    /// The debug information contradicts itself or ends too early.
     #[error("damaged debug information: {0}; install or build it anew")]
     Damaged(&'static str),
-    /// The same, as the reader of the format says it.
+    /// Damaged debug information, as reported by `gimli`.
     #[error("damaged debug information: {0}; install or build it anew")]
     Dwarf(gimli::Error),
-    /// `.dwo` or `.dwp` file that is named but not found.
+    /// A `.dwo` or `.dwp` file that is named but not found.
     #[error(
         "its debug information is split off into {}, which was not found: keep that file where the compiler put it, or make a .dwp of it", .0.display()
     )]
     SplitMissing(PathBuf),
-    /// `.dwo` file that cannot be used.
+    /// A `.dwo` file that cannot be used.
     #[error(
         "its debug information is split off into {}, which is not usable ({}): build it anew", .0.path.display(), .0.why
     )]
@@ -66,10 +66,10 @@ pub enum DebugError {
         "its debug information refers to {}, which was not found: install the debug package as a whole", .0.display()
     )]
     SupplementMissing(PathBuf),
-    /// An answer would take more work than a sound file can ask for.
+    /// The query would take more work than any undamaged file needs.
     #[error("the debug information is too involved (damaged?)")]
     TooMuch,
-    /// The address is in no function that is described.
+    /// The debug information describes no function at the address.
     #[error(
         "no debug information about the code at {0:#x}: compile that source file with -g (-g1 may not be enough)"
     )]
@@ -81,12 +81,12 @@ pub enum DebugError {
          variables: probe the function by its name, or use registers"
     )]
     Added(u64),
-    /// The unit of the function has no types, so that nothing is known about variables.
+    /// The unit of the function has no types, so nothing is known about its variables.
     #[error(
         "the debug information about `{0}` is without variables and types: compile its source file with -g (-g1 is not enough)"
     )]
     NoVariables(String),
-    /// A name that no function has.
+    /// No function has this name.
     #[error(
         "no function `{0}` in the debug information: compile its source file with -g, or use the symbol"
     )]
@@ -111,11 +111,11 @@ fn none(path: &std::path::Path, tried: &[Tried]) -> String {
     text
 }
 
-/// Why a variable cannot be recorded at a site, and where in its text.
+/// Reason why a variable cannot be recorded at a site, and the column of the mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{refusal}")]
 pub struct VariableError {
-    /// Bytes of the text `req->name` before the part that is at fault.
+    /// Byte offset of the faulty part in the expression (`req->name`).
     pub at: usize,
     /// The reason.
     pub refusal: Refusal,
@@ -130,56 +130,57 @@ impl VariableError {
     }
 }
 
-/// A place further on in the same function.
+/// A later place in the same function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Onward {
-    /// This source line, of which no code comes before.
+    /// This source line; none of its code comes earlier.
     #[error("at line {0}")]
     Line(u64),
-    /// So many bytes behind the start of the function.
+    /// The function, and bytes from its start.
     #[error("{0}+{1:#x}")]
     Offset(String, u64),
 }
 
-/// The reasons why a variable cannot be recorded at a site.
+/// Reason why a variable cannot be recorded at a site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The debug information as a whole does not answer.
+    /// Error of the debug information as a whole.
     #[error("{0}")]
     Debug(#[from] DebugError),
-    /// Not `name`, followed by `->name`, `.name` and `[number]`, with `*` before it.
+    /// The expression is not `name`, followed by `->name`, `.name` and `[number]`, with `*` before
+    /// it.
     #[error("expected {0}")]
     Syntax(&'static str),
     /// No such parameter or variable.
     #[error("no variable `{name}` here{}", there_are(.there))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What is there.
+        /// The visible names.
         there: Vec<String>,
     },
-    /// Several variables have the name, and none of them comes before the others.
+    /// Several variables have the name, and none of them takes precedence.
     #[error("`{name}` names {} variables; write one of {}", .candidates.len(), listed(.candidates))]
     Ambiguous {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// How each can be named.
+        /// An unambiguous name for each.
         candidates: Vec<String>,
     },
     /// A parameter pack as a whole.
     #[error("`{name}` is a parameter pack; name an element: {}", listed(.elements))]
     Pack {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// Its elements.
         elements: Vec<String>,
     },
-    /// A member where no object is known.
+    /// A member of a class of which the function has no object.
     #[error(
         "`{name}` is a member of {class}, and this function has no object of it; of an object write OBJECT.{name}"
     )]
     NoObject {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The class.
         class: String,
@@ -187,7 +188,7 @@ pub enum Refusal {
     /// The name of a member function.
     #[error("`{name}` is a member function of {class}; a global variable of that name is ::{name}")]
     MemberFunction {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The class.
         class: String,
@@ -197,24 +198,24 @@ pub enum Refusal {
     AmbiguousMember {
         /// The struct.
         c_type: String,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The same with the base classes.
+        /// The name qualified with each of the base classes.
         candidates: Vec<String>,
     },
-    /// A member of a virtual base class, of which only the object says where it is.
+    /// A member of a virtual base class: its place is known only from the object at run time.
     #[error(
         "`{name}` is a member of {base}, a virtual base class of {c_type}: only the program knows where it is; record it where the object is known as a {base}"
     )]
     VirtualBase {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The class that is inherited from.
+        /// The virtual base class.
         base: String,
         /// The struct.
         c_type: String,
     },
-    /// In the function, but of a block that does not contain the site.
+    /// A variable of the function, but of a block that does not contain the site.
     #[error("`{name}` is not visible here; it is declared {}", at_line(*.line))]
     OutOfScope {
         /// The variable.
@@ -222,7 +223,7 @@ pub enum Refusal {
         /// Source line of its declaration.
         line: Option<u64>,
     },
-    /// Of another one of the functions around the site.
+    /// A variable of another one of the functions around the site.
     #[error(
         "`{name}` is a variable of `{of}`, {}, not of `{own}`; probe a line of `{of}` for it",
         if *.inlined { "which is inlined here" } else { "which this copy is inlined into" }
@@ -230,32 +231,32 @@ pub enum Refusal {
     OtherFunction {
         /// The variable.
         name: String,
-        /// The function that names are of here.
+        /// The function in which names are resolved here.
         own: String,
-        /// The function that the variable is of.
+        /// The function that the variable belongs to.
         of: String,
-        /// It is inlined into that one, rather than the other way round.
+        /// True if `of` is inlined into `own`, rather than the other way round.
         inlined: bool,
     },
-    /// The compiler keeps it nowhere at the site.
+    /// The compiler keeps the variable nowhere at the site.
     #[error("`{name}` is optimised out here{}", live(.lines, *.optimised))]
     OptimisedOut {
         /// The variable.
         name: String,
-        /// Source lines at which it is kept somewhere, ascending; empty if nowhere.
+        /// Source lines at which it is available, ascending; empty if there are none.
         lines: Vec<u64>,
-        /// The function is known to be compiled with optimisation.
+        /// True if the function is known to be compiled with optimisation.
         optimised: bool,
     },
-    /// The function has not put it there yet.
+    /// The function has not stored the variable in its place yet.
     #[error("`{name}` has no value yet here; probe {from} instead")]
     NotYetStored {
         /// The variable.
         name: String,
-        /// From where on it has one.
+        /// Place from which on it has a value.
         from: Onward,
     },
-    /// Only a caller knows the value.
+    /// The value is known only from the registers at the entry of a function.
     #[error(
         "`{name}` is known here only by what registers held at the entry of `{function}`{}",
         if *.inlined { ", which this copy is inlined into; probe another line" } else { "; probe that" }
@@ -265,35 +266,35 @@ pub enum Refusal {
         name: String,
         /// The function whose entry it is.
         function: String,
-        /// The variable is of a copy that is inlined into that.
+        /// True if the variable belongs to a copy inlined into that function.
         inlined: bool,
     },
-    /// In pieces of which none holds all that was asked for.
+    /// The variable is in several pieces, none of which holds the whole requested part.
     #[error("`{0}` is in several places here, which cannot be put together; probe another line")]
     Pieces(String),
-    /// A pointer that was optimised away to something that is still there.
+    /// An optimised-out pointer to an object that still exists.
     #[error(
         "the pointer `{0}` is optimised out here, only what it points to is known; probe another line"
     )]
     ImplicitPointer(String),
-    /// Not in memory or a register but to be calculated.
+    /// The value is not in memory or a register; it would have to be calculated.
     #[error("`{0}` would have to be calculated here; probe another line, or fetch its registers")]
     Computed(String),
-    /// In a vector or x87 register.
+    /// The variable is in a vector or x87 register.
     #[error(
         "`{0}` is in a vector or x87 register here, of which only numbers in the lowest 8 bytes of xmm0 to xmm15 are read; probe a line where it is in memory"
     )]
     VectorRegister(String),
-    /// In storage of the thread.
+    /// The variable is in thread-local storage.
     #[error("`{0}` is thread-local, which is not supported; record a pointer to it")]
     ThreadLocal(String),
-    /// A form of location that is not understood.
+    /// The location has an unsupported form.
     #[error("where `{0}` is cannot be understood: {1}")]
     Location(String, &'static str),
     /// A type that has no members was followed by `.` or `->`.
     #[error("`{of}` has no members: its type is {c_type}")]
     NoMembers {
-        /// What stands before.
+        /// The expression before the operator.
         of: String,
         /// Its type.
         c_type: String,
@@ -303,36 +304,36 @@ pub enum Refusal {
     NoMember {
         /// The struct.
         c_type: String,
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// Its members.
         there: Vec<String>,
     },
-    /// `->`, `*` or `[` after what is no pointer.
+    /// `->`, `*` or `[` is applied to something that is not a pointer.
     #[error("`{of}` is not a pointer{}: its type is {c_type}", if *.brackets { " or array" } else { "; use `.`" })]
     NotAPointer {
-        /// What stands before.
+        /// The expression before the operator.
         of: String,
         /// Its type.
         c_type: String,
-        /// `[` was asked for.
+        /// True if the operator is `[`.
         brackets: bool,
     },
-    /// A pointer to something of which the size is not known.
+    /// A pointer to an object of unknown size.
     #[error("what `{of}` points to is not known here ({c_type}); use an offset, +8(%di)")]
     Incomplete {
-        /// What stands before.
+        /// The expression before the operator.
         of: String,
         /// Its type.
         c_type: String,
     },
-    /// Beyond the end of an array.
+    /// The index is beyond the end of an array with this many elements.
     #[error("the array has {0} elements")]
     OutOfBounds(u64),
-    /// Struct, union or class as a whole.
+    /// A whole struct, union or class.
     #[error("`{of}` is {c_type}; name a member{}", there_are(.members))]
     Whole {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
@@ -344,7 +345,7 @@ pub enum Refusal {
         "`{of}` is {c_type}, an enum with data: which variant it holds only the program knows; of a pointer to it, +0(...) reads the bytes"
     )]
     Variants {
-        /// What was asked for, or what stands before a member.
+        /// The requested expression, or the part before a member.
         of: String,
         /// Its type.
         c_type: String,
@@ -354,7 +355,7 @@ pub enum Refusal {
         "`{of}` is {c_type}, a pointer and a length without a NUL at the end; record its members{}", there_are(.members)
     )]
     RustSlice {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
@@ -364,7 +365,7 @@ pub enum Refusal {
     /// More elements than one field may have, or elements that are not numbers.
     #[error("`{of}` is {c_type}; at most 64 numbers fit into a field: name an element, {of}[0]")]
     Array {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
@@ -372,17 +373,17 @@ pub enum Refusal {
     /// Floating point without an explicit type.
     #[error("`{of}` is {c_type}; ask for its bits with {of}:x{}", .size * 8)]
     FloatingPoint {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
         /// Bytes.
         size: u64,
     },
-    /// A type of a size that no field has.
+    /// A type whose size no field has.
     #[error("`{of}` is {c_type} of {}; fields have 1, 2, 4 or 8", bytes(*size))]
     Size {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
@@ -395,23 +396,23 @@ pub enum Refusal {
         bytes(*size)
     )]
     Wider {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
         /// Bytes.
         size: u64,
-        /// The type that was asked for.
+        /// The requested type.
         wanted: FieldType,
     },
     /// The explicit type does not fit.
     #[error("`{of}` is {c_type}, which cannot be recorded as {wanted}")]
     Mismatch {
-        /// What was asked for.
+        /// The requested expression.
         of: String,
         /// Its type.
         c_type: String,
-        /// What it should be recorded as.
+        /// The requested kind of field.
         wanted: &'static str,
     },
 }
@@ -450,26 +451,26 @@ fn live(lines: &[u64], optimised: bool) -> String {
     }
 }
 
-/// Why a source line cannot be probed.
+/// Reason why a source line cannot be probed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The debug information as a whole does not answer.
+    /// Error of the debug information as a whole.
     #[error("{0}")]
     Debug(#[from] DebugError),
     /// No source file has this name or ends in this path.
     #[error("no source file `{file}` in the debug information{}", there_are(.near))]
     UnknownFile {
-        /// What was asked for.
+        /// The requested file.
         file: String,
-        /// Files with a name like it.
+        /// Files with a similar name.
         near: Vec<String>,
     },
     /// Several source files end in this path.
     #[error("several source files end in `{file}`: {}; name more of the path", .of.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The requested file.
         file: String,
-        /// Their paths.
+        /// Paths of the matching files.
         of: Vec<String>,
     },
     /// No instruction belongs to the line.
@@ -479,7 +480,7 @@ pub enum LineError {
         file: String,
         /// The line.
         line: u64,
-        /// The nearest lines with code, ascending: up to two before and two behind.
+        /// The nearest lines with code, ascending: up to two before and two after.
         near: Vec<u64>,
     },
 }

@@ -1,4 +1,4 @@
-//! What is to be recorded of a variable: a fetch and the type of the field.
+//! Turns a variable into what a probe records: a fetch and a field type.
 
 use capriole_event::{Base, Bits, Deref, Element, Fetch, FieldType, Shown};
 use gimli::constants as dw;
@@ -10,40 +10,39 @@ use super::types::{Shape, is_signed};
 use super::units::Debug;
 use super::walk::{Thing, word};
 
-/// Elements of an array that one field can have.
+/// Maximum number of array elements in one field.
 const MOST_ELEMENTS: u64 = 64;
 
-/// A variable as a probe reads it.
+/// A variable in the form that a probe reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypedFetch {
-    /// From a register, an address or a constant, with the reads that follow.
+    /// Base (a register, an address or a constant) and the reads that follow.
     pub fetch: Fetch,
-    /// The base of `fetch` ([`Base::Address`] or [`Base::Immediate`]) is a link address: the
-    /// load bias has to be added to it.
+    /// True if the base of `fetch` ([`Base::Address`] or [`Base::Immediate`]) is a link address:
+    /// the load bias has to be added to it.
     pub link_address: bool,
-    /// The type asked for, or the one that follows from the debug information.
+    /// The requested type, or the one derived from the debug information.
     pub field_type: FieldType,
     /// The type in the source.
     pub c_type: String,
-    /// Bytes of an array of characters that is recorded as a string: it need not end with a
-    /// NUL.
+    /// Size in bytes of a character array recorded as a string: it need not end with a NUL.
     pub longest: Option<u64>,
 }
 
 impl<'a> Debug<'a> {
-    /// Turns a fetch whose base is a [`Base::Variable`] into one whose base a probe can read
-    /// at the site. `wanted` is the type that was asked for. Reads that stand around the
-    /// variable (`+8(req->next)`) count from its value, or from the address of an array.
+    /// Turns a fetch whose base is a [`Base::Variable`] into one whose base a probe can read at the
+    /// site. `wanted` is the requested type. Reads around the variable (`+8(req->next)`) are
+    /// relative to its value, or to the address of an array.
     ///
-    /// Without `wanted` the field is what the source says: numbers by sign and size, `bool`
-    /// as `u8`, `char` as a character, enumerations as numbers, pointers as `x64`, those to
-    /// `char` and arrays of `char` as strings, arrays of up to 64 numbers as such, bit fields
-    /// as their bits.
+    /// Without `wanted` the field follows the type in the source: numbers by sign and size, `bool`
+    /// as `u8`, `char` as a character, enumerations as numbers, pointers as `x64`, pointers to
+    /// `char` and arrays of `char` as strings, arrays of up to 64 numbers as arrays, bit fields as
+    /// their bits.
     ///
     /// # Errors
     ///
-    /// See [`Refusal`]; the column counts from the start of the variable's text. A base that
-    /// is no variable is refused as [`Refusal::Syntax`].
+    /// See [`Refusal`]; the column counts from the start of the variable. A base that is not a
+    /// variable is refused as [`Refusal::Syntax`].
     pub fn fetch(
         &self,
         site: &Site,
@@ -63,7 +62,7 @@ impl<'a> Debug<'a> {
         typed.map_err(|refusal| VariableError { at, refusal })
     }
 
-    /// Reads that stand around a variable.
+    /// Applies the reads written around a variable.
     fn around(
         &self,
         thing: Thing,
@@ -109,7 +108,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// What to record of an object.
+    /// Returns the fetch and field type of an object.
     pub(super) fn typed(
         &self,
         thing: Thing,
@@ -126,7 +125,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The type that the source says.
+    /// Chooses the field type from the type in the source.
     fn by_itself(&self, thing: &Thing) -> Result<TypedFetch, Refusal> {
         let (of, c_type) = (thing.text.clone(), self.c_type(thing.kind));
         let wrong_size = |size| Refusal::Size {
@@ -257,7 +256,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Text at a pointer, or in an array.
+    /// Records a string: at a pointer, or in an array.
     fn as_string(&self, thing: &Thing, wanted: Option<FieldType>) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let mismatch = || Refusal::Mismatch {
@@ -302,7 +301,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Several numbers from memory: those of an array, or those that a pointer leads to.
+    /// Records several numbers from memory: of an array, or where a pointer points.
     fn as_array(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let address = match (self.shape(thing.kind)?, &thing.place) {
@@ -326,7 +325,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// One number of the type `wanted`.
+    /// Records one number of the type `wanted`.
     fn as_number(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let of = || thing.text.clone();
@@ -403,7 +402,7 @@ impl<'a> Debug<'a> {
             }
         };
         let computed = || Refusal::Computed(of());
-        // Of a word: from the lowest byte on, or some bits in the middle.
+        // Part of a word: from the lowest byte up, or some bits in the middle.
         let (first, width) = match part {
             Some((first, width)) => (first.saturating_add(at.saturating_mul(8)), width),
             None if at == 0 && window.is_whole() => {
@@ -415,7 +414,7 @@ impl<'a> Debug<'a> {
         if first.saturating_add(width) > 64 || width == 0 {
             return Err(wrong_bits());
         }
-        // Above the bits that there are, the number goes on with its sign, or without one.
+        // Above the available bits, the number is sign-extended or zero-extended.
         let there = u64::from(window.width).saturating_sub(first);
         let (shown, width) = match (shown, window.signed) {
             _ if width <= there => (shown, width),
@@ -427,7 +426,7 @@ impl<'a> Debug<'a> {
         let first = first + u64::from(window.shift);
         let in_memory = sum.clone().read_at((first / 8) as i64);
         let (sum, first, size) = match (container(first % 8, width), in_memory) {
-            // No more is read of memory than there has to be.
+            // Read no more memory than needed.
             (Some((0, size, first)), Some(sum)) => (sum, first, size),
             _ => (sum, first as u8, 8),
         };
@@ -439,11 +438,11 @@ impl<'a> Debug<'a> {
         Ok(typed(fetch, link_address, field, c_type))
     }
 
-    /// Numbers, pointers and structs: what is read of them must not be more than they are.
+    /// True if a read must not exceed the object: for structs, arrays, and all else in memory.
     fn is_whole(&self, thing: &Thing) -> Result<bool, DebugError> {
         Ok(match self.shape(thing.kind)? {
             Shape::Record { .. } | Shape::Array { .. } => true,
-            // A number in a register may be asked for as the whole register.
+            // A number in a register may be recorded as the whole register.
             _ => matches!(thing.place, Place::Memory(_)),
         })
     }
@@ -474,7 +473,7 @@ fn field_size(size: u64) -> Option<u8> {
     matches!(size, 1 | 2 | 4 | 8).then_some(size as u8)
 }
 
-/// The smallest aligned container of a bit field: its byte offset and size, and the bits
+/// Returns the smallest aligned container of a bit field: its byte offset and size, and the bits
 /// below the field. If there is none (packed structs), eight bytes from where it begins.
 fn container(first: u64, width: u64) -> Option<(u64, u8, u8)> {
     if width == 0 || width > 64 {

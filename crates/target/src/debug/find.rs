@@ -1,5 +1,5 @@
-//! Where the debug information of a file is: in itself, or in a separate file by build id or
-//! by `.gnu_debuglink`; with dwz(1)'s common file, and the files that `-gsplit-dwarf` makes.
+//! Finds the debug information of a file: in itself, or in a separate file by build id or by
+//! `.gnu_debuglink`; with dwz(1)'s common file, and the files that `-gsplit-dwarf` makes.
 //!
 //! The rules are those of gdb ("Debugging Information in Separate Files") and of DWARF 5,
 //! chapter 7.3.5 and appendix F.
@@ -15,18 +15,18 @@ use super::units::Unit;
 use crate::object::ObjectFile;
 use crate::object::source::Source;
 
-/// Where debug symbols of installed packages are.
+/// Directories with the debug symbols of installed packages.
 pub(crate) const DIRECTORIES: [&str; 1] = ["/usr/lib/debug"];
 
-/// The debug information of one file, as bytes, and what was found out about it as a whole.
+/// The debug information of one file: its bytes, and cached results about the whole.
 #[derive(Debug)]
 pub(crate) struct DebugData {
     /// The file that it was found in.
     pub(super) path: PathBuf,
     pub(super) main: DwarfSections<Vec<u8>>,
-    /// What [`dwz(1)`] took out of several files.
+    /// The common parts of several files that dwz(1) moved into one file.
     pub(super) supplement: Option<DwarfSections<Vec<u8>>>,
-    /// The common file that is named but not there.
+    /// The common file, if it is named but missing.
     pub(super) supplement_missing: Option<PathBuf>,
     /// `.dwp` beside the file.
     pub(super) package: Option<DwarfPackageSections<Vec<u8>>>,
@@ -38,7 +38,7 @@ pub(crate) struct DebugData {
 }
 
 impl DebugData {
-    /// Finds and reads what belongs to `object`.
+    /// Finds and reads the debug information of `object`.
     pub(crate) fn read(
         object: &ObjectFile,
         directories: &[PathBuf],
@@ -106,7 +106,7 @@ pub(super) fn damaged(why: NotUsed) -> DebugError {
     }
 }
 
-/// How a separate file shows that it belongs to the program.
+/// Check that a separate file belongs to the program.
 enum Check {
     BuildId,
     Sum(u32),
@@ -133,7 +133,7 @@ struct Candidate {
     check: Check,
 }
 
-/// `.build-id/xx/yyy.debug` of a directory.
+/// Returns the path `.build-id/xx/yyy.debug` in a directory.
 fn by_build_id(directory: &Path, build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -152,7 +152,7 @@ fn candidates(object: &ObjectFile, own: &Sections<'_>, directories: &[PathBuf]) 
     let Some((name, rest)) = own.link(".gnu_debuglink") else {
         return found;
     };
-    // The sum stands at the next multiple of four bytes.
+    // The checksum is at the next multiple of four bytes.
     let padding = (name.len() + 1).next_multiple_of(4) - (name.len() + 1);
     let sum = rest.get(padding..padding + 4);
     let Some(sum) = sum.and_then(|sum| Some(u32::from_le_bytes(sum.try_into().ok()?))) else {
@@ -171,8 +171,8 @@ fn candidates(object: &ObjectFile, own: &Sections<'_>, directories: &[PathBuf]) 
     found
 }
 
-/// The common file that dwz made, by its path, which counts from the file that names it, or
-/// by build id.
+/// Reads the common file that dwz made, by its path, which is relative to the file that names it,
+/// or by build id.
 fn supplement(
     path: &Path,
     name: &str,
@@ -192,7 +192,7 @@ fn supplement(
     })
 }
 
-/// The `.dwp` of a program: its name with that added.
+/// Reads the `.dwp` of a program: its name with `.dwp` appended.
 fn package(path: &Path) -> Option<DwarfPackageSections<Vec<u8>>> {
     let mut name = path.file_name()?.to_owned();
     name.push(".dwp");
@@ -201,7 +201,7 @@ fn package(path: &Path) -> Option<DwarfPackageSections<Vec<u8>>> {
     DwarfPackageSections::load(|id| split_section(&sections, id)).ok()
 }
 
-/// The `.dwo` of one compilation unit: where the compiler put it, or beside the program.
+/// Reads the `.dwo` of one compilation unit: where the compiler put it, or beside the program.
 pub(super) fn split(
     name: &str,
     directory: Option<&str>,

@@ -1,5 +1,5 @@
-//! The canonical frame address at an instruction (DWARF 5, chapter 6.4): what the stack
-//! pointer was before the call.
+//! The canonical frame address at an instruction (DWARF 5, chapter 6.4): the value of the stack
+//! pointer before the call.
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, Operation, UnwindContext, UnwindSection,
@@ -9,8 +9,9 @@ use super::place::{Start, Sum, general};
 use super::units::{Bytes, Debug, slice};
 
 impl Debug<'_> {
-    /// How to get the canonical frame address at an instruction, from `.eh_frame` or
-    /// `.debug_frame`; `None` if they do not say, or by more than registers, reads and offsets.
+    /// Returns the formula for the canonical frame address at an instruction, from `.eh_frame` or
+    /// `.debug_frame`; `None` if they have none, or one that needs more than registers, reads and
+    /// offsets.
     pub(super) fn cfa(&self, address: u64) -> Option<Sum> {
         if let Some(known) = self.frames.borrow().get(&address) {
             return known.clone();
@@ -45,7 +46,7 @@ impl Debug<'_> {
             let CieOrFde::Fde(partial) = entry else {
                 continue;
             };
-            // An entry that cannot be read is not the one.
+            // Skip an entry that cannot be read.
             let Ok(fde) = partial.parse(S::cie_from_offset) else {
                 continue;
             };
@@ -62,7 +63,7 @@ impl Debug<'_> {
                 }
                 CfaRule::Expression(expression) => expression.get(section).ok()?,
             };
-            // Where the stack was aligned, GCC keeps it in the frame.
+            // If the stack was aligned, GCC keeps the address in the frame.
             let mut found: Option<Sum> = None;
             let mut operations = expression.operations(fde.cie().encoding());
             while let Some(operation) = operations.next().ok()? {

@@ -1,4 +1,4 @@
-//! Functions by name, with every place that they were inlined at.
+//! Functions by name, with every place where they were inlined.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use super::scope::Site;
 use super::units::{Debug, DieKey};
 use crate::symbols::demangle::{demangle, is_mangled, last_identifier, without_blanks};
 
-/// A place where a function is entered: its own code, or a copy that was inlined.
+/// A place where a function is entered: its own code, or an inlined copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionPlace {
     /// Link address of the first instruction.
     pub address: u64,
-    /// The function whose code it is, if this is a copy in another one.
+    /// The function that contains the code, if this is an inlined copy.
     pub inlined_into: Option<String>,
-    /// What names mean there.
+    /// The scope for names at this place.
     pub site: Site,
-    /// Which of the functions of that name it is.
+    /// Identity of the function among those of the same name.
     pub origin: Origin,
 }
 
-/// `wanted` is a name of the function: as in the source, the linker's, or the latter
+/// True if `wanted` is a name of the function: as in the source, the linkage name, or the latter
 /// demangled, with or without parameters.
 pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>) -> bool {
     if name == Some(wanted) || linkage == Some(wanted) {
@@ -40,11 +40,11 @@ pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>)
 }
 
 impl Debug<'_> {
-    /// The places at which a function is entered, by address: its own code and each copy
-    /// that was inlined. The name is one that [`SymbolTable::exact`] would take: mangled, or
-    /// demangled with or without parameters. Functions that have no mangled name (those of C,
-    /// and what GCC knows to be local in C++) are called as in the source. Several functions may
-    /// have the name: see [`FunctionPlace::origin`].
+    /// Returns the places where a function is entered, by address: its own code and each inlined
+    /// copy. The name is one that [`SymbolTable::exact`] would accept: mangled, or demangled with
+    /// or without parameters. Functions without a mangled name (C functions, and those that GCC
+    /// knows to be local in C++) are named as in the source. Several functions may have the name:
+    /// see [`FunctionPlace::origin`].
     ///
     /// [`SymbolTable::exact`]: crate::symbols::SymbolTable::exact
     ///
@@ -116,9 +116,8 @@ impl Debug<'_> {
         }
     }
 
-    /// The functions of which one begins at a link address: as [`Debug::functions`], by the
-    /// name that this one has in the debug information, which may be another one than that
-    /// of its symbol (`read` is `__libc_read`).
+    /// As [`Debug::functions`], for the function that begins at a link address: by its name in the
+    /// debug information, which may differ from its symbol (`read` is `__libc_read`).
     ///
     /// # Errors
     ///
@@ -129,9 +128,9 @@ impl Debug<'_> {
         self.functions(own.linkage_name.as_deref().unwrap_or(&own.name))
     }
 
-    /// The chosen frame is a part of the function around it, which nobody calls. GCC splits a
-    /// function in two to inline the first one; where it inlines the second one as well, it
-    /// says so as if the function was called at the line of its own declaration.
+    /// True if the chosen frame is a part of the function around it and not a call. GCC splits a
+    /// function in two to inline the first part; where it inlines the second part as well, it
+    /// describes it as a call of the function at the line of its own declaration.
     fn is_part(&self, site: &Site) -> bool {
         let own = site.frame();
         let same = |frame: &super::scope::Frame| {
@@ -152,7 +151,7 @@ impl Debug<'_> {
             && called(dw::DW_AT_call_column) == declared(dw::DW_AT_decl_column)
     }
 
-    /// How a function is called, for people.
+    /// Returns a human-readable name of a function.
     pub(super) fn title(&self, key: DieKey) -> String {
         let Ok(die) = self.die(key) else {
             return "?".to_owned();

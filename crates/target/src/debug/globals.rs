@@ -1,8 +1,8 @@
-//! Global and static variables, and static members: which one a name means in a function.
+//! Name lookup of global and static variables, and of static members, in a function.
 //!
-//! The order is that of C++ (ISO C++ 6.5, "Name lookup"), of which C has a part: the namespaces
-//! and classes around the function from the inside out, with what `using` brings there. In each
-//! of them the function's own unit comes before others.
+//! The order is the one of C++ (ISO C++ 6.5, "Name lookup"), of which C has a part: the namespaces
+//! and classes around the function from the inside out, with the names that `using` adds there. In
+//! each of them the function's own unit comes before others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,16 +21,16 @@ pub(super) struct Global {
     /// The first declaration that the entry refers to: the same for all entries of one variable
     /// in one unit.
     pub root: DieKey,
-    /// The unit of whose source it is.
+    /// The unit whose source contains it.
     pub home: UnitKey,
-    /// Its place in [`Scopes`].
+    /// Its index in [`Scopes`].
     pub scope: u32,
-    /// The linker knows it; otherwise it is a static variable of its unit.
+    /// True if marked external; otherwise it is a static variable of its unit.
     pub external: bool,
     pub state: State,
 }
 
-/// What an entry says about where a variable is.
+/// Location information in the entry of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Placed,
@@ -40,27 +40,27 @@ pub(super) enum State {
     Gone,
 }
 
-/// `using`, outside of functions.
+/// A `using` outside of functions.
 #[derive(Debug)]
 pub(super) struct Import {
-    /// The namespace in which it stands, as [`Scopes::seen`] calls it.
+    /// The namespace that contains it, as [`Scopes::seen`] names it.
     pub at: String,
     /// The variable or namespace.
     pub what: DieKey,
-    /// All names of a namespace, rather than one name.
+    /// True for all names of a namespace, rather than one name.
     pub module: bool,
 }
 
 /// Names of namespaces and classes.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    /// Without and with the `inline` namespaces, and whether one is anonymous.
+    /// Names without and with the `inline` namespaces, and true if one is anonymous.
     all: Vec<(String, String, bool)>,
     numbers: HashMap<(String, String, bool), u32>,
 }
 
 impl Scopes {
-    /// The number of a scope, of which the outermost part comes first.
+    /// Returns the number of a scope; its outermost part comes first.
     pub(super) fn number<'p>(&mut self, parts: impl Iterator<Item = &'p Part> + Clone) -> u32 {
         let whole = parts.clone().map(|part| part.name.as_str());
         let whole: Vec<&str> = whole.filter(|name| !name.is_empty()).collect();
@@ -75,7 +75,7 @@ impl Scopes {
         number
     }
 
-    /// What the scope is called without its anonymous and `inline` namespaces.
+    /// Returns the name of the scope without its anonymous and `inline` namespaces.
     pub(super) fn seen(&self, number: u32) -> &str {
         &self.all[number as usize].0
     }
@@ -90,7 +90,7 @@ impl Scopes {
     }
 }
 
-/// A scope that names are looked up in.
+/// A scope in which names are looked up.
 struct Level {
     /// `net::Server`, or empty outside of all namespaces.
     name: String,
@@ -98,16 +98,15 @@ struct Level {
     used: Vec<String>,
 }
 
-/// Namespaces that are followed from one `using namespace` to the next.
+/// Maximum number of namespaces followed from one `using namespace` to the next.
 const USED: usize = 64;
-/// Units that are imported by units.
+/// Maximum number of units imported by units.
 const UNITS: usize = 4096;
 
 impl<'a> Debug<'a> {
-    /// The variable outside of functions that a name means at a site: `name`, `net::name`,
-    /// `::name`, `'file.c'::name` or, for a static variable of a function, `function::name`.
-    /// Of static members only those that the name's own qualification leads to, and those of the
-    /// classes around the function.
+    /// Resolves a name at a site to a variable outside of functions: `name`, `net::name`, `::name`,
+    /// `'file.c'::name` or, for a static variable of a function, `function::name`. Static members
+    /// are found only through the name's own qualification, or in the classes around the function.
     pub(super) fn global(&self, site: &Site, name: &str) -> Result<Option<Variable<'a>>, Refusal> {
         if let Some((file, rest)) = name.strip_prefix('\'').and_then(|n| n.split_once("'::")) {
             return self.of_file(site, file, rest, name);
@@ -121,7 +120,7 @@ impl<'a> Debug<'a> {
         let levels = self.levels(site, &own, absolute)?;
         let names = self.names()?;
         let all = names.globals.get(last).map_or(&[][..], Vec::as_slice);
-        // In each level, then the same for variables that are static in other units.
+        // First each level, then each again for variables that are static in other units.
         for of_others in [false, true] {
             for level in &levels {
                 if !of_others
@@ -156,7 +155,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The static member of a class, by name or qualified with the name of a base class.
+    /// Returns the static member of a class, by name or qualified with the name of a base class.
     pub(super) fn static_member(
         &self,
         site: &Site,
@@ -184,8 +183,8 @@ impl<'a> Debug<'a> {
         Ok(Variable::global(self.die(key)?, name, site.frames[0].key))
     }
 
-    /// The unit of whose source the chosen function is, and those that it imports. For a copy that
-    /// is the unit of the function that was inlined.
+    /// Returns the unit whose source contains the chosen function, and those that it imports. For a
+    /// copy that is the unit of the function that was inlined.
     fn own_units(&self, site: &Site) -> Result<HashSet<UnitKey>, DebugError> {
         let mut home = site.frames[0].key.unit;
         for frame in site.frames[..=site.chosen].iter().rev() {
@@ -195,7 +194,7 @@ impl<'a> Debug<'a> {
                 .iter()
                 .take_while(|die| die.has(dw::DW_AT_abstract_origin));
             let unit = &chain[copies.count().min(chain.len() - 1)].unit;
-            // What dwz(1) found in several units is of each of them.
+            // An entry that dwz(1) found in several units belongs to each of them.
             if self.root(unit)?.tag() != dw::DW_TAG_partial_unit {
                 home = unit.key;
                 break;
@@ -218,7 +217,7 @@ impl<'a> Debug<'a> {
         Ok(own)
     }
 
-    /// The scopes around the chosen function, the innermost first, and last the outermost.
+    /// Returns the scopes around the chosen function, from the innermost to the outermost.
     fn levels(
         &self,
         site: &Site,
@@ -262,7 +261,7 @@ impl<'a> Debug<'a> {
         for (at, what) in uses {
             used.push((at, self.path_of(what)?));
         }
-        // Where one is used, so is what it uses; names appear in the namespace around both.
+        // `using namespace` is transitive; names appear in the namespace around both.
         for level in 0..levels.len() {
             let name = levels[level].name.clone();
             let mut from = vec![name.clone()];
@@ -288,14 +287,14 @@ impl<'a> Debug<'a> {
         Ok(levels)
     }
 
-    /// What a namespace or class is called, with those around it.
+    /// Returns the name of a namespace or class, qualified with those around it.
     pub(super) fn path_of(&self, key: DieKey) -> Result<String, DebugError> {
         let parts = self.enclosing(key)?;
         let own = self.part(&self.die(key)?);
         Ok(seen(parts.0.iter().rev().chain([&own])))
     }
 
-    /// `using` in the chosen function, in blocks that contain the site.
+    /// Returns each `using` in the chosen function, in blocks that contain the site.
     fn imports_within(&self, site: &Site) -> Result<Vec<Die<'a>>, DebugError> {
         let frame = self.die(site.frame().key)?;
         let mut found = Vec::new();
@@ -320,7 +319,7 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// The variable that `using` in the chosen function makes a name of it.
+    /// Finds the variable that a `using` in the chosen function introduces by this name.
     pub(super) fn used_within(
         &self,
         site: &Site,
@@ -337,7 +336,7 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
-    /// The same for `using` in a namespace.
+    /// As `used_within`, for a `using` in a namespace.
     fn used_at(
         &self,
         own: &HashSet<UnitKey>,
@@ -356,7 +355,7 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
-    /// The variable at `what`, if that is its name: its definition, if there is one.
+    /// Returns the variable at `what` if it has this name: its definition, if there is one.
     fn imported(&self, what: DieKey, name: &str) -> Result<Option<DieKey>, Refusal> {
         let die = self.die(what)?;
         if die.tag() != dw::DW_TAG_variable || self.name_of(&die).as_deref() != Some(name) {
@@ -374,7 +373,7 @@ impl<'a> Debug<'a> {
         Ok(self.pick(&here, &own, name)?.or(Some(what)))
     }
 
-    /// The one of the variables of a scope that is of an own unit, or that the linker knows.
+    /// Picks the variable of a scope that is of an own unit, or has external linkage.
     fn pick(
         &self,
         here: &[&Global],
@@ -390,7 +389,7 @@ impl<'a> Debug<'a> {
             false => Vec::new(),
         };
         mine.sort_by_key(|global| global.state != State::Placed);
-        // Of one scope only: `using namespace` may bring several.
+        // They must be of one scope: `using namespace` may add several.
         let Some(first) = mine.first().or(elsewhere.first()) else {
             return Ok(None);
         };
@@ -408,7 +407,7 @@ impl<'a> Debug<'a> {
         Ok(found.or(Some(first)).map(|global| global.key))
     }
 
-    /// The variable of other units that a name means, if there is but one.
+    /// Returns the variable of other units with a name, if there is only one.
     fn only_one(&self, here: &[&Global], name: &str) -> Result<Option<DieKey>, Refusal> {
         let placed = here.iter().find(|global| global.state == State::Placed);
         let Some(first) = placed.or(here.first()) else {
@@ -420,7 +419,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// A static variable, or one of a namespace, by the source file of its unit.
+    /// Finds a static variable, or one of a namespace, by the source file of its unit.
     fn of_file(
         &self,
         site: &Site,
@@ -449,7 +448,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The source file of a unit, with its directory.
+    /// Returns the source file of a unit, with its directory.
     fn file_of(&self, unit: UnitKey) -> Option<String> {
         let root = self.root(&self.unit(unit).ok()?).ok()?;
         let name = root.text(dw::DW_AT_name)?;
@@ -459,7 +458,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// A static variable in a function, of any unit or of those of a source file.
+    /// Finds a static variable in a function, of any unit or of those of a source file.
     fn static_of(
         &self,
         function: &str,
@@ -500,7 +499,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// It is at one address, and not in a frame.
+    /// True if a variable is at a fixed address, and not in a frame.
     fn is_static(&self, die: &Die<'a>) -> Result<bool, DebugError> {
         for die in self.with_origins(die) {
             if let Some(gimli::AttributeValue::Exprloc(expression)) = die.attr(dw::DW_AT_location) {
@@ -514,7 +513,7 @@ impl<'a> Debug<'a> {
         Ok(false)
     }
 
-    /// A name that several variables have.
+    /// Returns the refusal for a name that several variables have.
     fn ambiguous(&self, all: &[&Global], name: &str) -> Refusal {
         let Ok(names) = self.names() else {
             return Refusal::Syntax("another name");
@@ -539,7 +538,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// How a static variable can be named, and where it is declared.
+    /// Formats an unambiguous name of a static variable, and where it is declared.
     fn described(&self, root: DieKey, die: &Die<'a>, scope: &str, last: &str) -> String {
         let file = self.file_of(root.unit).unwrap_or_default();
         let line = self.declared_at(die);
@@ -550,7 +549,7 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// `a::b`, or one of them if the other is empty.
+/// Returns `a::b`, or one of them if the other is empty.
 fn join(outer: &str, inner: &str) -> String {
     match (outer, inner) {
         ("", one) | (one, "") => one.to_owned(),
@@ -558,13 +557,13 @@ fn join(outer: &str, inner: &str) -> String {
     }
 }
 
-/// The namespace `inner` is `outer`, or is in it.
+/// True if the namespace `inner` is `outer`, or is in it.
 fn is_around(outer: &str, inner: &str) -> bool {
     let rest = inner.strip_prefix(outer);
     rest.is_some_and(|rest| outer.is_empty() || rest.is_empty() || rest.starts_with("::"))
 }
 
-/// The path ends in these components.
+/// True if the path ends in these components.
 fn ends_in(path: &str, end: &str) -> bool {
     let rest = path.strip_suffix(end);
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/') || end.starts_with('/'))

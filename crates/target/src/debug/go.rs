@@ -1,4 +1,4 @@
-//! What Go functions return, and in which registers (Go's cmd/compile/abi-internal.md).
+//! Results of Go functions, and their registers (Go's cmd/compile/abi-internal.md).
 
 use gimli::constants as dw;
 
@@ -7,13 +7,13 @@ use super::error::DebugError;
 use super::types::Shape;
 use super::units::{Debug, DieKey};
 
-/// Types within types.
+/// Maximum nesting of types.
 const DEPTH: usize = 16;
-/// Registers of integers and of floating point numbers.
+/// Number of registers for integers and, below, for floating point numbers.
 const INTEGERS: usize = 9;
 const FLOATS: usize = 15;
 
-/// Where a result begins.
+/// Place where a result begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begins {
     /// In `rax`.
@@ -25,7 +25,7 @@ pub(super) enum Begins {
 }
 
 impl<'a> Debug<'a> {
-    /// The type of the first result: Go's results are parameters that the function sets.
+    /// Returns the type of the first result: Go's results are parameters that the function sets.
     pub(super) fn first_result(&self, function: &Die<'a>) -> Result<Option<DieKey>, DebugError> {
         for whole in self.with_origins(function) {
             let children = self.children(&whole)?;
@@ -36,7 +36,7 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
-    /// Whether a parameter is one of a Go function's results.
+    /// True if a parameter is one of a Go function's results.
     pub(super) fn is_go_result(&self, die: &Die<'a>) -> bool {
         let sets = |die: &Die<'a>| die.flag(dw::DW_AT_variable_parameter);
         die.tag() == dw::DW_TAG_formal_parameter
@@ -44,7 +44,7 @@ impl<'a> Debug<'a> {
             && self.with_origins(die).iter().any(sets)
     }
 
-    /// Where a result of this type begins, if it is the first.
+    /// Returns where a result of this type begins, if it is the first.
     pub(super) fn begins(&self, kind: Option<DieKey>) -> Result<Begins, DebugError> {
         let mut parts = Vec::new();
         if !self.parts(kind, &mut parts, 0)? {
@@ -56,7 +56,7 @@ impl<'a> Debug<'a> {
         Ok(first.copied().unwrap_or(Begins::Stack))
     }
 
-    /// Takes a type apart into what has a register for itself; tells whether it can be.
+    /// Splits a type into parts that take one register each; false if that is not possible.
     fn parts(
         &self,
         kind: Option<DieKey>,

@@ -1,6 +1,6 @@
-//! What has which name: functions, where they were inlined, global variables, structs.
+//! Index by name of functions, their inlined copies, global variables and structs.
 //!
-//! All units are read once for it, the first time that somebody asks for a name.
+//! All units are read once for it, at the first lookup of a name.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::globals::{Global, Import, Scopes, State};
 use super::namespace::Part;
 use super::units::{Debug, DieKey, Loaded, UnitKey};
 
-/// Attributes read for each byte of debug information, at most: there are forms of no bytes.
+/// Maximum number of attributes read per byte of debug information: some forms take no bytes.
 const ATTRIBUTES: u64 = 40;
 
 /// One body of a function.
@@ -30,11 +30,11 @@ pub(super) struct Body {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub bodies: Vec<Body>,
-    /// Indices of `bodies` by name, and by the linker's name.
+    /// Indices of `bodies` by name, and by linkage name.
     pub functions: HashMap<String, Vec<u32>>,
     /// Global and static variables and static members, by name without namespaces.
     pub globals: HashMap<String, Vec<Global>>,
-    /// Those that have a place, by the linker's name.
+    /// Variables that have a place, by linkage name.
     pub linked: HashMap<String, DieKey>,
     /// Namespaces and classes that variables are declared in.
     pub scopes: Scopes,
@@ -43,7 +43,7 @@ pub(super) struct Names {
     /// Definitions of structs, unions and classes by name without namespaces: one of each size
     /// and source line.
     pub records: HashMap<String, Vec<Record>>,
-    /// Why a part of it could not be read.
+    /// The first error, if a part could not be read.
     pub problem: Option<DebugError>,
 }
 
@@ -55,17 +55,17 @@ pub(super) struct Record {
     line: Option<u64>,
 }
 
-/// Definitions of one name that are told apart.
+/// Maximum number of definitions kept for one name.
 const MOST_RECORDS: usize = 16;
 
-/// Plain and linker's name.
+/// Plain name and linkage name.
 type Called = (Option<String>, Option<String>);
 
 struct Reader<'d, 'a> {
     debug: &'d Debug<'a>,
     names: Names,
     called: HashMap<DieKey, Called>,
-    /// The scopes that variables, or declarations of variables, stand in.
+    /// The scopes that contain variables, or declarations of variables.
     declared_in: HashMap<DieKey, u32>,
     attributes_left: u64,
 }
@@ -82,7 +82,7 @@ impl<'a> Debug<'a> {
                 attributes_left: 0,
             };
             for unit in units {
-                // Each unit is a question of its own, as regards the work.
+                // Each unit has its own work limit, like a query.
                 self.begin();
                 let read = self.whole(unit).and_then(|unit| reader.unit(&unit));
                 if let Err(problem) = read {
@@ -97,8 +97,8 @@ impl<'a> Debug<'a> {
         names.as_ref().map_err(Clone::clone)
     }
 
-    /// The whole of a struct that is only declared where `die` stands. `None` if there is none, or
-    /// if several that differ have the name.
+    /// Returns the definition of a struct that `die` only declares. `None` if there is none, or if
+    /// several different ones have the name.
     pub(super) fn definition(&self, die: &Die<'a>) -> Result<Option<Die<'a>>, DebugError> {
         let Some(name) = die.text(dw::DW_AT_name) else {
             return Ok(None);
@@ -121,7 +121,7 @@ impl<'a> Debug<'a> {
             if scope(record.key)? != own {
                 continue;
             }
-            // The unit itself means its own.
+            // A definition in the same unit takes precedence.
             if record.key.unit == die.key().unit {
                 return self.die(record.key).map(Some);
             }
@@ -134,7 +134,7 @@ impl<'a> Debug<'a> {
         found.map(|key| self.die(key)).transpose()
     }
 
-    /// Two structs have the same members at the same places.
+    /// True if two structs have the same members at the same places.
     fn is_same_record(&self, one: DieKey, other: DieKey) -> Result<bool, DebugError> {
         let layout = |key| -> Result<_, DebugError> {
             let die = self.die(key)?;
@@ -158,7 +158,7 @@ impl<'a> Reader<'_, 'a> {
         let size = unit.unit.header.length_including_self() as u64;
         self.attributes_left = size.saturating_mul(ATTRIBUTES);
         let mut entries = unit.unit.entries_raw(None)?;
-        // The functions around the present entry, and their depths.
+        // The functions around the current entry, and their depths.
         let mut outer: Vec<(isize, DieKey)> = Vec::new();
         // The namespaces and classes around it.
         let mut around: Vec<(isize, Part)> = Vec::new();
@@ -249,7 +249,7 @@ impl<'a> Reader<'_, 'a> {
         let Some(address) = die.entry_address() else {
             return;
         };
-        // Functions that the linker dropped stand at address 0 or 1 or so.
+        // Functions that the linker dropped are at address 0 or 1 or so.
         if !self.debug.object.is_text(address) {
             return;
         }
@@ -273,7 +273,7 @@ impl<'a> Reader<'_, 'a> {
             .into_iter()
             .find_map(|name| self.debug.reference(die, name).ok().flatten());
         let read = |die: &Die<'a>| (self.debug.name_of(die), self.debug.linkage_name_of(die));
-        // A body may have a linker's name of its own.
+        // A body may have its own linkage name.
         let Some(origin) = origin.filter(|_| !die.has(dw::DW_AT_linkage_name)) else {
             return read(die);
         };
@@ -334,7 +334,7 @@ impl<'a> Reader<'_, 'a> {
         imports.push(import);
     }
 
-    /// Variables that were declared before are of the scope of that declaration.
+    /// Sets the scope of each variable that was declared before to the scope of that declaration.
     fn settle(&mut self) {
         for global in self.names.globals.values_mut().flatten() {
             if global.root == global.key {
@@ -342,7 +342,7 @@ impl<'a> Reader<'_, 'a> {
             }
             global.scope = match self.declared_in.get(&global.root) {
                 Some(&scope) => scope,
-                // In a type unit or a common file of dwz(1).
+                // It is in a type unit or a common file of dwz(1).
                 None => match self.debug.enclosing(global.root) {
                     Ok(parts) => self.names.scopes.number(parts.0.iter().rev()),
                     Err(problem) => {

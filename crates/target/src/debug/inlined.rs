@@ -1,5 +1,4 @@
-//! Which functions are inlined at an address: the lines that a backtrace has beside those of
-//! real calls.
+//! Functions inlined at an address: the lines that a backtrace has besides those of real calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::symbols::display;
 
 type Slice = EndianArcSlice<LittleEndian>;
 
-/// Debug information that is asked for inlined functions again and again.
+/// Debug information for repeated queries of inlined functions.
 pub struct Inlined(addr2line::Context<Slice>);
 
 impl fmt::Debug for Inlined {
@@ -35,12 +34,12 @@ impl Inlined {
             .map_err(|_| DebugError::Damaged("bad table of units"))
     }
 
-    /// The functions that are inlined at a link address, demangled, the innermost first, and last
-    /// the function itself that they are inlined into. Empty if that is unknown.
+    /// Returns the functions that are inlined at a link address, demangled, innermost first, and
+    /// last the function that they are inlined into. Empty if unknown.
     #[must_use]
     pub fn at(&self, link_address: u64) -> Vec<String> {
         let mut names = Vec::new();
-        // Split debug information is not looked for.
+        // Split debug information is not loaded.
         let Ok(mut frames) = self.0.find_frames(link_address).skip_all_loads() else {
             return names;
         };

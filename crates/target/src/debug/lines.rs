@@ -1,7 +1,7 @@
 //! Source lines and the instructions that belong to them.
 //!
-//! The line table (DWARF 5, chapter 6.2) names a file by its directory and name; a person
-//! writes the end of that path: `server.c`, `net/server.c`.
+//! The line table (DWARF 5, chapter 6.2) names a file by its directory and name; users write the
+//! end of that path: `server.c`, `net/server.c`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -9,7 +9,7 @@ use super::error::{DebugError, LineError};
 use super::scope::Site;
 use super::units::{Bytes, Debug, DieKey, Loaded};
 
-/// Files that are named in an error.
+/// Maximum number of files named in an error.
 const SHOWN: usize = 8;
 
 /// An instruction at which a statement of a source line begins.
@@ -17,11 +17,12 @@ const SHOWN: usize = 8;
 pub struct LinePlace {
     /// Its link address.
     pub address: u64,
-    /// The first one of the line in its function or inlined copy. Later ones are other parts
-    /// of the line (the condition of a loop, a call's arguments), where it is come by again.
+    /// True for the first instruction of the line in its function or inlined copy. Later ones are
+    /// other parts of the line (the condition of a loop, a call's arguments), which execution
+    /// reaches again.
     pub first: bool,
-    /// What names mean there: in the innermost function. None without debug information
-    /// about the function.
+    /// The scope for names there: the innermost function. None without debug information about the
+    /// function.
     pub site: Option<Site>,
 }
 
@@ -34,7 +35,7 @@ struct Row {
 }
 
 impl<'a> Debug<'a> {
-    /// The instructions of a source line, in all functions and inlined copies, by address.
+    /// Returns the instructions of a source line, in all functions and inlined copies, by address.
     /// `file` is a file name or the end of a path.
     ///
     /// # Errors
@@ -81,7 +82,7 @@ impl<'a> Debug<'a> {
             }
             Ok(())
         })?;
-        // The whole path is clear even if it is the end of another one.
+        // A whole path is unambiguous even if it is the end of another one.
         let whole = wanted.join("/");
         let path = match paths.len() {
             0 => {
@@ -135,7 +136,7 @@ impl<'a> Debug<'a> {
             .collect()
     }
 
-    /// The source line of an instruction, by the unit that describes it: path and line.
+    /// Returns the source line of an instruction, by the unit that describes it: path and line.
     #[must_use]
     pub fn line_of(&self, address: u64) -> Option<(String, u64)> {
         self.begin();
@@ -143,7 +144,7 @@ impl<'a> Debug<'a> {
         Some((path?, line))
     }
 
-    /// The same; the path may not be known.
+    /// As `line_of`; the path may be unknown.
     pub(super) fn row_of(&self, address: u64) -> Option<(Option<String>, u64)> {
         let unit = self.line_unit(address)?;
         let program = unit.unit.line_program.clone()?;
@@ -156,7 +157,7 @@ impl<'a> Debug<'a> {
         Some((file_path(&unit, &header, row.file), row.line))
     }
 
-    /// The line table's unit: of split debug information what is in the program.
+    /// Returns the unit with the line table: for split debug information, the one in the program.
     fn line_unit(&self, address: u64) -> Option<std::rc::Rc<Loaded<'a>>> {
         let covers = |r: &(u64, u64)| r.0 <= address && address < r.1;
         let mut units = self.units().ok()?.iter();
@@ -164,7 +165,8 @@ impl<'a> Debug<'a> {
         self.main_unit(unit.head.key.offset).ok()
     }
 
-    /// Source lines of the statements that begin in a function's code, by address.
+    /// Returns address and source line of the statements that begin in a function's code, by
+    /// address.
     pub(crate) fn statements(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let program = self
             .line_unit(start)
@@ -180,7 +182,7 @@ impl<'a> Debug<'a> {
         found
     }
 
-    /// The line programs of all units, each once.
+    /// Calls `look` with the line programs of all units, each once.
     fn programs(
         &self,
         mut look: impl FnMut(&Loaded<'a>, Program<'a>) -> Result<(), DebugError>,
@@ -204,15 +206,15 @@ impl<'a> Debug<'a> {
         Ok(())
     }
 
-    /// The rows at which statements begin, of code that is in the program.
+    /// Returns the rows at which statements begin, of code that is in the program.
     fn rows(&self, program: Program<'a>) -> Result<Vec<Row>, DebugError> {
         let mut found = Vec::new();
         let mut rows = program.rows();
-        // A sequence that the linker dropped begins at an address where no code is.
+        // A sequence that the linker dropped begins at an address without code.
         let mut kept: Option<bool> = None;
         loop {
             self.spend(1)?;
-            // What follows damage is not found.
+            // Rows after damage are not found.
             let Ok(Some((_, row))) = rows.next_row() else {
                 break;
             };
@@ -241,7 +243,7 @@ impl<'a> Debug<'a> {
 type Program<'a> = gimli::IncompleteLineProgram<Bytes<'a>>;
 type Header<'a> = gimli::LineProgramHeader<Bytes<'a>>;
 
-/// Parts of a path without `.` and with `..` carried out.
+/// Splits a path into components, without `.` and with `..` resolved.
 fn components(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -256,13 +258,13 @@ fn components(path: &str) -> Vec<&str> {
     parts
 }
 
-/// A path without `.` and with `..` carried out.
+/// Returns a path without `.` and with `..` resolved.
 pub(super) fn normal(path: &str) -> String {
     let root = if path.starts_with('/') { "/" } else { "" };
     format!("{root}{}", components(path).join("/"))
 }
 
-/// Compilation directory, directory and name of a file.
+/// Returns the path of a file: compilation directory, directory and name.
 pub(super) fn file_path(unit: &Loaded<'_>, header: &Header<'_>, index: u64) -> Option<String> {
     let file = header.file(index)?;
     let text = |value| {

@@ -1,4 +1,4 @@
-//! What can be recorded at a site: for `list --args`.
+//! Parameters and variables that can be recorded at a site, for `list --args`.
 
 use capriole_event::Gpr;
 
@@ -14,23 +14,23 @@ use super::walk::Thing;
 pub struct Described {
     /// Its name.
     pub name: String,
-    /// A parameter of the function, not a variable in it.
+    /// True for a parameter of the function, false for a variable in it.
     pub parameter: bool,
-    /// The function that it is of: the chosen one.
+    /// The function that it belongs to: the chosen one.
     pub function: String,
-    /// Its type as C writes it.
+    /// Its type in C notation.
     pub c_type: String,
-    /// Where it is, in the words of a fetch argument (`%di`, `-20(%bp)`, `@0x4010`, a link
-    /// address), or why it cannot be said.
+    /// Its place, written as a fetch argument (`%di`, `-20(%bp)`, `@0x4010`, a link address), or
+    /// the reason why it is not known.
     pub place: Result<String, Refusal>,
-    /// What recording it without a type records, or why that cannot be (a struct as a whole,
-    /// say, although its members can be recorded).
+    /// The fetch that records it without an explicit type, or the reason why there is none (a whole
+    /// struct, for example, although its members can be recorded).
     pub fetch: Result<TypedFetch, Refusal>,
 }
 
 impl Debug<'_> {
-    /// The parameters and visible variables of the chosen function at a site. Parameters are all
-    /// there, in the order of the source, also if a variable hides one.
+    /// Returns the parameters and visible variables of the chosen function at a site. All
+    /// parameters are included, in the order of the source, even if a variable hides one.
     ///
     /// # Errors
     ///
@@ -68,13 +68,13 @@ impl Debug<'_> {
                 fetch,
             });
         }
-        // At an entry what is of blocks comes before them.
+        // At an entry, variables of blocks come before the parameters.
         found.sort_by_key(|described| !described.parameter);
         Ok(found)
     }
 }
 
-/// A place as a fetch argument writes it.
+/// Formats a place as in a fetch argument.
 fn shown(place: &Place) -> String {
     match place {
         Place::Register { register, .. } => format!("%{}", name(*register)),

@@ -1,7 +1,7 @@
-//! DWARF expressions (DWARF 5, chapters 2.5 and 2.6), turned into what a probe can read.
+//! Converts DWARF expressions (DWARF 5, chapters 2.5 and 2.6) into places that a probe can read.
 //!
-//! Nothing is calculated at run time, so what comes out is a sum with reads in between, or a
-//! refusal. There are no jumps, so each expression ends.
+//! Nothing is calculated at run time, so the result is a sum with reads in between, or a refusal.
+//! Jumps are refused, so each evaluation ends.
 
 use std::rc::Rc;
 
@@ -13,22 +13,22 @@ use super::place::{Place, Start, Sum, Window, general, vector};
 use super::types::{Shape, is_signed};
 use super::units::{Bytes, Debug, DieKey};
 
-/// What an expression is evaluated for.
+/// Context in which an expression is evaluated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'n> {
     /// Link address of the site.
     pub address: u64,
     /// The function whose code it is; none for a global variable.
     pub function: Option<DieKey>,
-    /// The site is the function's first instruction.
+    /// True if the site is the function's first instruction, apart from no-ops.
     pub at_entry: bool,
     /// The function's first statement; before it the frame is being set up.
     pub body: u64,
-    /// What is looked for.
+    /// Name of the variable.
     pub name: &'n str,
     /// The name of the function whose code it is.
     pub entered: &'n str,
-    /// The variable is of a copy that is inlined into that.
+    /// True if the variable belongs to a copy inlined into that function.
     pub inlined: bool,
 }
 
@@ -42,7 +42,7 @@ impl Context<'_> {
     }
 }
 
-/// Why there is no place, as far as it is known before lines are looked for.
+/// Reason why there is no place, before source lines are looked up.
 pub(super) enum NoPlace {
     Refusal(Refusal),
     /// Not at this address, but in these ranges.
@@ -55,12 +55,12 @@ impl<E: Into<Refusal>> From<E> for NoPlace {
     }
 }
 
-/// Ranges of a location list that are kept for what is said about it.
+/// Maximum number of ranges of a location list that are kept for the message.
 const RANGES: usize = 64;
 
 impl<'a> Debug<'a> {
-    /// Where a variable is, and whether that is from a list of places that each hold for some
-    /// addresses, which compilers that optimise write.
+    /// Returns where a variable is, and true if that is a constant or from a list of places that
+    /// each hold for some addresses, which optimising compilers write.
     pub(super) fn locate(
         &self,
         die: &Die<'a>,
@@ -179,13 +179,13 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The canonical frame address at the site.
+    /// Returns the canonical frame address at the site.
     fn frame_address(&self, context: Context<'_>) -> Result<Sum, NoPlace> {
         self.cfa(context.address)
             .ok_or_else(|| unclear(context.name, "the call frame information does not cover it"))
     }
 
-    /// What `DW_OP_fbreg` counts from: the function's `DW_AT_frame_base`.
+    /// Returns the base of `DW_OP_fbreg`: the function's `DW_AT_frame_base`.
     fn frame_base(&self, context: Context<'_>) -> Result<Sum, NoPlace> {
         let missing = || unclear(context.name, "the function has no frame base");
         let function = self.die(context.function.ok_or_else(missing)?)?;
@@ -203,7 +203,7 @@ impl<'a> Debug<'a> {
                 Some(Operation::Register { register }) if only => {
                     return self.register_base(register, context);
                 }
-                // Nothing that counts from the frame base itself.
+                // Refuse a frame base that is relative to the frame base itself.
                 Some(Operation::FrameOffset { .. }) => return Err(missing()),
                 _ => {}
             }
@@ -213,7 +213,7 @@ impl<'a> Debug<'a> {
             ..context
         };
         match self.attribute(die, value, context) {
-            // A register is the base itself here, not where the base is.
+            // A register here has the base as its value; it is not the place of the base.
             Ok((Place::Register { register, .. }, _)) => Ok(Sum::of(Start::Register(register))),
             Ok((Place::Memory(sum), _)) => Ok(sum),
             Ok(_) => Err(missing()),
@@ -221,8 +221,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// A register that is the frame base once the frame is set up. Before that, what it is
-    /// going to be follows from the canonical frame address, which stays the same.
+    /// Returns the frame base that is in a register once the frame is set up. Before that, the
+    /// later value of the register follows from the canonical frame address, which stays the same.
     fn register_base(
         &self,
         register: gimli::Register,
@@ -234,7 +234,7 @@ impl<'a> Debug<'a> {
                 .filter(|cfa| Some(cfa.start) == base && cfa.reads.is_empty())
         };
         let early = context.address < context.body;
-        // So it is behind the instruction that restores the caller's register.
+        // The same holds after the instruction that restores the caller's register.
         if (early || set_up(context.address).is_none())
             && let Some(then) = set_up(context.body)
         {
@@ -247,7 +247,8 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// A number on the stack: what is at `bits` of `value`, multiplied by 2 to the power of `left`.
+/// A number on the expression stack: the bits `bits` of `value`, multiplied by 2 to the power of
+/// `left`.
 struct Number {
     value: Sum,
     bits: Window,
@@ -274,11 +275,11 @@ struct Machine<'d, 'a, 'n> {
     die: &'d Die<'a>,
     context: Context<'n>,
     stack: Vec<Number>,
-    /// A vector register was pushed, of which only the value can be taken.
+    /// A vector register that was pushed; it can be used only as the value.
     vector: Option<Option<u8>>,
 }
 
-/// Deeper stacks are not evaluated.
+/// Maximum depth of the expression stack.
 const STACK: usize = 64;
 
 impl<'a> Machine<'_, 'a, '_> {
@@ -287,7 +288,7 @@ impl<'a> Machine<'_, 'a, '_> {
         self.stack.pop().ok_or_else(|| empty.into())
     }
 
-    /// A number that is not shifted to the left.
+    /// Pops a number that is not shifted to the left.
     fn shifted(&mut self) -> Result<Number, NoPlace> {
         let number = self.number()?;
         match number.left {
@@ -296,7 +297,7 @@ impl<'a> Machine<'_, 'a, '_> {
         }
     }
 
-    /// A whole word.
+    /// Pops a whole word.
     fn pop(&mut self) -> Result<Sum, NoPlace> {
         let number = self.shifted()?;
         match number.bits.is_whole() {
@@ -320,7 +321,7 @@ impl<'a> Machine<'_, 'a, '_> {
         Ok(())
     }
 
-    /// Two constants become one; other numbers can only be shifted and masked.
+    /// Combines two constants into one; other numbers can only be shifted and masked.
     fn combine(&mut self, operation: &Operation<Bytes<'a>>) -> Result<Number, NoPlace> {
         let (top, mut below) = (self.number()?, self.number()?);
         let constant = |value| Ok(Number::of(Sum::of(Start::Constant(value))));
@@ -371,7 +372,7 @@ impl<'a> Machine<'_, 'a, '_> {
         })
     }
 
-    /// A number as one of a base type, or of none: that of addresses.
+    /// Converts a number to a base type, or to none: the type of addresses.
     fn converted(&self, number: Number, base_type: gimli::UnitOffset) -> Result<Number, NoPlace> {
         if base_type.0 == 0 {
             return Ok(number);
@@ -416,7 +417,7 @@ impl<'a> Machine<'_, 'a, '_> {
         }
     }
 
-    /// One operation that is no location by itself.
+    /// Evaluates one operation that is not a location by itself.
     fn step(&mut self, operation: Operation<Bytes<'a>>) -> Result<(), NoPlace> {
         let (debug, context) = (self.debug, self.context);
         let unit = &self.die.unit;
@@ -541,15 +542,16 @@ impl<'a> Machine<'_, 'a, '_> {
             Operation::ParameterRef { .. } if !context.at_entry => {
                 return Err(context.entry_value());
             }
-            // At the entry it is what the caller would have passed, had the compiler not left it
-            // out.
+            // At the entry it is the argument that the caller would have passed, had the compiler
+            // not left it out.
             Operation::ParameterRef { .. } => return Err(NoPlace::Elsewhere(Vec::new())),
             _ => return Err(self.computed()),
         };
         self.push(Number::of(pushed))
     }
 
-    /// What a register held when the function was entered: at the entry it still does.
+    /// Pushes the value that a register had when the function was entered: at the entry it still
+    /// has it.
     fn entry_value(&mut self, expression: Expression<Bytes<'a>>) -> Result<(), NoPlace> {
         if !self.context.at_entry {
             return Err(self.context.entry_value());
@@ -575,7 +577,7 @@ fn unclear(name: &str, why: &'static str) -> NoPlace {
     Refusal::Location(name.to_owned(), why).into()
 }
 
-/// A constant that stands in memory order.
+/// Returns a constant given in memory order.
 fn bytes(data: &[u8], name: &str) -> Result<Place, NoPlace> {
     if data.len() > 8 {
         return Err(unclear(name, "it is a constant of more than 8 bytes"));
@@ -593,7 +595,7 @@ fn constant(value: AttributeValue<Bytes<'_>>, name: &str) -> Result<Place, NoPla
     if let AttributeValue::Block(data) = value {
         return bytes(data.slice(), name);
     }
-    // Forms of a fixed size are not sign-extended (as gdb has it).
+    // Forms of a fixed size are not sign-extended (as in gdb).
     let number = value
         .udata_value()
         .or_else(|| value.sdata_value().map(|value| value as u64));

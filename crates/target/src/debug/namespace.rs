@@ -8,7 +8,7 @@ use super::die::Die;
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
-/// Functions with classes in functions that are followed outwards.
+/// Maximum nesting of functions with classes in functions, followed outwards.
 const NESTED: usize = 32;
 
 /// A namespace or class.
@@ -16,27 +16,27 @@ const NESTED: usize = 32;
 pub(super) struct Part {
     /// Empty for an anonymous namespace, and for a class without a name.
     pub name: String,
-    /// The names in it are names of what is around it: an anonymous or `inline` namespace.
+    /// True if its names are also names of the scope around it: an anonymous or `inline` namespace.
     pub transparent: bool,
-    /// What is in it belongs to its unit alone.
+    /// True if its contents belong to its unit alone.
     pub local: bool,
     /// The class, if it is one.
     pub class: Option<DieKey>,
 }
 
-/// What is around an entry, the innermost first.
+/// The namespaces and classes around an entry, innermost first.
 #[derive(Debug, Default)]
 pub(super) struct Parts(pub Vec<Part>);
 
 impl Parts {
-    /// The name of the innermost one, with those around it (`net::Server`); without those whose
-    /// names need not be written. Empty outside of all.
+    /// Returns the name of the innermost one, with those around it (`net::Server`), without
+    /// transparent ones. Empty outside of all.
     pub(super) fn seen(&self) -> String {
         seen(self.0.iter().rev())
     }
 }
 
-/// See [`Parts::seen`]; here the outermost comes first.
+/// As [`Parts::seen`], with the outermost part first.
 pub(super) fn seen<'p>(parts: impl Iterator<Item = &'p Part>) -> String {
     let names = parts.filter(|part| !part.transparent);
     let names: Vec<&str> = names.map(|part| part.name.as_str()).collect();
@@ -44,7 +44,7 @@ pub(super) fn seen<'p>(parts: impl Iterator<Item = &'p Part>) -> String {
 }
 
 impl<'a> Debug<'a> {
-    /// What an entry of a namespace or class is to those in it.
+    /// Returns the [`Part`] that the entry of a namespace or class describes.
     pub(super) fn part(&self, die: &Die<'a>) -> Part {
         let namespace = die.tag() == dw::DW_TAG_namespace;
         let own = die.text(dw::DW_AT_name);
@@ -62,8 +62,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The namespaces and classes around an entry or, for a copy, around what it is a copy of.
-    /// Functions around a class are passed over.
+    /// Returns the namespaces and classes around an entry or, for a copy, around the original.
+    /// Functions around a class are skipped.
     pub(super) fn enclosing(&self, key: DieKey) -> Result<Rc<Parts>, DebugError> {
         if let Some(known) = self.around.borrow().get(&key) {
             return Ok(known.clone());
@@ -99,7 +99,7 @@ impl<'a> Debug<'a> {
         Ok(parts)
     }
 
-    /// The entries around one, the innermost first.
+    /// Returns the entries around one, innermost first.
     fn parents(&self, key: DieKey) -> Result<Vec<DieKey>, DebugError> {
         let unit = self.unit(key.unit)?;
         let mut entries = unit.unit.entries_raw(None)?;

@@ -1,4 +1,4 @@
-//! Which bodies are of one function, and which only of functions that have the same name.
+//! Distinguishes bodies of one function from those of functions that only have the same name.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use super::die::Die;
 use super::lines::{file_path, normal};
 use super::units::{Debug, DieKey, Space};
 
-/// Where a function comes from, as far as debug information says.
+/// Origin of a function, as far as debug information tells.
 ///
-/// Local functions of several source files may have one name. On the other hand several units
-/// may describe the same function: what a header defines, and what C++ makes of templates.
+/// Local functions of several source files may have one name. On the other hand several units may
+/// describe the same function: one defined in a header, or instantiated from a C++ template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// File, as its unit calls it, and line of the declaration.
+    /// File, as its unit names it, and line of the declaration.
     pub declared: Option<(String, u64)>,
     /// The entry that all bodies in its unit refer to.
     root: DieKey,
-    /// The linker's name (or that of C) of a function that all units share.
+    /// The linkage name (or C name) of a function that all units share.
     external: Option<String>,
-    /// The linker's name where the function is declared: that of an overload.
+    /// The linkage name at the declaration, which identifies an overload.
     overload: Option<String>,
 }
 
 impl Origin {
-    /// Both are of one function, in so far as these two say it: they are described by one
-    /// entry, or have one name for the linker, or are declared at the same line.
+    /// True if these two alone show that they are one function: they are described by one entry, or
+    /// have one linkage name, or are declared at the same line as the same overload.
     ///
     /// This is not transitive: a third one may show that two are the same.
     #[must_use]
@@ -38,7 +38,7 @@ impl Origin {
                 && self.overload == other.overload)
     }
 
-    /// It is the function that the linker calls so, of whichever unit.
+    /// True for the external function with this linkage name, of any unit.
     #[must_use]
     pub fn is_external(&self, linkage_name: &str) -> bool {
         self.external.as_deref() == Some(linkage_name)
@@ -49,7 +49,7 @@ impl Origin {
 pub(super) type Declarations = HashMap<DieKey, Option<(String, u64)>>;
 
 impl<'a> Debug<'a> {
-    /// Where the body at `die` comes from.
+    /// Returns the origin of the body at `die`.
     pub(super) fn origin(&self, die: &Die<'a>, known: &mut Declarations) -> Origin {
         let chain = self.with_origins(die);
         let root = &chain[chain.len() - 1];
@@ -58,7 +58,7 @@ impl<'a> Debug<'a> {
             .or_insert_with(|| chain.iter().rev().find_map(|die| self.declaration(die)))
             .clone();
         let is_external = chain.iter().any(|die| die.flag(dw::DW_AT_external));
-        // A plain name says enough in C. In C++ it lacks its namespace.
+        // A plain name is enough in C. In C++ it lacks its namespace.
         let shared = self
             .linkage_name_of(die)
             .or_else(|| self.name_of(die).filter(|_| !is_cpp(die)));
@@ -70,14 +70,14 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// File and line that an entry itself says that it is declared at.
+    /// Returns file and line of the declaration, from the entry itself.
     fn declaration(&self, die: &Die<'a>) -> Option<(String, u64)> {
         let line = die.unsigned(dw::DW_AT_decl_line)?;
         let file = match die.attr(dw::DW_AT_decl_file)? {
             AttributeValue::FileIndex(file) => file,
             value => value.udata_value()?,
         };
-        // The files of what was split off are listed in the program, but for its types.
+        // The files of a split-off unit are listed in the program, except for type units.
         let key = die.unit.key;
         let unit = match key.space {
             Space::Split(offset) if !key.in_types => self.main_unit(offset).ok(),
@@ -89,7 +89,7 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// Names have namespaces that are not part of `DW_AT_name`.
+/// True for C++: names have namespaces that are not part of `DW_AT_name`.
 pub(super) fn is_cpp(die: &Die<'_>) -> bool {
     matches!(
         die.language(),

@@ -1,9 +1,9 @@
-//! The text of a variable with its path: `req->list[2].name`, `*counter`, `(*list).next`,
+//! Parser for a variable with its path: `req->list[2].name`, `*counter`, `(*list).next`,
 //! `net::count`, `'server.c'::count`, `args#0`, `this->Base::size`.
 
 use super::error::{Refusal, VariableError};
 
-/// Parentheses within each other, and steps of one path.
+/// Maximum nesting of parentheses, and maximum number of steps in one path.
 const MOST: usize = 64;
 
 /// One step from an object to another one.
@@ -17,7 +17,7 @@ pub(super) enum Step {
     Index(i64),
 }
 
-/// A variable, then what to do to it in turn, each with its place in the text.
+/// A variable, then the steps from it in order, each with its byte offset in the expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Path {
     pub name: String,
@@ -136,7 +136,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The name of a variable.
+    /// Parses the name of a variable.
     fn name(&mut self) -> Result<String, VariableError> {
         let mut name = String::new();
         if self.eat("'") {
@@ -160,7 +160,7 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    /// Words with `::` between them.
+    /// Parses words with `::` between them.
     fn qualified(&mut self) -> Result<String, VariableError> {
         let mut name = self.word()?;
         while self.eat("::") {
@@ -170,7 +170,7 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    /// Letters, digits and `_`.
+    /// Parses a word of letters, digits and `_`.
     fn word(&mut self) -> Result<String, VariableError> {
         self.blanks();
         let rest = self.rest();

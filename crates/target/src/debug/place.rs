@@ -1,11 +1,11 @@
-//! Where a value is, as far as a probe can follow: a register or a fixed address, and reads
-//! at fixed offsets from there.
+//! Places of values that a probe can reach: a register or a fixed address, and reads at fixed
+//! offsets from there.
 
 use std::rc::Rc;
 
 use capriole_event::{Base, Deref, Fetch, Gpr};
 
-/// Where a calculation begins.
+/// Starting point of a calculation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     Register(Gpr),
@@ -22,7 +22,7 @@ pub(super) struct Sum {
     pub plus: i64,
 }
 
-/// More reads than anybody follows.
+/// Maximum number of reads in one sum.
 const MOST_READS: usize = 64;
 
 impl Sum {
@@ -44,14 +44,14 @@ impl Sum {
         self
     }
 
-    /// The word that is at this address; `None` if it goes too far.
+    /// Returns the word at this address; `None` if that takes too many reads.
     pub(super) fn read(mut self) -> Option<Sum> {
         self.reads.push(self.plus);
         self.plus = 0;
         (self.reads.len() <= MOST_READS).then_some(self)
     }
 
-    /// A number that does not depend on the program's state.
+    /// Returns the number, if it does not depend on the program's state.
     pub(super) fn constant(&self) -> Option<u64> {
         match self.start {
             Start::Constant(value) if self.reads.is_empty() => Some(value),
@@ -59,7 +59,7 @@ impl Sum {
         }
     }
 
-    /// The fetch of what is at this address, and whether its base is a link address.
+    /// Returns the fetch of the value at this address, and true if its base is a link address.
     pub(super) fn at(self) -> (Fetch, bool) {
         let mut offsets = self.reads;
         offsets.push(self.plus);
@@ -75,14 +75,14 @@ impl Sum {
         (fetch(base, offsets), is_link)
     }
 
-    /// The same with its last read at `bytes` further on; `None` if nothing is read.
+    /// Moves the last read `bytes` further on; `None` if the sum does not end with a read.
     pub(super) fn read_at(mut self, bytes: i64) -> Option<Sum> {
         let last = self.reads.last_mut().filter(|_| self.plus == 0)?;
         *last = last.wrapping_add(bytes);
         Some(self)
     }
 
-    /// The fetch of this number itself; `None` if something would have to be added.
+    /// Returns the fetch of this number itself; `None` if something would have to be added.
     pub(super) fn value(self) -> Option<(Fetch, bool)> {
         if self.plus != 0 {
             return None;
@@ -118,13 +118,12 @@ fn fetch(base: Base, offsets: Vec<i64>) -> Fetch {
     Fetch { base, derefs }
 }
 
-/// The bits of a word that are a number, which continues above them with zeros, or with copies of
-/// its highest bit.
+/// The bits of a word that are a number, which is zero-extended or sign-extended above them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
     /// The lowest bit.
     pub shift: u32,
-    /// How many bits: 1 to 64.
+    /// Number of bits: 1 to 64.
     pub width: u32,
     pub signed: bool,
 }
@@ -140,7 +139,7 @@ impl Window {
         self.width == 64
     }
 
-    /// The number modulo 2 to the power of `width`; none if that is no window.
+    /// Returns the number modulo 2 to the power of `width`; none if that is no window.
     pub(super) fn low(self, width: u32) -> Option<Window> {
         match width {
             0 => None,
@@ -153,8 +152,9 @@ impl Window {
         }
     }
 
-    /// The number multiplied by 2 to the power of `left`, modulo 2 to the power of 64, and then
-    /// divided by 2 to the power of `right`, as a signed number or not; none if that is no window.
+    /// Returns the number multiplied by 2 to the power of `left`, modulo 2 to the power of 64, and
+    /// then divided by 2 to the power of `right`, as a signed number or not; none if that is no
+    /// window.
     pub(super) fn shifted(self, left: u32, right: u32, arithmetic: bool) -> Option<Window> {
         let width = self.width.min(64u32.checked_sub(left)?);
         let reaches_top = width + left == 64;
@@ -170,19 +170,19 @@ impl Window {
     }
 }
 
-/// Where an object of the program is.
+/// Place of an object of the program.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     /// In a register, `at` bytes above its lowest.
     Register { register: Gpr, at: u64 },
     /// In memory at this address.
     Memory(Sum),
-    /// Nowhere, but this is its value, or these bits of it; of which `at` bytes are left out.
+    /// Nowhere, but its value is known: these bits of `value`, without the lowest `at` bytes.
     Value { value: Sum, bits: Window, at: u64 },
-    /// Part here, part there: sizes in bytes and places. Meant is what is `at` bytes in.
+    /// In several pieces: their sizes in bytes and places. The object begins `at` bytes in.
     Pieces { pieces: Rc<[(u64, Place)]>, at: u64 },
-    /// In a vector register from its lowest byte on, or somewhere else in one, or in one of the
-    /// coprocessor.
+    /// In a vector register from its lowest byte on; `None` elsewhere in one, or in an x87
+    /// register.
     Vector(Option<u8>),
     /// In a vector register, `at` bytes above its lowest: 1 to 7.
     VectorPart { register: u8, at: u64 },
@@ -191,7 +191,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// What is `bytes` further on in the object.
+    /// Returns the place `bytes` further on in the object.
     pub(super) fn shift(self, bytes: i64) -> Place {
         let moved = |at: u64| at.saturating_add_signed(bytes);
         match self {
@@ -224,8 +224,8 @@ impl Place {
         }
     }
 
-    /// The piece in which the next `size` bytes are, if they are all in one; none if they are behind
-    /// the last.
+    /// Returns the piece that holds the next `size` bytes, if one holds them all;
+    /// [`Place::Missing`] if they are after the last.
     pub(super) fn narrow(self, size: u64) -> Place {
         let Place::Pieces { pieces, at } = &self else {
             return self;
@@ -249,13 +249,13 @@ impl Place {
     }
 }
 
-/// A vector register by its DWARF number (System V AMD64 psABI, figure 3.36).
+/// Returns a vector register by its DWARF number (System V AMD64 psABI, figure 3.36).
 pub(super) fn vector(register: gimli::Register) -> Option<u8> {
     let number = register.0.checked_sub(17).filter(|number| *number < 16)?;
     u8::try_from(number).ok()
 }
 
-/// A general register by its DWARF number (System V AMD64 psABI, figure 3.36).
+/// Returns a general register by its DWARF number (System V AMD64 psABI, figure 3.36).
 pub(super) fn general(register: gimli::Register) -> Option<Gpr> {
     use Gpr::{R8, R9, R10, R11, R12, R13, R14, R15, Rax, Rbp, Rbx, Rcx, Rdi, Rdx, Rsi, Rsp};
     const ORDER: [Gpr; 16] = [

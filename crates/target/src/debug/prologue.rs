@@ -1,15 +1,15 @@
-//! How parameters get from where the caller put them to where the function keeps them.
+//! Follows parameters from where the caller put them to where the function keeps them.
 //!
-//! A function that keeps a parameter in its frame is described as if it were there from the
-//! first instruction, but its first instructions put it there (all functions at `-O0`, and
-//! parameters whose address is taken). What perf and gdb leave to the user, to probe behind
-//! those, would make a probe at the entry, the usual place, useless.
+//! Debug information describes a parameter kept in the frame as if it were there from the first
+//! instruction, but the function's first instructions put it there (all functions at `-O0`, and
+//! parameters whose address is taken). perf and gdb leave it to the user to probe after those,
+//! which would make a probe at the entry, the usual place, useless.
 //!
-//! So these instructions are followed here, with the names of registers for their numbers:
-//! what they store into the place that holds the parameter later on is the parameter. That
-//! needs no calling convention, which depends on more than debug information tells (C++
-//! classes that are passed by the address of a copy, results that the caller makes room for,
-//! empty classes, other languages). What is not followed to its end is refused.
+//! So these instructions are executed symbolically here, with register names for values: the value
+//! that they store into the later place of the parameter is the parameter. That needs no calling
+//! convention, which depends on more than debug information tells (C++ classes that are passed by
+//! the address of a copy, results that the caller makes room for, empty classes, other languages).
+//! If the instructions cannot be followed to the end, the variable is refused.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ mod execute;
 
 pub(super) use execute::stores;
 
-/// Registers in which something is passed to a function: six parameters, and what a nested
-/// function of GCC needs to know of the one around it.
+/// Registers passed to a function: six parameters, and the static chain of a nested function (GCC),
+/// which leads to the function around it.
 pub(super) const ARGUMENTS: [Gpr; 7] = [
     Gpr::Rdi,
     Gpr::Rsi,
@@ -34,30 +34,30 @@ pub(super) const ARGUMENTS: [Gpr; 7] = [
     Gpr::R9,
     Gpr::R10,
 ];
-/// Bytes of a vector register.
+/// Size of a vector register in bytes.
 const VECTOR: usize = 64;
-/// Instructions that are followed.
+/// Maximum number of instructions followed.
 const MOST: usize = 1024;
-/// Branches that are waited for.
+/// Maximum number of pending branches.
 const BRANCHES: usize = 32;
 
-/// A value that was there when the function was entered, or that follows from such ones.
+/// A value that existed when the function was entered, or that is derived from such values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Source {
-    /// Counted from a general register or from memory at the entry.
+    /// Relative to a general register or to memory at the entry.
     Number(Sum),
-    /// An address so far from the stack pointer after it was rounded down.
+    /// An address at this distance from the stack pointer after that was rounded down.
     Rounded(i64),
     Vector(u8),
     /// The lowest bit of a general register.
     Bit(Gpr),
 }
 
-/// Which byte of which source a byte is, if it is known.
+/// Origin of a byte, if known: index of the source, and byte within it.
 type Byte = Option<(u16, u8)>;
 
-/// A byte of the stack: so far from the stack pointer at the entry, or after it was rounded
-/// down (frames that are aligned to more than 16 bytes).
+/// A byte of the stack, by its distance from the stack pointer at the entry, or after that was
+/// rounded down (frames that are aligned to more than 16 bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
     Entry(i64),
@@ -77,13 +77,13 @@ impl At {
 struct State {
     general: [[Byte; 8]; 16],
     vectors: Vec<[Byte; VECTOR]>,
-    /// Bytes of the stack that were written to, and whether they were pushed: so registers
-    /// are saved and room is made, but no parameter gets its place.
+    /// Bytes of the stack that were written to, and true if they were pushed: a push saves a
+    /// register or makes room, but does not store a parameter in its place.
     stack: BTreeMap<At, (Byte, bool)>,
 }
 
 impl State {
-    /// Keeps what is the same in both.
+    /// Keeps the bytes that are the same in both states.
     fn merge(&mut self, other: &State) {
         let keep = |own: &mut Byte, other: &Byte| {
             if own != other {
@@ -106,7 +106,7 @@ impl State {
     }
 }
 
-/// A function's first instructions, followed as far as they go.
+/// Symbolic execution of a function's first instructions.
 pub(super) struct Prologue<'b> {
     decoder: Decoder<'b>,
     code: &'b [u8],
@@ -115,7 +115,7 @@ pub(super) struct Prologue<'b> {
     body: u64,
     sources: Vec<Source>,
     state: State,
-    /// States at the targets of branches further on.
+    /// States at the targets of forward branches.
     waiting: Vec<(u64, State)>,
     /// The stack pointer was rounded down.
     rounded: bool,
@@ -124,7 +124,7 @@ pub(super) struct Prologue<'b> {
 }
 
 impl<'b> Prologue<'b> {
-    /// Before the first instruction of `code`, which is at `start`.
+    /// Begins before the first instruction of `code`, which is at `start`.
     pub(super) fn new(code: &'b [u8], start: u64, body: u64) -> Prologue<'b> {
         let mut prologue = Prologue {
             decoder: Decoder::with_ip(64, code, start, DecoderOptions::NONE),
@@ -156,8 +156,8 @@ impl<'b> Prologue<'b> {
         prologue
     }
 
-    /// Goes on to the instruction at `until`; false if control may get there in a way that is
-    /// not followed.
+    /// Advances to the instruction at `until`; false if control may get there in a way that is not
+    /// followed.
     pub(super) fn follow(&mut self, until: u64) -> bool {
         while self.decoder.ip() < until {
             if self.left == 0 || !self.decoder.can_decode() || !self.one() {
@@ -185,7 +185,7 @@ impl<'b> Prologue<'b> {
         true
     }
 
-    /// Takes in the states that branches to here have.
+    /// Merges the states of branches to this instruction.
     fn arrive(&mut self) {
         let ip = self.decoder.ip();
         let (here, other) = std::mem::take(&mut self.waiting)
@@ -214,9 +214,9 @@ impl<'b> Prologue<'b> {
         true
     }
 
-    /// A compiler does not store what it was passed in a register behind a call that changes
-    /// it, but it may store a result. Only calls before the first statement have none
-    /// (`mcount`, `__fentry__`), or an address in rax.
+    /// Forgets the result registers of a call. A compiler does not store a parameter from a
+    /// register after a call that changes it, but it may store a result. Only calls before the
+    /// first statement have no result (`mcount`, `__fentry__`), or an address in rax.
     fn call(&mut self, instruction: &Instruction) {
         self.state.general[Gpr::Rax as usize] = [None; 8];
         if instruction.ip() >= self.body {
@@ -233,7 +233,7 @@ impl<'b> Prologue<'b> {
             self.waiting.push((target, self.state.clone()));
             return self.waiting.len() <= BRANCHES;
         }
-        // A loop (that touches each page of a large frame): what it changes is not known.
+        // A loop (one that touches each page of a large frame): forget everything that it changes.
         let Some(distance) = target.checked_sub(self.start) else {
             return false;
         };
@@ -277,7 +277,7 @@ impl<'b> Prologue<'b> {
         self.source(&self.state.general[number])
     }
 
-    /// The source that eight bytes are as a whole.
+    /// Returns the source, if the bytes are one source as a whole.
     fn source(&self, bytes: &[Byte]) -> Option<Source> {
         let (source, _) = bytes.first().copied().flatten()?;
         let is_whole = (0u8..)
@@ -296,7 +296,7 @@ fn add(source: Source, offset: i64) -> Option<Source> {
     }
 }
 
-/// The byte of the stack at an address.
+/// Returns the stack byte at an address.
 fn at(address: &Source) -> Option<At> {
     match address {
         Source::Number(Sum {

@@ -1,4 +1,4 @@
-//! What a function returns.
+//! Results of functions: location and type.
 
 use capriole_event::{Element, FieldType, Shown};
 use gimli::constants as dw;
@@ -10,7 +10,7 @@ use super::scope::Site;
 use super::types::{Shape, is_signed};
 use super::units::Debug;
 
-/// What the function around a site returns, and where.
+/// Result of the function around a site: location and type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Returned {
     /// Nothing (`void`).
@@ -18,23 +18,22 @@ pub enum Returned {
     /// A number or an address in `rax`: numbers by sign and size, `bool` as `u8`, `char` as a
     /// character, enumerations as numbers, pointers and references as `x64`.
     Number(FieldType),
-    /// In the low half of `xmm0`: `float` and `double`, and of a vector, or of a structure of
-    /// at most 16 bytes that begins with such numbers, the first eight bytes, as `x64`.
+    /// In the low half of `xmm0`: `float` and `double`; also the first eight bytes, as `x64`, of a
+    /// vector, or of a structure of at most 16 bytes that begins with such numbers.
     Vector(FieldType),
-    /// Neither in `rax` nor as a plain number in `xmm0`, or that cannot be told: `long double`
-    /// is in a register of the coprocessor, complex and decimal numbers are of another form,
-    /// vectors of more than 16 bytes are where the options of the compiler put them. With its
-    /// type in the source.
+    /// Neither in `rax` nor as a plain number in `xmm0`, or unknown: `long double` is in an x87
+    /// register, complex and decimal numbers have another form, the place of vectors of more than
+    /// 16 bytes depends on compiler options. Contains the type in the source.
     Elsewhere(String),
-    /// On the stack, of this type in the source: a large structure or an array of Go.
+    /// On the stack, of this type in the source: a large structure or an array in Go.
     Stack(String),
-    /// A structure or something else of a kind that does not tell what `rax` is: of a small
-    /// structure the first eight bytes, of a large one its address.
+    /// A structure or another type that does not determine the content of `rax`: the first eight
+    /// bytes of a small structure, the address of a large one.
     Other(String),
 }
 
 impl Debug<'_> {
-    /// What the function whose code is at a site returns; not that of a copy inlined there.
+    /// Returns the result of the function whose code is at a site, not of a copy inlined there.
     ///
     /// # Errors
     ///

@@ -1,5 +1,4 @@
-//! Which function, and which copies of inlined ones, an instruction belongs to, and which
-//! variables are visible there.
+//! The function and inlined copies that an instruction belongs to, and the variables visible there.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,37 +10,36 @@ use super::error::{DebugError, Refusal};
 use super::path::Step;
 use super::units::{Debug, DieKey, Loaded};
 
-/// A function, or the copy of one that was inlined, around an instruction.
+/// A function, or an inlined copy of one, around an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Its name as in the source, or the linker's if it has no other.
+    /// Its name as in the source, or the linkage name if it has no other.
     pub name: String,
-    /// The linker's name, if the language mangles names.
+    /// The linkage name, if the language mangles names.
     pub linkage_name: Option<String>,
-    /// A copy that was inlined into the frame before.
+    /// True for a copy that was inlined into the frame before.
     pub inlined: bool,
     pub(super) key: DieKey,
 }
 
-/// An instruction with the functions around it: what names mean there.
+/// An instruction with the functions around it: the scope in which names are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     /// Its link address.
     pub address: u64,
-    /// The function whose code it is, then what was inlined into it, the innermost last.
-    /// Never empty.
+    /// The function whose code it is, then the copies inlined into it, innermost last. Never empty.
     pub frames: Vec<Frame>,
-    /// The one of `frames` whose variables are meant.
+    /// Index in `frames` of the frame whose variables are visible.
     pub chosen: usize,
-    /// It was asked for as the entry of that one: names are those of the function as a whole, not
-    /// of a block in it.
+    /// True if it was requested as the entry of that frame: names are those of the function as a
+    /// whole, not of a block in it.
     pub at_entry: bool,
-    /// The source line that was asked for.
+    /// The requested source line.
     pub line: Option<u64>,
 }
 
 impl Site {
-    /// The frame whose variables are meant.
+    /// Returns the frame whose variables are visible.
     #[must_use]
     pub fn frame(&self) -> &Frame {
         &self.frames[self.chosen]
@@ -54,12 +52,12 @@ pub(super) struct Variable<'a> {
     pub name: String,
     pub parameter: bool,
     pub block: Block,
-    /// That block, or the function.
+    /// The entry of that block, or of the function.
     within: DieKey,
 }
 
 impl<'a> Variable<'a> {
-    /// One that is of no function.
+    /// Creates a variable that belongs to no function.
     pub(super) fn global(die: Die<'a>, name: &str, function: DieKey) -> Variable<'a> {
         Variable {
             die,
@@ -71,12 +69,12 @@ impl<'a> Variable<'a> {
     }
 }
 
-/// What a name means at a site.
+/// Result of resolving a name at a site.
 pub(super) struct Meaning<'a> {
     pub variable: Variable<'a>,
-    /// The frame that the variable is of; none for one that is global.
+    /// The frame that the variable belongs to; none for a global one.
     pub frame: Option<DieKey>,
-    /// From the variable to what is meant: from `this` to its member.
+    /// Steps from the variable to the named object: from `this` to its member.
     pub steps: Vec<Step>,
 }
 
@@ -90,7 +88,7 @@ impl<'a> From<Variable<'a>> for Meaning<'a> {
     }
 }
 
-/// The block that a variable is of, as seen from an address.
+/// The block that a variable belongs to, as seen from an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Block {
     /// The function itself.
@@ -99,33 +97,33 @@ pub(super) enum Block {
     Around,
     /// One within it that does not.
     Elsewhere,
-    /// One within it, of which a copy does not say where it is.
+    /// One within it, whose place a copy does not give.
     Unknown,
 }
 
 /// The variables of a function as seen from a site.
 pub(super) struct Scope<'a> {
     pub visible: Vec<Variable<'a>>,
-    /// Those of blocks that the site is not in.
+    /// Variables of blocks that do not contain the site.
     pub hidden: Vec<Variable<'a>>,
 }
 
-/// Ranges of a block that are looked at for the lines that it has.
+/// Maximum number of ranges of a block examined for its lines.
 const MOST_PARTS: usize = 16;
 
-/// Origins of origins of a function that are followed.
+/// Maximum number of chained origins of a function followed.
 const MOST_ORIGINS: usize = 8;
 
-/// Copies of inlined functions within each other.
+/// Maximum nesting of inlined copies.
 const MOST_FRAMES: usize = 256;
 
 /// Functions of a unit by address: start, end and entry.
 pub(super) type Bodies = Vec<(u64, u64, gimli::UnitOffset)>;
 
 impl<'a> Debug<'a> {
-    /// What is around the instruction at a link address. Names mean what they mean in the
-    /// function called `function` (with whatever name it has), if that is one of them, and
-    /// otherwise in the function whose code it is; `""` means the innermost.
+    /// Returns the functions around the instruction at a link address. Names are resolved in the
+    /// function called `function` (by any of its names), if that is one of them, and otherwise in
+    /// the function whose code it is; `""` means the innermost.
     ///
     /// # Errors
     ///
@@ -158,7 +156,7 @@ impl<'a> Debug<'a> {
         let chosen = match chosen {
             Some(chosen) => chosen,
             None => {
-                // Its ranges are not within those of what it was inlined into.
+                // Its ranges are not within those of the function it was inlined into.
                 let die = self.die(key)?;
                 let inlined = die.tag() == dw::DW_TAG_inlined_subroutine;
                 frames.push(self.frame(&die, inlined));
@@ -186,7 +184,7 @@ impl<'a> Debug<'a> {
     fn frames_at(&self, address: u64) -> Result<Vec<Frame>, DebugError> {
         let unit = self.unit_at(address)?;
         let bodies = self.bodies(&unit)?;
-        // Of nested functions the one that begins last.
+        // Of nested functions, take the one that begins last.
         let after = bodies.partition_point(|body| body.0 <= address);
         let body = bodies[..after].iter().rev().find(|body| address < body.1);
         let &(.., offset) = body.ok_or(DebugError::Added(address))?;
@@ -227,7 +225,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The functions of a unit that have code.
+    /// Returns the functions of a unit that have code.
     fn bodies(&self, unit: &Rc<Loaded<'a>>) -> Result<Rc<Bodies>, DebugError> {
         if let Some(bodies) = unit.bodies.get() {
             return Ok(bodies.clone());
@@ -235,7 +233,7 @@ impl<'a> Debug<'a> {
         let mut bodies = Bodies::new();
         let mut entries = unit.unit.entries_raw(None)?;
         let mut attributes = Vec::new();
-        // What follows a damaged entry is not found.
+        // Entries after a damaged one are not found.
         while !entries.is_empty() {
             let offset = entries.next_offset();
             let Ok(abbreviation) = entries.read_abbreviation() else {
@@ -269,7 +267,8 @@ impl<'a> Debug<'a> {
         Ok(unit.bodies.get_or_init(|| Rc::new(bodies)).clone())
     }
 
-    /// The parameters and variables of a frame; those of inner blocks behind those of outer ones.
+    /// Returns the parameters and variables of a frame; those of inner blocks after those of outer
+    /// ones.
     fn variables_of(&self, frame: DieKey, address: u64) -> Result<Vec<Variable<'a>>, DebugError> {
         let mut found = Vec::new();
         let mut blocks = vec![(self.die(frame)?, Block::Function)];
@@ -277,7 +276,7 @@ impl<'a> Debug<'a> {
             for die in self.children(&around)? {
                 if die.tag() == dw::DW_TAG_GNU_formal_parameter_pack {
                     let elements = self.children(&die)?;
-                    // GCC does not say what the pack is called.
+                    // GCC does not record the name of the pack.
                     let pack = self.name_of(&die).unwrap_or_else(|| "args".to_owned());
                     let element = |(index, die)| Variable {
                         die,
@@ -320,9 +319,9 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// The variables of a site's chosen function: those that are visible there, parameters first
-    /// and in the order of the source, then those that are not. Where two have one name, the
-    /// later one hides the other. With those that a copy does not mention.
+    /// Returns the variables of a site's chosen function: those that are visible there, parameters
+    /// first and in the order of the source, and those that are not. If two have one name, the
+    /// later one hides the other. Includes those that a copy does not mention.
     pub(super) fn variables(&self, site: &Site) -> Result<Scope<'a>, DebugError> {
         self.all_there()?;
         let frame = site.frame().key;
@@ -337,13 +336,13 @@ impl<'a> Debug<'a> {
             .into_iter()
             .partition(|variable| variable.block == Block::Elsewhere);
         if site.at_entry {
-            // No block was come into yet, even if instructions of one stand here.
+            // No block was entered yet, even if instructions of one are here.
             visible.sort_by_key(|variable| variable.block == Block::Function);
         }
         Ok(Scope { visible, hidden })
     }
 
-    /// The unit of an entry says something about types; with `-g1` it does not.
+    /// True if the unit of an entry describes types; with `-g1` it does not.
     fn has_types(&self, key: DieKey) -> Result<bool, DebugError> {
         let root = self.root(&self.unit(key.unit)?)?;
         let typed = |die: &Die<'a>| {
@@ -358,7 +357,7 @@ impl<'a> Debug<'a> {
         Ok(self.children(&root)?.iter().any(typed))
     }
 
-    /// The function that a copy, or its own code, is made of.
+    /// Returns the abstract function that a copy, or the function's own code, is made from.
     fn whole_function(&self, frame: DieKey) -> Result<Option<DieKey>, DebugError> {
         let mut found = None;
         for _ in 0..MOST_ORIGINS {
@@ -371,8 +370,9 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// Adds what the copy of a function does not mention. LLVM leaves out what it keeps nowhere, and
-    /// whole blocks where nothing is kept; GCC what it does not copy (static variables).
+    /// Adds variables that the copy of a function does not mention. LLVM leaves out those that it
+    /// keeps nowhere, and whole blocks where nothing is kept; GCC those that it does not copy
+    /// (static variables).
     fn complete(
         &self,
         site: &Site,
@@ -420,8 +420,8 @@ impl<'a> Debug<'a> {
         Ok(())
     }
 
-    /// The source line of a site in its chosen function: of a call, if another one is inlined
-    /// there.
+    /// Returns the source line of a site in its chosen function: the line of the call, if another
+    /// one is inlined there.
     fn line_within(&self, site: &Site) -> Option<u64> {
         match site.frames.get(site.chosen + 1) {
             Some(inner) => self.die(inner.key).ok()?.unsigned(dw::DW_AT_call_line),
@@ -429,15 +429,15 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Source line of a declaration.
+    /// Returns the source line of a declaration.
     pub(super) fn declared_at(&self, die: &Die<'a>) -> Option<u64> {
         let dies = self.with_origins(die);
         let line = |die: &Die<'a>| die.unsigned(dw::DW_AT_decl_line);
         dies.iter().find_map(line)
     }
 
-    /// What a name means at a site. As in the source, that is a variable of the chosen function, a
-    /// member of its class, or a global variable, never one of the function around it.
+    /// Resolves a name at a site. As in the source, that is a variable of the chosen function, a
+    /// member of its class, or a global variable, never a variable of the function around it.
     pub(super) fn variable(&self, site: &Site, name: &str) -> Result<Meaning<'a>, Refusal> {
         let Scope { visible, hidden } = self.variables(site)?;
         let pack = |v: &&Variable<'_>| {
@@ -458,7 +458,7 @@ impl<'a> Debug<'a> {
                     return Ok(global.into());
                 }
             }
-            // Which one is meant must be certain.
+            // The choice must be certain.
             let others = called.next().is_some();
             let mut inner = hidden.iter().filter(|v| v.name == name);
             let meant = match found.block {
@@ -499,8 +499,8 @@ impl<'a> Debug<'a> {
         self.unknown(site, name)
     }
 
-    /// The line that was asked for may be in the block of a variable. Compilers that optimise let
-    /// a line begin with an instruction of another block.
+    /// True if the requested line may be in the block of a variable. Optimising compilers let a
+    /// line begin with an instruction of another block.
     fn may_mean(&self, site: &Site, variable: &Variable<'a>) -> bool {
         let (Some(line), Some(declared)) = (site.line, self.declared_at(&variable.die)) else {
             return true;
@@ -513,7 +513,7 @@ impl<'a> Debug<'a> {
         declared <= line && last().is_some_and(|last| line <= last)
     }
 
-    /// What is said of a name that means nothing at a site.
+    /// Returns the refusal for a name that is unknown at a site.
     fn unknown<T>(&self, site: &Site, name: &str) -> Result<T, Refusal> {
         for chosen in (0..site.frames.len()).rev().filter(|&f| f != site.chosen) {
             let other = Site {
@@ -543,8 +543,8 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// Clang describes each element of a parameter pack as a parameter of the pack's name, which no
-/// other parameters share.
+/// Numbers the elements of parameter packs: clang describes each as a parameter with the pack's
+/// name, which no other parameters share.
 fn number_packs(variables: &mut [Variable<'_>]) {
     let mut counts: HashMap<(DieKey, String), usize> = HashMap::new();
     let own = |v: &Variable<'_>| v.parameter && v.block == Block::Function;

@@ -12,8 +12,8 @@ use super::error::NotUsed;
 use crate::files;
 use crate::object::source::{Cursor, Source};
 
-/// What a compressed section may claim to hold, for each byte that it has: zlib reaches
-/// 1,032, and zstd much less on anything but constant bytes.
+/// Maximum claimed size of a compressed section, per compressed byte: zlib reaches 1,032, and zstd
+/// much less on anything but constant bytes.
 const EXPANSION: u64 = 1100;
 /// The largest section that is read, in bytes.
 const LARGEST: u64 = 16 << 30;
@@ -37,7 +37,7 @@ pub(super) struct Sections<'a> {
     left: std::cell::Cell<u64>,
 }
 
-/// Opens a file that may be no program.
+/// Opens a file that need not be a program.
 pub(super) fn open(path: &Path) -> Result<Source, NotUsed> {
     let file = files::open(path).map_err(|_| NotUsed::Absent)?;
     Source::file(file).map_err(|_| NotUsed::Absent)
@@ -101,7 +101,7 @@ impl<'a> Sections<'a> {
         self.find(name).is_some_and(|section| section.size > 0)
     }
 
-    /// The bytes of a section, decompressed; none if there is no such section.
+    /// Returns the bytes of a section, decompressed; none if there is no such section.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, NotUsed> {
         let Some(section) = self.find(name) else {
             return Ok(Vec::new());
@@ -130,7 +130,7 @@ impl<'a> Sections<'a> {
             .map_err(|_| NotUsed::Damaged("a section cannot be decompressed"))
     }
 
-    /// The linker's identification of the build.
+    /// Returns the build id.
     pub(super) fn build_id(&self) -> Option<Vec<u8>> {
         let note = self.bytes(".note.gnu.build-id").ok()?;
         // Name size, content size, type, name, content.
@@ -139,7 +139,7 @@ impl<'a> Sections<'a> {
             .then(|| note.get(16..)?.get(..size as usize).map(<[u8]>::to_vec))?
     }
 
-    /// File name, and what follows it, of `.gnu_debuglink` and `.gnu_debugaltlink`.
+    /// Returns the file name, and the bytes after it, of `.gnu_debuglink` or `.gnu_debugaltlink`.
     pub(super) fn link(&self, name: &str) -> Option<(String, Vec<u8>)> {
         let bytes = self.bytes(name).ok()?;
         let end = bytes.iter().position(|&byte| byte == 0)?;
@@ -148,7 +148,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// Check sum of a whole file, as `.gnu_debuglink` has it (CRC-32 of IEEE 802.3).
+/// Computes the checksum of a whole file, as in `.gnu_debuglink` (CRC-32 of IEEE 802.3).
 pub(super) fn check_sum(source: &Source) -> Option<u32> {
     const CHUNK: u64 = 1 << 20;
     let mut sum = crc32fast::Hasher::new();

@@ -5,34 +5,33 @@ use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
-/// Where in its function an address is, as regards the frame.
+/// Progress of a function's frame setup at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setup {
     pub function: DieKey,
-    /// Link addresses of the first instruction, and of the end of the code that goes on from
-    /// there.
+    /// Link addresses of the first instruction, and of the end of the code range that contains it.
     pub start: u64,
     pub end: u64,
-    /// Nothing of the function was executed yet but instructions that do nothing.
+    /// True if only no-op instructions of the function were executed yet.
     pub at_entry: bool,
     /// Link address of the first statement: from there on variables are in their places.
     pub body: u64,
 }
 
 impl Setup {
-    /// The frame may not be set up at this address.
+    /// True if the frame may not be set up yet at this address.
     pub(super) fn is_early(&self, address: u64) -> bool {
         self.start <= address && address < self.body
     }
 }
 
-/// Bytes behind the entry that are looked through for instructions that do nothing.
+/// Maximum bytes after the entry examined for no-op instructions.
 const ENTRY: u64 = 64;
-/// Parts of a function that are looked at.
+/// Maximum number of ranges of a function examined.
 const RANGES: usize = 64;
 
 impl Debug<'_> {
-    /// How far the function around `address` has set up its frame there.
+    /// Returns how far the function around `address` has set up its frame there.
     pub(super) fn setup(&self, function: DieKey, address: u64) -> Result<Setup, DebugError> {
         let die = self.die(function)?;
         let entry = die.entry_address();
@@ -58,7 +57,7 @@ impl Debug<'_> {
             start,
             end,
             at_entry,
-            // Behind `endbr64` and nops it is still the entry.
+            // An address after only `endbr64` and nops is still the entry.
             body: match at_entry && body <= address {
                 true => self.behind(address),
                 false => body,
@@ -66,7 +65,7 @@ impl Debug<'_> {
         })
     }
 
-    /// The address of the instruction behind the one at `address`.
+    /// Returns the address of the instruction after the one at `address`.
     fn behind(&self, address: u64) -> u64 {
         let longest = |size| self.object.read(address, size);
         let code = (1..=15).rev().find_map(longest).unwrap_or_default();
@@ -74,7 +73,7 @@ impl Debug<'_> {
         decoder.decode().next_ip().max(address + 1)
     }
 
-    /// Nothing but instructions that do nothing is between two addresses.
+    /// True if only no-op instructions are between two addresses.
     pub(super) fn does_nothing(&self, start: u64, address: u64) -> bool {
         if address == start {
             return true;

@@ -1,4 +1,4 @@
-//! Types: what is behind typedefs, how large it is, what its members are.
+//! Types: the type behind typedefs, its size and its members.
 
 use gimli::{AttributeValue, constants as dw};
 
@@ -6,20 +6,19 @@ use super::die::Die;
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
-/// Typedefs, qualifiers, base classes or anonymous members within each other that are
-/// followed.
+/// Maximum nesting of typedefs, qualifiers, base classes or anonymous members.
 pub(super) const DEPTH: usize = 32;
 
-/// What a type is, behind typedefs and qualifiers.
+/// Kind of a type, behind typedefs and qualifiers.
 #[derive(Clone)]
 pub(super) enum Shape {
-    /// Number, character, truth value.
+    /// Number, character, boolean.
     Base {
         encoding: gimli::DwAte,
         size: u64,
         name: String,
     },
-    /// With the type that it leads to; none for `void *`.
+    /// Pointer to `target`; none for `void *`.
     Pointer {
         target: Option<DieKey>,
         size: u64,
@@ -46,7 +45,7 @@ pub(super) enum Shape {
     Other,
 }
 
-/// A member of a struct, where it begins, and which of its bits are meant.
+/// A member of a struct: type, offset, and bits of a bit field.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     pub kind: Option<DieKey>,
@@ -57,7 +56,7 @@ pub(super) struct Member {
 }
 
 impl<'a> Debug<'a> {
-    /// The type behind typedefs, `const` and the like.
+    /// Returns the type behind typedefs, `const` and the like.
     pub(super) fn bare(&self, mut key: Option<DieKey>) -> Result<Option<Die<'a>>, DebugError> {
         for _ in 0..DEPTH {
             let Some(at) = key else { return Ok(None) };
@@ -140,7 +139,7 @@ impl<'a> Debug<'a> {
     fn record(&self, die: &Die<'a>) -> Result<Shape, DebugError> {
         let size = die.unsigned(dw::DW_AT_byte_size);
         let (key, size) = if die.flag(dw::DW_AT_declaration) {
-            // The whole of it may be in this unit after all, or in another.
+            // The definition may be in this unit after all, or in another.
             match self.definition(die)? {
                 Some(found) => (found.key(), found.unsigned(dw::DW_AT_byte_size)),
                 None => (die.key(), None),
@@ -176,7 +175,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Elements of each dimension.
+    /// Returns the number of elements of each dimension.
     pub(super) fn dimensions(&self, array: &Die<'a>) -> Result<Vec<Option<u64>>, DebugError> {
         let children = self.children(array)?;
         let ranges = children.iter().filter(|die| {
@@ -207,7 +206,7 @@ impl<'a> Debug<'a> {
             .collect())
     }
 
-    /// Bytes of an object of the type, if that is known.
+    /// Returns the size in bytes of an object of the type, if known.
     pub(super) fn size(&self, key: Option<DieKey>) -> Result<Option<u64>, DebugError> {
         self.size_within(key, 0)
     }
@@ -238,7 +237,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// A struct of which a part depends on a value in it: an enum of Rust with data.
+    /// True for a struct with a part that depends on a value in it: a Rust enum with data.
     pub(super) fn has_variants(&self, record: DieKey) -> Result<bool, DebugError> {
         let children = self.children(&self.die(record)?)?;
         Ok(children
@@ -246,8 +245,8 @@ impl<'a> Debug<'a> {
             .any(|die| die.tag() == dw::DW_TAG_variant_part))
     }
 
-    /// Where in its struct a member or base class is; `None` if only the program knows
-    /// (virtual base classes).
+    /// Returns where in its struct a member or base class is; `None` if that is known only at run
+    /// time (virtual base classes).
     pub(super) fn layout(&self, die: &Die<'a>) -> Result<Option<Member>, DebugError> {
         let kind = self.reference(die, dw::DW_AT_type)?;
         let offset = match die.attr(dw::DW_AT_data_member_location) {
@@ -277,8 +276,8 @@ impl<'a> Debug<'a> {
         Ok(Some(Member { kind, offset, bits }))
     }
 
-    /// `DW_AT_bit_offset` of DWARF 2 and 3 counts from the most significant bit of the
-    /// container.
+    /// Converts `DW_AT_bit_offset` of DWARF 2 and 3, which counts from the most significant bit of
+    /// the container.
     fn old_bit_offset(
         &self,
         die: &Die<'a>,

@@ -1,4 +1,4 @@
-//! Compilation units: which there are, which addresses they cover, and their entries.
+//! Compilation units: their list, the addresses they cover, and their entries.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -19,16 +19,16 @@ use crate::object::ObjectFile;
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 
-/// Entries and attributes that one question may read, beside those that an index reads once.
-/// The largest functions have some 100,000.
+/// Maximum number of entries and attributes that one query may read, besides those that an index
+/// reads once. The largest functions have some 100,000.
 const WORK: u64 = 20_000_000;
 
-/// Which of the files an entry is in.
+/// The file that contains an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Space {
     Main,
     Supplement,
-    /// What was split off from the unit at this offset.
+    /// The part split off from the unit at this offset.
     Split(usize),
     /// A type unit in a `.dwp`, by signature.
     SplitType(usize, u64),
@@ -53,19 +53,19 @@ pub(super) struct DieKey {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     pub key: UnitKey,
-    /// Offset behind its last byte.
+    /// Offset after its last byte.
     pub end: usize,
     /// Signature and offset of the type that a type unit describes.
     pub type_of: Option<(u64, gimli::UnitOffset)>,
 }
 
-/// What is known about a unit of the main file.
+/// Description of a unit of the main file.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub head: Head,
-    /// Link addresses that its code covers; empty if it does not say.
+    /// Link addresses that its code covers; empty if unknown.
     pub ranges: Vec<(u64, u64)>,
-    /// `.dwo` file and the directory that its name counts from.
+    /// `.dwo` file and the directory that its name is relative to.
     pub split: Option<(String, Option<String>)>,
     split_sections: OnceLock<Result<Box<DwarfSections<Vec<u8>>>, DebugError>>,
 }
@@ -75,26 +75,26 @@ pub(super) struct Loaded<'a> {
     pub key: UnitKey,
     pub dwarf: Rc<Dwarf<'a>>,
     pub unit: gimli::Unit<Bytes<'a>>,
-    /// Its functions by address, once they were looked for.
+    /// Its functions by address, once they were read.
     pub bodies: OnceCell<Rc<super::scope::Bodies>>,
 }
 
-/// Questions to the debug information of a file.
+/// Queries of the debug information of a file.
 ///
-/// It is cheap to make, by [`ObjectFile::debug`]; what is dear to find out is kept in the
-/// file. All addresses are link addresses. Whatever the file holds, each question ends after
-/// a bounded amount of work, with an answer or [`DebugError`].
+/// It is cheap to create, by [`ObjectFile::debug`]; expensive results are cached in the
+/// [`ObjectFile`]. All addresses are link addresses. Whatever the file contains, each query ends
+/// after a bounded amount of work, with a result or [`DebugError`].
 pub struct Debug<'a> {
     pub(super) object: &'a ObjectFile,
     pub(super) data: &'a DebugData,
     spaces: RefCell<HashMap<Space, Rc<Dwarf<'a>>>>,
     heads: RefCell<HashMap<Space, Rc<[Head]>>>,
     loaded: RefCell<HashMap<UnitKey, Rc<Loaded<'a>>>>,
-    /// First statements of functions that were asked for.
+    /// Cache of the first statements of functions.
     pub(super) first_statements: RefCell<HashMap<DieKey, u64>>,
-    /// Canonical frame addresses that were asked for.
+    /// Cache of canonical frame addresses.
     pub(super) frames: RefCell<HashMap<u64, Option<Sum>>>,
-    /// Namespaces and classes around entries that were asked for.
+    /// Cache of the namespaces and classes around entries.
     pub(super) around: RefCell<HashMap<DieKey, Rc<super::namespace::Parts>>>,
     work: Cell<u64>,
 }
@@ -128,18 +128,18 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The file that holds the debug information: the object itself, or a separate one.
+    /// Returns the file that holds the debug information: the object itself, or a separate one.
     #[must_use]
     pub fn path(&self) -> &'a std::path::Path {
         &self.data.path
     }
 
-    /// A new question begins.
+    /// Begins a new query, with a new work limit.
     pub(super) fn begin(&self) {
         self.work.set(WORK);
     }
 
-    /// Counts `amount` entries or attributes.
+    /// Charges `amount` entries or attributes to the query.
     pub(super) fn spend(&self, amount: u64) -> Result<(), DebugError> {
         let left = self.work.get().checked_sub(amount);
         self.work.set(left.unwrap_or(0));
@@ -214,7 +214,7 @@ impl<'a> Debug<'a> {
         Ok(dwarf)
     }
 
-    /// The unit of the main file at `offset`, itself, not what was split off.
+    /// Returns the unit of the main file at `offset` itself, not the part split off from it.
     pub(super) fn main_unit(&self, offset: usize) -> Result<Rc<Loaded<'a>>, DebugError> {
         self.unit(UnitKey {
             space: Space::Main,
@@ -223,7 +223,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// A unit with its entries.
+    /// Returns a unit with its entries.
     pub(super) fn unit(&self, key: UnitKey) -> Result<Rc<Loaded<'a>>, DebugError> {
         if let Some(unit) = self.loaded.borrow().get(&key) {
             return Ok(unit.clone());
@@ -255,7 +255,7 @@ impl<'a> Debug<'a> {
         Ok(unit)
     }
 
-    /// Nothing is said about names if a common file is missing: some of them are there.
+    /// Fails if a common file is missing: some names are in it.
     pub(super) fn all_there(&self) -> Result<(), DebugError> {
         match &self.data.supplement_missing {
             Some(path) => Err(DebugError::SupplementMissing(path.clone())),
@@ -263,7 +263,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The units of a file, in the order of their offsets.
+    /// Returns the units of a file, in the order of their offsets.
     pub(super) fn heads(&self, space: Space) -> Result<Rc<[Head]>, DebugError> {
         if let Some(heads) = self.heads.borrow().get(&space) {
             return Ok(heads.clone());
@@ -277,7 +277,7 @@ impl<'a> Debug<'a> {
         Ok(heads)
     }
 
-    /// The units of the main file, with what they say about themselves; by offset.
+    /// Returns the units of the main file with their descriptions, by offset.
     pub(super) fn units(&self) -> Result<&'a [Unit], DebugError> {
         let read = || {
             let dwarf = self.dwarf(Space::Main)?;
@@ -290,8 +290,7 @@ impl<'a> Debug<'a> {
         units.as_deref().map_err(Clone::clone)
     }
 
-    /// The unit that is to be read for one of the main file: what was split off, if that is
-    /// so.
+    /// Returns the unit to read for one of the main file: the part split off, if there is one.
     pub(super) fn whole(&self, unit: &Unit) -> Result<Rc<Loaded<'a>>, DebugError> {
         if unit.split.is_none() {
             return self.unit(unit.head.key);
@@ -302,7 +301,7 @@ impl<'a> Debug<'a> {
         self.unit(main.ok_or(NO_UNIT)?.key)
     }
 
-    /// The unit that describes the code at a link address.
+    /// Returns the unit that describes the code at a link address.
     pub(super) fn unit_at(&self, address: u64) -> Result<Rc<Loaded<'a>>, DebugError> {
         let units = self.units()?;
         let covers = |unit: &&Unit| unit.ranges.iter().any(|r| r.0 <= address && address < r.1);
@@ -330,11 +329,11 @@ fn load<'a>(dwarf: &Dwarf<'a>, key: UnitKey) -> Result<gimli::Unit<Bytes<'a>>, D
 }
 
 fn offset_of(offset: UnitSectionOffset) -> usize {
-    // Whether it is one of `.debug_types` is kept elsewhere.
+    // `UnitKey::in_types` tells `.debug_types` from `.debug_info`.
     offset.0
 }
 
-/// As many units as can be told apart: what follows a damaged one is not found.
+/// Returns the units of a file; those after a damaged one are not found.
 fn heads(dwarf: &Dwarf<'_>, space: Space) -> Vec<Head> {
     let mut found = Vec::new();
     let mut add = |header: gimli::UnitHeader<Bytes<'_>>, in_types| {
@@ -408,5 +407,5 @@ fn describe(dwarf: &Dwarf<'_>, head: Head) -> Unit {
     described
 }
 
-/// Ranges of one unit that are kept.
+/// Maximum number of ranges kept for one unit.
 const MOST_RANGES: usize = 1 << 20;

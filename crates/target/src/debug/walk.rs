@@ -1,4 +1,4 @@
-//! From a variable along its path to the object that is meant: where it is and of what type.
+//! Walks from a variable along its path to the named object: its place and type.
 
 use super::class::Lookup;
 use super::error::{Refusal, VariableError};
@@ -9,9 +9,9 @@ use super::scope::{Meaning, Site, Variable};
 use super::types::Shape;
 use super::units::{Debug, DieKey};
 
-/// References to references and the like that are followed.
+/// Maximum number of references to references and the like followed.
 const REFERENCES: usize = 8;
-/// Source lines that are named for a variable that is optimised out.
+/// Maximum number of source lines named for an optimised-out variable.
 const LINES: usize = 4;
 
 /// An object of the program.
@@ -21,16 +21,16 @@ pub(super) struct Thing {
     pub kind: Option<DieKey>,
     /// Dimensions of its array type that were indexed already.
     pub indexed: usize,
-    /// First bit and number of bits, if only these are meant.
+    /// First bit and number of bits, if it is a bit field.
     pub bits: Option<(u64, u64)>,
-    /// Its text, for messages.
+    /// Its expression, for messages.
     pub text: String,
-    /// Bytes of the whole text before the step that led to it.
+    /// Byte offset of the step that led to it, in the whole expression.
     pub at: usize,
 }
 
 impl<'a> Debug<'a> {
-    /// The object that `text` names at a site.
+    /// Finds the object that `text` names at a site.
     pub(super) fn walk(&self, site: &Site, text: &str) -> Result<Thing, VariableError> {
         let path = Path::parse(text)?;
         let at = path.name_at;
@@ -53,7 +53,7 @@ impl<'a> Debug<'a> {
         Ok(thing)
     }
 
-    /// A variable as a whole.
+    /// Returns a variable as a whole.
     fn thing(
         &self,
         site: &Site,
@@ -70,7 +70,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Where a variable is at a site; `frame` is none for global ones.
+    /// Returns where a variable is at a site; `frame` is none for global ones.
     pub(super) fn place_of(
         &self,
         site: &Site,
@@ -78,7 +78,7 @@ impl<'a> Debug<'a> {
         frame: Option<DieKey>,
     ) -> Result<Place, Refusal> {
         let name = &variable.name;
-        // The frame is that of the function whose code it is, also in an inlined copy.
+        // The frame belongs to the function whose code it is, also in an inlined copy.
         let function = site.frames[0].key;
         let setup = self.setup(function, site.address)?;
         let context = Context {
@@ -152,8 +152,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// The function is known to be compiled with optimisation: GCC keeps its options, LLVM
-    /// describes all calls then.
+    /// True if the function is known to be compiled with optimisation: GCC records its options,
+    /// LLVM describes all calls then.
     fn is_optimised(&self, function: DieKey) -> bool {
         let Ok(die) = self.die(function) else {
             return false;
@@ -175,7 +175,7 @@ impl<'a> Debug<'a> {
             .any(|die| marks.iter().any(|&mark| die.flag(mark)))
     }
 
-    /// A reference of C++ stands for what it refers to.
+    /// Replaces a C++ reference by the object it refers to.
     pub(super) fn settle(&self, mut thing: Thing) -> Result<Thing, Refusal> {
         for _ in 0..REFERENCES {
             let Shape::Reference { target } = self.shape(thing.kind)? else {
@@ -206,7 +206,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// What a pointer points to, or the first element of an array.
+    /// Returns the object that a pointer points to, or the first element of an array.
     fn pointee(&self, thing: &Thing, brackets: bool) -> Result<Thing, Refusal> {
         match self.shape(thing.kind)? {
             Shape::Pointer { target, size: 8 } if thing.bits.is_none() => Ok(Thing {
@@ -240,7 +240,7 @@ impl<'a> Debug<'a> {
                 return Err(Refusal::OutOfBounds(0));
             }
             let count = dimensions.get(thing.indexed).copied().flatten();
-            // An array of no elements at the end of a struct has as many as there is memory.
+            // An array of no elements at the end of a struct has no upper bound.
             if let Some(count) = count.filter(|&count| count > 0 && index as u64 >= count) {
                 return Err(Refusal::OutOfBounds(count));
             }
@@ -286,7 +286,7 @@ impl<'a> Debug<'a> {
     ) -> Result<Thing, Refusal> {
         let sign = if arrow { "->" } else { "." };
         let text = format!("{}{sign}{name}", thing.text);
-        // A point does for a pointer too, as in Rust and gdb.
+        // A `.` works for a pointer too, as in Rust and gdb.
         let shape = self.shape(thing.kind)?;
         let through = match shape {
             Shape::Pointer { .. } => true,
@@ -375,13 +375,13 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// Where a pointer leads that is at `place`.
+/// Returns the place that the pointer at `place` points to.
 fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
     let address = word(place.clone(), text)?;
     Ok(Place::Memory(address))
 }
 
-/// The eight bytes at a place, as a number to go on from.
+/// Returns the eight bytes at a place, as a number for further steps.
 pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
     let computed = || Refusal::Computed(text.to_owned());
     match place.narrow(8) {

@@ -1,7 +1,7 @@
-//! The system calls in an object's code, and which of them may be one of some numbers.
+//! Search for the system calls in an object's code that may have one of some numbers.
 //!
-//! A `syscall` instruction takes its number from eax. What that can be is followed back along
-//! all ways through the function that lead there, from register to register:
+//! A `syscall` instruction takes its number from eax. Its possible values are followed back along
+//! all paths through the function that lead there, from register to register:
 //!
 //! ```text
 //!  mov  $202, %r13d
@@ -10,10 +10,10 @@
 //!  syscall
 //! ```
 //!
-//! Where a way does not end at a constant (`syscall(2)` of the C library takes the number as
-//! an argument), any number is possible. An indirect jump into the middle of such a way is not
-//! seen; compilers make them lead to places that nothing else falls or jumps to, or that are
-//! reached by a comparison as well.
+//! If a path does not end at a constant (`syscall(2)` of the C library takes the number as an
+//! argument), any number is possible. An indirect jump into the middle of such a path is not seen;
+//! compilers make them lead to places that nothing else falls or jumps to, or that are reached by a
+//! comparison as well.
 
 use super::{function_around, instructions};
 use crate::object::Object;
@@ -28,21 +28,21 @@ use std::collections::{BTreeSet, HashMap};
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Bytes in which a number may be loaded before a call that is in no known function.
 const NEAR: usize = 40;
-/// Instructions that are looked at on the ways back.
+/// Instructions examined on the paths back, at most.
 const MOST: usize = 4096;
-/// Registers in which calls return something (System V ABI).
+/// Registers in which calls return values (System V ABI).
 const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
 
-/// A `syscall` instruction that may be given one of the numbers that were asked for.
+/// A `syscall` instruction that may have one of the wanted numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Its address, run time.
+    /// Address, run time.
     pub address: u64,
-    /// The function around it; `None`: it is in none that is known.
+    /// The function around it; `None` if no known function contains it.
     pub function: Option<Extent>,
     /// Its number, if there is only one.
     pub number: Option<u32>,
-    /// The straight code before it, the last instruction first.
+    /// The straight-line code before it, the last instruction first.
     pub before: Vec<Instruction>,
 }
 
@@ -53,7 +53,7 @@ struct Function {
     before: Vec<Vec<usize>>,
 }
 
-/// The `syscall` instructions of an object that may be given one of `wanted`, run time.
+/// Returns the `syscall` instructions of an object that may have one of the numbers `wanted`.
 pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
     let mut found = Vec::new();
     let Ok(texts) = object.file().text() else {
@@ -70,7 +70,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
                 &*functions.entry(extent.start).or_insert_with(new)
             });
             let Some(function) = function.filter(|f| f.end() > address) else {
-                // Chance bytes, or code that nothing is known of.
+                // Chance bytes, or code outside known functions.
                 let near = &text.bytes[at.saturating_sub(NEAR)..at];
                 if loads(near, wanted) {
                     found.push(Call {
@@ -89,7 +89,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
                 continue;
             }
             let numbers = function.values(index, Register::RAX);
-            // The kernel looks at the lower half, and a bit there says which table is meant.
+            // The kernel reads the lower half, where one bit selects the table.
             let plain = |number: &u64| *number as u32 & !X32_SYSCALL_BIT;
             let number = match &numbers {
                 Some(numbers) if !numbers.iter().any(|n| wanted.contains(&plain(n))) => continue,
@@ -110,7 +110,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
 /// `__X32_SYSCALL_BIT` (asm/unistd.h).
 const X32_SYSCALL_BIT: u32 = 0x4000_0000;
 
-/// Whether one of the numbers is loaded in these bytes.
+/// True if one of the numbers is loaded in these bytes.
 fn loads(bytes: &[u8], wanted: &[u32]) -> bool {
     const MOV_EAX: u8 = 0xb8;
     let load = |window: &[u8]| {
@@ -120,7 +120,7 @@ fn loads(bytes: &[u8], wanted: &[u32]) -> bool {
     bytes.windows(5).any(load)
 }
 
-/// The number that an instruction puts into a register, whatever it was before.
+/// Returns the number that an instruction puts into a register, whatever that held before.
 pub(super) fn constant(instruction: &Instruction) -> Option<u64> {
     match instruction.code() {
         Op::Mov_r32_imm32 | Op::Mov_rm32_imm32 => Some(u64::from(instruction.immediate32())),
@@ -135,7 +135,8 @@ pub(super) fn constant(instruction: &Instruction) -> Option<u64> {
     }
 }
 
-/// The register of which an instruction makes another a copy, or at least of the lower half.
+/// Returns the register that an instruction copies to another one, or at least the lower half of
+/// it.
 pub(super) fn copied(instruction: &Instruction) -> Option<Register> {
     let copies = matches!(
         instruction.code(),
@@ -145,8 +146,8 @@ pub(super) fn copied(instruction: &Instruction) -> Option<Register> {
     register.then(|| instruction.op1_register().full_register())
 }
 
-/// The place in memory from which an instruction loads all of a register's lower half: another
-/// register, and how far from where that points to.
+/// Returns the place in memory from which an instruction loads all of a register's lower half: base
+/// register and offset.
 pub(super) fn loaded(instruction: &Instruction) -> Option<(Register, i32)> {
     let loads = matches!(instruction.code(), Op::Mov_r32_rm32 | Op::Mov_r64_rm64)
         && instruction.op1_kind() == OpKind::Memory
@@ -158,7 +159,7 @@ pub(super) fn loaded(instruction: &Instruction) -> Option<(Register, i32)> {
     (loads && base.is_gpr64()).then_some((base, offset))
 }
 
-/// Whether an instruction changes `register` (a 64-bit one) or a part of it.
+/// True if an instruction changes `register` (a 64-bit one) or a part of it.
 pub(super) fn changes(instruction: &Instruction, register: Register) -> bool {
     match instruction.flow_control() {
         FlowControl::Call | FlowControl::IndirectCall
@@ -166,8 +167,8 @@ pub(super) fn changes(instruction: &Instruction, register: Register) -> bool {
         {
             matches!(register, Register::RAX | Register::RCX | Register::R11)
         }
-        // Nobody looks at other registers behind a call, unless it is known to keep them; or
-        // it never returns.
+        // No code reads other registers behind a call, unless the call is known to keep them; or it
+        // never returns.
         FlowControl::Call | FlowControl::IndirectCall => RESULTS.contains(&register),
         _ => {
             let mut factory = InstructionInfoFactory::new();
@@ -203,7 +204,7 @@ impl Function {
                 next.push(index);
             }
         }
-        // Padding that nothing leads to does not lead on.
+        // Padding that nothing leads to is no predecessor.
         for index in 1..all.len() {
             let is_padding = |at: &usize| all[*at].mnemonic() == Mnemonic::Nop;
             let led_to = |before: &[Vec<usize>], at: &usize| *at == 0 || !before[*at].is_empty();
@@ -214,12 +215,12 @@ impl Function {
         Function { all, before }
     }
 
-    /// Behind the last instruction that could be decoded.
+    /// Address behind the last instruction that could be decoded.
     fn end(&self) -> u64 {
         self.all.last().map_or(0, Instruction::next_ip)
     }
 
-    /// The constants that a register can hold at an instruction, if they are all known.
+    /// Returns the constants that a register can hold at an instruction, if they are all known.
     fn values(&self, at: usize, register: Register) -> Option<BTreeSet<u64>> {
         let mut values = BTreeSet::new();
         let mut seen = BTreeSet::from([(at, register)]);
@@ -250,7 +251,7 @@ impl Function {
         Some(values)
     }
 
-    /// Whether a conditional jump goes on at `to` only if a register is zero:
+    /// True if a conditional jump leads to `to` only when a register is zero:
     /// `test %rax, %rax; je to`.
     fn is_zero_between(&self, jump: usize, to: usize, register: Register) -> bool {
         let taken = match self.all[jump].condition_code() {
@@ -267,7 +268,7 @@ impl Function {
             && test.op0_register() == test.op1_register()
             && test.op0_register().full_register() == register;
         let jumps = self.all[jump].flow_control() == FlowControl::ConditionalBranch;
-        // Both ways lead there if it jumps to what comes next.
+        // Both outcomes lead there if it jumps to what comes next.
         let next = jump + 1 == to;
         tests
             && jumps
@@ -276,8 +277,8 @@ impl Function {
             && leads_there != next
     }
 
-    /// The number that an instruction makes by putting its low byte into a register that has
-    /// just been cleared, as in `xor %eax, %eax; mov $56, %al`.
+    /// Returns the number that an instruction makes by putting its low byte into a register that
+    /// has just been cleared, as in `xor %eax, %eax; mov $56, %al`.
     fn low_byte(&self, at: usize) -> Option<u64> {
         let (cleared, instruction) = (self.all.get(at.checked_sub(1)?)?, &self.all[at]);
         let register = |i: &Instruction| i.op0_register().full_register();
@@ -290,8 +291,8 @@ impl Function {
         fits.then(|| u64::from(instruction.immediate8()))
     }
 
-    /// The instructions after which this one is sure to come, and that come before it each
-    /// time; the nearest first.
+    /// Returns the instructions that are always run before this one, and that it always follows;
+    /// the nearest first.
     fn straight(&self, at: usize) -> Vec<Instruction> {
         let comes_from_above = |at: &usize| *at > 0 && self.before[*at] == [*at - 1];
         let falls = |at: &usize| self.all[*at].flow_control() == FlowControl::Next;

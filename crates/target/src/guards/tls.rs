@@ -1,10 +1,9 @@
 //! Programs that have thread pointers of their own making.
 //!
 //! Detours find a thread's `struct rseq` and its id by the thread pointer, as the C library has
-//! laid them out. Where a program makes threads with thread-local storage of its own
-//! (`clone` with `CLONE_SETTLS`), or changes the thread pointer (`wrfsbase`,
-//! `arch_prctl(ARCH_SET_FS)`), other things can stand there, or nothing. Then nothing is
-//! looked for at the thread pointer at all.
+//! laid them out. Where a program makes threads with thread-local storage of its own (`clone` with
+//! `CLONE_SETTLS`), or changes the thread pointer (`wrfsbase`, `arch_prctl(ARCH_SET_FS)`), the
+//! thread pointer may lead to other data, or to none. Then nothing at all is looked for there.
 
 use super::calls::calls;
 use crate::object::Object;
@@ -20,8 +19,8 @@ const OWN_STORAGE: u32 = 0x8_0100;
 const SIGNAL: u32 = 0xff;
 const LAST_SIGNAL: u32 = 64;
 
-/// Whether an object that is no C library changes thread pointers. Of one that has a C library
-/// in itself its calls tell nothing.
+/// True if an object that is not a C library changes thread pointers. The calls in an object that
+/// contains a C library prove nothing.
 pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bool {
     let file = object.file();
     let Ok(texts) = file.text() else {
@@ -44,7 +43,7 @@ pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bo
         || (imports("clone") || own(CLONE)) && texts.iter().any(|text| has_flags(&text.bytes))
 }
 
-/// Whether there is a `wrfsbase`: f3, perhaps a prefix, 0f ae, and a register with 2 above it.
+/// True if the bytes contain a `wrfsbase`: f3, perhaps a prefix, 0f ae /2 with a register operand.
 fn writes_base(bytes: &[u8]) -> bool {
     memchr::memmem::find_iter(bytes, &[0x0f, 0xae]).any(|at| {
         let before = &bytes[at.saturating_sub(2)..at];
@@ -53,7 +52,7 @@ fn writes_base(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether flags of `clone` that give a thread its own storage are put into edx or edi.
+/// True if flags of `clone` that give a thread its own storage are loaded into edx or edi.
 fn has_flags(bytes: &[u8]) -> bool {
     bytes.windows(5).any(|window| {
         let flags = u32::from_le_bytes([window[1], window[2], window[3], window[4]]);

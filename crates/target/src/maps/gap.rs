@@ -5,37 +5,35 @@ use std::ops::Range;
 use super::{Mapping, PAGE_SIZE, mmap_min_addr};
 use crate::process::Process;
 
-/// End of the addresses of a user program with four-level page tables. (With
-/// five levels the kernel hands out more only to those who ask.)
+/// End of the address space of a user program with four-level page tables. (With five levels the
+/// kernel hands out more only on request.)
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
-/// Below this, a program is linked at a fixed low address (0x400000) and has
-/// its `brk` heap between itself and the end of its reach.
+/// End of the low addresses: a program below is linked at a fixed address (0x400000) and has its
+/// `brk` heap between itself and the end of its reach.
 const LOW_END: u64 = 1 << 32;
-/// Nothing is mapped below, even where the system would allow it: a null pointer
-/// with an offset is to fault in the program as before.
+/// Lowest address to map at, even where the system allows less: a null pointer with an offset must
+/// fault in the program as before.
 const NULL_END: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// How far the heap may still grow upwards and the main stack downwards, from
-/// the most generous wish to what is never given up. Each step is searched
-/// only after the one before.
+/// Room left for the heap to grow upwards and the main stack downwards, from the preferred to the
+/// minimum. Each step is searched only after the one before.
 const ROOMS: [(u64, u64); 3] = [(GIB, GIB), (256 * MIB, 256 * MIB), (16 * MIB, 16 * MIB)];
 
-/// What of a process, besides its map, decides where room may be taken.
+/// Facts about a process, besides its map, that decide where memory may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// The lowest address to be used: at least `vm.mmap_min_addr`.
+    /// The lowest usable address: at least `vm.mmap_min_addr`.
     pub min_address: u64,
-    /// Where the `brk` heap starts, if known: it is not in the map while it is
-    /// empty.
+    /// Start of the `brk` heap, if known: an empty heap is not in the map.
     pub start_brk: Option<u64>,
     /// Limit of the main stack in bytes, `None` if unlimited or unknown.
     pub stack_limit: Option<u64>,
 }
 
 impl Layout {
-    /// Reads it of a process; what may not be read is taken as unknown.
+    /// Reads the layout of a process; unreadable values count as unknown.
     #[must_use]
     pub fn of(process: &Process) -> Layout {
         Layout {
@@ -46,22 +44,21 @@ impl Layout {
     }
 }
 
-/// What is looked for.
+/// A request for free memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapQuery {
     /// Bytes needed; rounded up to pages.
     pub size: u64,
-    /// Addresses from all of which every byte of the room must be in reach,
-    /// and the other way round: the whole object, if code is to be copied that
-    /// refers to its data.
+    /// Addresses that must all be in reach of every byte of the gap, and vice versa: the whole
+    /// object, if code is to be copied that refers to its data.
     pub near: Range<u64>,
-    /// The greatest distance in bytes, see [`GapQuery::REACH`].
+    /// Maximum distance in bytes, see [`GapQuery::REACH`].
     pub reach: u64,
 }
 
 impl GapQuery {
-    /// Reach of a signed 32-bit displacement, with some bytes to spare for the
-    /// length of the instruction that it is counted from.
+    /// Reach of a signed 32-bit displacement, less some bytes for the length of the instruction
+    /// that it is relative to.
     pub const REACH: u64 = (1 << 31) - 4096;
 
     /// A query with the reach of `jmp rel32`.
@@ -75,20 +72,19 @@ impl GapQuery {
     }
 }
 
-/// Addresses where `query.size` bytes are free, the best first.
+/// Returns addresses where `query.size` bytes are free, the best first.
 ///
-/// The map may be out of date when an address is used, as the program may map
-/// memory at any time: use `MAP_FIXED_NOREPLACE` and go on to the next one.
+/// The map may be out of date when an address is used, as the program may map memory at any time:
+/// use `MAP_FIXED_NOREPLACE`, and the next address if that fails.
 ///
 /// * Never below `min_address`, never in the room left for the heap's growth
 ///   (1 GiB, at least 16 MiB if there is nothing else) nor below the main
 ///   stack (1 GiB or its limit, at least 16 MiB).
 /// * Near `query.near` first; for a program linked at a low fixed address the
 ///   highest addresses first, away from its heap.
-/// * A free stretch gives up to three addresses: its nearer end, its other end
-///   and its middle.
+/// * A free range gives up to three addresses: its nearer end, its other end and its middle.
 ///
-/// Empty if there is no such room.
+/// Empty if there is no such gap.
 #[must_use]
 pub fn find_gaps(maps: &[Mapping], layout: &Layout, query: &GapQuery) -> Vec<u64> {
     let size = match query.size.checked_next_multiple_of(PAGE_SIZE) {
@@ -115,8 +111,8 @@ pub fn find_gaps(maps: &[Mapping], layout: &Layout, query: &GapQuery) -> Vec<u64
     candidates
 }
 
-/// The stretches in which small pieces may be mapped anywhere: whole pages,
-/// ascending, with 256 MiB left for the heap and the main stack to grow.
+/// Returns the free ranges in which small pieces may be mapped: whole pages, ascending, with 256
+/// MiB left for the heap and the main stack to grow.
 #[must_use]
 pub fn free_stretches(maps: &[Mapping], layout: &Layout) -> Vec<Range<u64>> {
     let (heap_room, stack_room) = ROOMS[1];
@@ -126,7 +122,7 @@ pub fn free_stretches(maps: &[Mapping], layout: &Layout) -> Vec<Range<u64>> {
     free(&busy, &all).collect()
 }
 
-/// Every address that is in reach of all of `near`.
+/// Returns the range of addresses that are in reach of all of `near`.
 fn window(layout: &Layout, query: &GapQuery) -> Range<u64> {
     let start = query.near.end.saturating_sub(query.reach);
     let end = query.near.start.saturating_add(query.reach);
@@ -134,8 +130,8 @@ fn window(layout: &Layout, query: &GapQuery) -> Range<u64> {
     start.next_multiple_of(PAGE_SIZE)..end.min(ADDRESS_END) / PAGE_SIZE * PAGE_SIZE
 }
 
-/// The occupied and the reserved ranges, by start. Heap and stack grow no
-/// further than to the next mapping, so nothing is reserved beyond that.
+/// Returns the occupied and reserved ranges, by start. Heap and stack grow at most up to the next
+/// mapping, so nothing is reserved beyond that.
 fn busy(maps: &[Mapping], layout: &Layout, heap_room: u64, stack_room: u64) -> Vec<Range<u64>> {
     let mut busy: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
     let next = |at: u64| {
@@ -159,7 +155,7 @@ fn busy(maps: &[Mapping], layout: &Layout, heap_room: u64, stack_room: u64) -> V
             .map(|m| m.end)
             .filter(|&end| end <= stack.start)
             .max();
-        // A limit above the wish counts in the first step only.
+        // A stack limit above the preferred room counts in the first step only.
         let limit = match layout.stack_limit {
             Some(limit) if stack_room == GIB => limit.min(64 * GIB),
             _ => 0,
@@ -172,7 +168,7 @@ fn busy(maps: &[Mapping], layout: &Layout, heap_room: u64, stack_room: u64) -> V
     busy
 }
 
-/// The stretches of `window` that no range of `busy` (sorted) touches.
+/// Returns the parts of `window` that no range of `busy` (sorted) touches.
 fn free(busy: &[Range<u64>], window: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut cursor = window.start;
     let end = window.end;
@@ -191,8 +187,7 @@ fn free(busy: &[Range<u64>], window: &Range<u64>) -> impl Iterator<Item = Range<
         .filter(|gap| gap.start < gap.end)
 }
 
-/// Both ends of a gap that is large enough, and its middle if that is another
-/// place.
+/// Returns both ends of a gap that is large enough, and its middle if that differs.
 fn places(gap: &Range<u64>, size: u64) -> Vec<u64> {
     let last = gap.end - size;
     let middle = gap.start + (last - gap.start) / 2 / PAGE_SIZE * PAGE_SIZE;

@@ -1,26 +1,26 @@
-//! The parser. The text comes from the kernel, but the paths in it do not.
+//! Parser of `/proc/PID/maps`. The text comes from the kernel, but the paths in it do not.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use super::{Device, Mapping, Perms};
 
-/// A line of `maps` that is not of the documented form.
+/// A line of `maps` that is not in the documented format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct MapsError {
-    /// Number of the line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub what: &'static str,
 }
 
-/// Parses the whole file. The mappings come out as the kernel lists them: in
-/// ascending order and without overlap (which is checked).
+/// Parses the whole file. The mappings keep the kernel's order, which is checked: ascending and
+/// without overlap.
 ///
 /// # Errors
 ///
-/// [`MapsError`] with the first line that cannot be understood.
+/// [`MapsError`] with the first malformed line.
 pub fn parse_maps(bytes: &[u8]) -> Result<Vec<Mapping>, MapsError> {
     let mut maps: Vec<Mapping> = Vec::new();
     for (index, line) in bytes.split(|&b| b == b'\n').enumerate() {
@@ -97,7 +97,7 @@ fn decimal(field: &[u8]) -> Option<u64> {
     digits(field, 10)
 }
 
-/// Digits only: `from_str_radix` would accept a sign.
+/// Parses digits only: `from_str_radix` would accept a sign.
 fn digits(field: &[u8], radix: u32) -> Option<u64> {
     if field.first()? == &b'+' {
         return None;
@@ -124,9 +124,8 @@ fn parse_perms(field: &[u8]) -> Option<Perms> {
     })
 }
 
-/// The kernel writes a newline in a path as `\012` (seq_path), and nothing
-/// else so; a path that really contains these four characters reads wrong,
-/// which the comparison of inodes finds.
+/// Undoes the kernel's only escape in paths, `\012` for a newline (seq_path). A path that really
+/// contains these four characters is misread, which the comparison of inodes detects.
 fn unescape(path: &[u8]) -> OsString {
     const NEWLINE: &[u8] = b"\\012";
     let mut out = Vec::with_capacity(path.len());

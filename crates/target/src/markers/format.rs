@@ -1,80 +1,79 @@
-//! The format of a marker: what its arguments are called, and how they are shown.
+//! The format of a marker: names of its arguments, and how they are printed.
 
 use std::fmt;
 
 /// A part of a format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// What stands for itself; of `%%`, one `%`.
+    /// Literal text; `%%` is one `%`.
     Text(String),
-    /// An argument, behind those that its `*` take.
+    /// An argument; the arguments for its `*` come before it.
     Value(Value),
-    /// `%m`: the text of `errno`, which is no argument.
+    /// `%m`: the message for `errno`, which takes no argument.
     Errno,
 }
 
-/// How an argument is to be shown.
+/// Format specification of one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// From the `%` on.
+    /// Text from the `%` on.
     pub text: String,
-    /// Between the `%` and the width.
+    /// Flags between the `%` and the width.
     pub flags: Flags,
-    /// The least number of bytes.
+    /// Minimum width, bytes.
     pub width: Option<Amount>,
-    /// What stands behind the `.`: how many digits, or at most how many bytes of a text.
+    /// Precision, after the `.`: number of digits, or maximum length of a string in bytes.
     pub precision: Option<Amount>,
-    /// The letter of the conversion: `d`, `s`. With a wide character it is `C`, with a text of
-    /// these `S`.
+    /// The conversion letter: `d`, `s`. For a wide character it is `C`, for a wide string `S`.
     pub letter: char,
-    /// How it is shown.
+    /// Interpretation of the argument.
     pub shown: Shown,
-    /// Bytes of the argument that the conversion expects, and shows; `None` if it does not say.
+    /// Size of the argument that the conversion expects, bytes; `None` if unspecified.
     pub bytes: Option<u8>,
 }
 
 /// A width or a precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// It stands there.
+    /// A literal number.
     Number(u32),
-    /// `*`: it is the argument before.
+    /// `*`: taken from the argument before.
     Argument,
 }
 
-/// What stands between the `%` and the width. `'` and `I` change nothing in the locale that
-/// programs begin with.
+/// Flags between the `%` and the width. `'` and `I` have no effect in the locale that programs
+/// start with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags {
-    /// `-`: what is short is filled up on the right.
+    /// `-`: pads on the right.
     pub left: bool,
-    /// `+`: positive numbers have a sign.
+    /// `+`: prints the sign of positive numbers.
     pub plus: bool,
-    /// A blank: they have a blank in its place.
+    /// Blank: prints a blank in place of a plus sign.
     pub blank: bool,
-    /// `#`: the other form, such as `0x1f`.
+    /// `#`: the alternate form, such as `0x1f`.
     pub alternate: bool,
-    /// `0`: numbers are filled up with zeros.
+    /// `0`: pads numbers with zeros.
     pub zero: bool,
 }
 
 /// One conversion, such as `fd=%d`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversion {
-    /// The word before it.
+    /// The word before it, a name.
     pub name: Option<String>,
-    /// From the `%` on.
+    /// Text from the `%` on.
     pub text: String,
-    /// How it is shown.
+    /// Interpretation of the argument.
     pub shown: Shown,
-    /// Bytes of the argument that the conversion expects; `None` if it does not say.
+    /// Size of the argument that the conversion expects, bytes; `None` if unspecified.
     pub bytes: Option<u8>,
 }
 
-/// How an argument is shown.
+/// Interpretation of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// `%d`, `%i`, and the widths of `*`.
+    /// `%d`, `%i`, and widths given by `*`.
     Signed,
     /// `%u`, `%o`, and wide characters (`%lc`).
     Unsigned,
@@ -84,7 +83,7 @@ pub enum Shown {
     Pointer,
     /// `%c`
     Character,
-    /// `%s`: the text at the address.
+    /// `%s`: the string at the address.
     Text,
     /// `%f`, `%e`, `%g`, `%a`.
     Float,
@@ -99,10 +98,10 @@ impl fmt::Display for Conversion {
     }
 }
 
-/// The conversions of a format, in the order of the arguments.
+/// Returns the conversions of a format, in the order of the arguments.
 ///
 /// # Errors
-/// One that printf does not know, as it stands there.
+/// The first conversion that printf does not know, as written.
 pub fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
     let mut found = Vec::new();
     let mut before = String::new();
@@ -137,10 +136,10 @@ pub fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
     Ok(found)
 }
 
-/// The parts of a format, one behind the other.
+/// Splits a format into its parts, in order.
 ///
 /// # Errors
-/// A conversion that printf does not know, as it stands there.
+/// The first conversion that printf does not know, as written.
 pub fn parts(format: &str) -> Result<Vec<Part>, String> {
     let mut found = Vec::new();
     let mut rest = format;
@@ -168,14 +167,14 @@ pub fn parts(format: &str) -> Result<Vec<Part>, String> {
 }
 
 impl Value {
-    /// The `*` in it.
+    /// Returns its `*` amounts.
     fn stars(&self) -> impl Iterator<Item = Amount> {
         let both = [self.width, self.precision].into_iter().flatten();
         both.filter(|amount| *amount == Amount::Argument)
     }
 }
 
-/// The name that the text before a conversion ends with: `fd=`, `fd `, `fd: `, `at 0x`, `"`.
+/// Returns the name that precedes a conversion, as in `fd=`, `fd `, `fd: `, `at 0x`, `"`.
 fn name(before: &str) -> Option<String> {
     let mut text = before.trim_end_matches(['"', '\'', '<', '(', '[', '{', '#']);
     if let Some(shorter) = text.strip_suffix("0x").or(text.strip_suffix("0X"))
@@ -191,7 +190,7 @@ fn name(before: &str) -> Option<String> {
     (!word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit())).then(|| word.to_owned())
 }
 
-/// The conversion that `text` begins with, and its bytes.
+/// Parses the conversion that `text` begins with; returns it and its length in bytes.
 fn conversion(text: &str) -> Result<(Part, usize), String> {
     let unknown = || {
         let end = text.char_indices().nth(4).map_or(text.len(), |(at, _)| at);
@@ -202,7 +201,7 @@ fn conversion(text: &str) -> Result<(Part, usize), String> {
     let width = amount(&mut rest);
     let precision = rest.strip_prefix('.').map(|behind| {
         rest = behind;
-        // Without a number it is 0.
+        // A precision without a number is 0.
         amount(&mut rest).unwrap_or(Amount::Number(0))
     });
     let lengths = [
@@ -226,7 +225,7 @@ fn conversion(text: &str) -> Result<(Part, usize), String> {
         ('x' | 'X' | 'b' | 'B', _) => (letter, Shown::Hexadecimal, bytes),
         ('C', _) | ('c', Some(("l", _))) => ('C', Shown::Unsigned, Some(4)),
         ('c', _) => (letter, Shown::Character, None),
-        // Wide characters are not recorded as text.
+        // Wide strings are recorded as pointers.
         ('S', _) | ('s', Some(_)) => ('S', Shown::Pointer, Some(8)),
         ('s', None) => (letter, Shown::Text, Some(8)),
         ('p', _) => (letter, Shown::Pointer, Some(8)),
@@ -265,7 +264,7 @@ fn flags(rest: &mut &str) -> Flags {
     flags
 }
 
-/// Takes a number or `*` from the front; of a number that is too large, the largest.
+/// Takes a number or `*` from the front; a number that is too large becomes the maximum.
 fn amount(rest: &mut &str) -> Option<Amount> {
     if let Some(behind) = rest.strip_prefix('*') {
         *rest = behind;

@@ -1,5 +1,5 @@
-//! The argument strings of static probes: for each argument its size and the operand that an
-//! assembler would take for it.
+//! Parser of the argument strings of static probes: for each argument its size and its operand in
+//! assembler syntax.
 //!
 //! ```text
 //! [-]N[f]@OP      N bytes; - signed, f floating point
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The sums are as compilers write them when they add to an operand: `-8+4-8(%rbp)`,
-//! `24+mp_(%rip)`. (The format is that of `sys/sdt.h`; what stands in real files was taken from
-//! the C library, Hotspot, PostgreSQL and CPython, and from what gdb's and bcc's readers know.)
+//! `24+mp_(%rip)`. (The format is that of `sys/sdt.h`; the variants found in real files are from
+//! the C library, Hotspot, PostgreSQL and CPython, and from the parsers of gdb and bcc.)
 
 use iced_x86::Register;
 use std::fmt;
@@ -21,58 +21,58 @@ use std::fmt;
 /// One argument of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Bytes: 1, 2, 4 or 8; never more than the operand has.
+    /// Size in bytes: 1, 2, 4 or 8; at most that of the operand.
     pub bytes: u8,
-    /// Whether negative values are meant by the highest bit.
+    /// True if the value is signed.
     pub signed: bool,
-    /// Whether it is a floating point number, of 4 or 8 bytes.
+    /// True if it is a floating point number, of 4 or 8 bytes.
     pub float: bool,
-    /// Where it is.
+    /// Its location.
     pub operand: Operand,
 }
 
-/// Where an argument is, when the program comes to the marker.
+/// Location of an argument when the program reaches the marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operand {
-    /// A 64-bit general register, the lowest bytes of it.
+    /// The lowest bytes of a 64-bit general register.
     Register(Register),
     /// The second byte of rax, rcx, rdx or rbx.
     SecondByte(Register),
-    /// xmm0 to xmm15, the lowest bytes of it.
+    /// The lowest bytes of xmm0 to xmm15.
     Vector(u8),
     /// A number: a symbol's address if there is one, plus the number.
     Immediate(Place),
-    /// Memory at an address that registers are added to.
+    /// Memory at a base address plus registers.
     Memory {
-        /// The address, or what is added to the registers.
+        /// The base address, or a displacement.
         place: Place,
         /// A 64-bit general register.
         base: Option<Register>,
-        /// Another one, and the power of two by which it is multiplied, 0 to 3.
+        /// Another general register, and its scale as a power of two, 0 to 3.
         index: Option<(Register, u8)>,
     },
 }
 
-/// A symbol's address, and a number.
+/// A symbol's address plus an offset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Place {
     /// The symbol.
     pub symbol: Option<String>,
-    /// What is added, as two's complement.
+    /// The offset, as two's complement.
     pub offset: i64,
 }
 
-/// Why an argument cannot be read.
+/// Reason why an argument cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` in the marker's note {reason}")]
 pub struct OperandError {
-    /// The argument as it stands in the note.
+    /// The argument as written in the note.
     pub text: String,
-    /// What is wrong with it.
+    /// The defect.
     pub reason: String,
 }
 
-/// Names by number of the encoding; from the ninth on they follow a rule.
+/// Register names by encoding number; names from the ninth on follow a rule.
 const OLD: [[&str; 4]; 8] = [
     ["al", "ax", "eax", "rax"],
     ["cl", "cx", "ecx", "rcx"],
@@ -83,14 +83,14 @@ const OLD: [[&str; 4]; 8] = [
     ["sil", "si", "esi", "rsi"],
     ["dil", "di", "edi", "rdi"],
 ];
-/// What a second byte has a name of.
+/// Names of the second bytes of registers.
 const SECOND: [&str; 4] = ["ah", "ch", "dh", "bh"];
-/// How Intel's syntax begins an operand in memory.
+/// Size keywords of a memory operand in Intel syntax.
 const SIZES: [&str; 6] = ["BYTE", "WORD", "DWORD", "QWORD", "XMMWORD", "TBYTE"];
 
-/// A register as it is named in an operand.
+/// A register name in an operand.
 enum Named {
-    /// The number of its encoding, and how many bytes of it are meant.
+    /// The encoding number, and the number of bytes that the name covers.
     General(u32, u8),
     SecondByte(u32),
     Vector(u8),
@@ -100,7 +100,7 @@ fn general(number: u32) -> Register {
     Register::RAX + number
 }
 
-/// The register of this name, without `%`.
+/// Looks up a register name, without `%`.
 fn named(name: &str) -> Option<Named> {
     for (number, names) in OLD.iter().enumerate() {
         if let Some(size) = names.iter().position(|known| *known == name) {
@@ -128,13 +128,13 @@ fn named(name: &str) -> Option<Named> {
     Some(Named::General(number.into(), bytes))
 }
 
-/// The arguments of a note. Each by itself can be one that is not understood.
+/// Parses the arguments of a note. Each one can fail by itself.
 #[must_use]
 pub fn arguments(text: &str) -> Vec<Result<Argument, OperandError>> {
     words(text).into_iter().map(argument).collect()
 }
 
-/// Parts arguments at blanks outside of parentheses and brackets.
+/// Splits arguments at blanks outside of parentheses and brackets.
 fn words(text: &str) -> Vec<&str> {
     let mut words: Vec<(usize, usize)> = Vec::new();
     let (mut depth, mut start) = (0_usize, None);
@@ -154,7 +154,7 @@ fn words(text: &str) -> Vec<&str> {
         }
     }
     words.extend(start.map(|from| (from, text.len())));
-    // `4@DWORD PTR [rbp-4]` is one.
+    // `4@DWORD PTR [rbp-4]` is one argument.
     let mut joined: Vec<(usize, usize)> = Vec::new();
     for (from, to) in words {
         match joined.last_mut() {
@@ -168,13 +168,13 @@ fn words(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether an operand in Intel's syntax has another word.
+/// True if `word` continues an operand in Intel syntax.
 fn goes_on(before: &str, word: &str) -> bool {
     let last = before.rsplit([' ', '@']).next().unwrap_or(before);
     (word == "PTR" && SIZES.contains(&last)) || (last == "PTR" && !word.contains('@'))
 }
 
-/// `-N` or `N`, and maybe an `f`, before the `@`.
+/// Parses `-N` or `N`, with an optional `f`, before the `@`.
 fn size(text: &str) -> Option<(u64, bool, bool)> {
     let (digits, signed) = match text.strip_prefix('-') {
         Some(digits) => (digits, true),
@@ -197,7 +197,7 @@ fn argument(text: &str) -> Result<Argument, OperandError> {
         let (bytes, signed, float) = size(before)?;
         Some((Some(bytes), signed, float, operand))
     });
-    // Without a size it is as large as its operand, as gdb takes it.
+    // Without a size it is as large as its operand, as in gdb.
     let (bytes, signed, float, body) = given.unwrap_or((None, false, false, text));
     match bytes {
         Some(4 | 8) | None => {}
@@ -211,7 +211,7 @@ fn argument(text: &str) -> Result<Argument, OperandError> {
     }
     let bytes = bytes.map(|bytes| bytes as u8);
     let (operand, room) = operand(body).map_err(|reason| error(&reason))?;
-    // The assembler was told the type, and chose the register: what it has is what there is.
+    // The assembler knew the type and chose the register, so the register's size is the limit.
     let bytes = bytes.unwrap_or(room).min(room);
     let vector = matches!(operand, Operand::Vector(_));
     if vector && bytes < 4 {
@@ -223,13 +223,13 @@ fn argument(text: &str) -> Result<Argument, OperandError> {
     Ok(Argument {
         bytes,
         signed,
-        // Nothing else is in those, also where an older header did not say so.
+        // Vector registers hold nothing else, even if an older header did not say so.
         float: float || vector,
         operand,
     })
 }
 
-/// An operand, and how many bytes there are at most.
+/// Parses an operand; returns it and its maximum size in bytes.
 fn operand(text: &str) -> Result<(Operand, u8), String> {
     let text = text.trim();
     if let Some(name) = text.strip_prefix('%') {
@@ -267,7 +267,7 @@ fn operand(text: &str) -> Result<(Operand, u8), String> {
     if registers.trim() == "%rip" {
         return match place.symbol {
             Some(_) => Ok((memory(place, None, None), 8)),
-            // Which instruction it was is not said.
+            // The instruction that it is relative to is unknown.
             None => Err("is relative to an unknown instruction".into()),
         };
     }
@@ -306,7 +306,7 @@ fn memory(place: Place, base: Option<Register>, index: Option<(Register, u8)>) -
     Operand::Memory { place, base, index }
 }
 
-/// A sum of numbers, and at most one symbol.
+/// Parses a sum of numbers and at most one symbol.
 fn place(text: &str) -> Result<Place, String> {
     let mut found = Place::default();
     let mut rest = text.trim();
@@ -315,7 +315,7 @@ fn place(text: &str) -> Result<Place, String> {
         let negative = match rest.as_bytes().first() {
             Some(b'-') => true,
             Some(b'+') => false,
-            // The first has a sign or none.
+            // The first term needs no sign.
             _ if first => false,
             _ => return Err(format!("has `{rest}` behind a number")),
         };
@@ -356,7 +356,7 @@ fn place(text: &str) -> Result<Place, String> {
     Ok(found)
 }
 
-/// As an assembler reads it; what is more than 63 bits is two's complement.
+/// Parses a number as an assembler does; values of more than 63 bits are two's complement.
 fn number(text: &str) -> Option<u64> {
     let hexadecimal = text.strip_prefix("0x").or(text.strip_prefix("0X"));
     let (digits, radix) = match hexadecimal {
@@ -364,14 +364,14 @@ fn number(text: &str) -> Option<u64> {
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
         None => (text, 10),
     };
-    // No sign of its own.
+    // A sign is not part of the number.
     if digits.starts_with('+') {
         return None;
     }
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// The name of a register whose lowest bytes these are.
+/// Returns the name of the lowest `bytes` bytes of a register.
 fn register_name(register: Register, bytes: u8) -> String {
     let number = register.number();
     let size = bytes.trailing_zeros() as usize;
@@ -392,7 +392,7 @@ impl fmt::Display for Place {
 }
 
 impl fmt::Display for Argument {
-    /// As it could stand in a note.
+    /// Writes the argument as in a note.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.signed { "-" } else { "" };
         let float = if self.float { "f" } else { "" };

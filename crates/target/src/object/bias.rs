@@ -1,24 +1,22 @@
-//! How far from its link address an object was loaded.
+//! Load bias of an object: its distance from its link address.
 
 use std::collections::BTreeMap;
 
 use super::{ObjectFile, ObjectKind, Segment};
 use crate::maps::Mapping;
 
-/// Tells by its mappings where a file was loaded: each load bias, with the
-/// mappings that belong to it. `entry` is the run-time address of the entry
-/// point, if known.
+/// Finds the load biases of a file from its mappings, each with the mappings that belong to it.
+/// `entry` is the run-time address of the entry point, if known.
 ///
-/// A mapping at file offset *o* may come from each segment whose pages hold
-/// *o*, and gives with it the bias
+/// A mapping at file offset *o* may come from each segment whose pages hold *o*, and implies the
+/// bias
 ///
 /// ```text
 /// mapping start - (segment's page address + o - segment's page offset)
 /// ```
 ///
-/// Neighbouring segments may share a page, so a single mapping can be
-/// ambiguous; the bias that most mappings agree on is right. Every bias counts
-/// at which some code is.
+/// Neighbouring segments may share a page, so a single mapping can be ambiguous; the bias that most
+/// mappings agree on is right. Every bias with some code counts.
 pub(super) fn instances(
     file: &ObjectFile,
     mappings: &[Mapping],
@@ -57,7 +55,7 @@ pub(super) fn instances(
         // The program has moved its code to other pages (huge ones, say).
         biases.extend(by_entry.filter(|bias| votes.contains_key(bias)));
     }
-    // The program itself before further copies of its file.
+    // The program itself comes before further copies of its file.
     biases.sort_by_key(|&bias| Some(bias) != by_entry);
     biases
         .into_iter()
@@ -71,7 +69,7 @@ pub(super) fn instances(
         .collect()
 }
 
-/// The bias if `mapping` shows a part of `segment`, and whether that is code.
+/// Returns the bias if `mapping` may show a part of `segment`, and whether that is code.
 fn candidate(segment: &Segment, mapping: &Mapping) -> Option<(u64, bool)> {
     let distance = mapping.offset.checked_sub(segment.page_offset())?;
     let size = segment.offset + segment.file_size - segment.page_offset();

@@ -1,4 +1,4 @@
-//! Whether a function is entered by a call, as its call frame information tells.
+//! Call frame information, used to tell whether a function is entered by a call.
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EhFrameOffset, LittleEndian, RegisterRule,
@@ -9,17 +9,17 @@ use super::elf::Headers;
 use super::source::Source;
 use super::unwind::eh_frame;
 
-/// The entries of `.eh_frame`, to be asked for the state at an address.
+/// The entries of `.eh_frame`, for lookup by address.
 #[derive(Debug)]
 pub(crate) struct CallFrames {
     address: u64,
     bytes: Vec<u8>,
-    /// Link addresses from and to, and where the entry is.
+    /// Start and end link address and offset of each entry.
     entries: Vec<(u64, u64, EhFrameOffset)>,
 }
 
 impl CallFrames {
-    /// Finds all entries. Where the section is damaged, those before that.
+    /// Finds all entries; in a damaged section, those before the damage.
     pub(crate) fn read(source: &Source, headers: &Headers) -> CallFrames {
         let (address, bytes) = match eh_frame(source, headers) {
             Ok(Some(found)) => found,
@@ -55,8 +55,8 @@ impl CallFrames {
         BaseAddresses::default().set_eh_frame(self.address)
     }
 
-    /// Whether the return address is on top of the stack at a link address. `None` if nothing
-    /// is said about it.
+    /// Reports whether the return address is on top of the stack at a link address. `None` if no
+    /// entry covers it.
     pub(crate) fn is_called(&self, address: u64) -> Option<bool> {
         let next = self.entries.partition_point(|entry| entry.0 <= address);
         let (_, end, offset) = self.entries[..next].last()?;

@@ -1,4 +1,4 @@
-//! Everything that has to be known of an object's code to plan probes in it.
+//! The facts about an object's code that planning probes in it needs.
 
 use std::sync::{Arc, OnceLock};
 
@@ -25,7 +25,7 @@ pub struct ObjectCode {
 }
 
 impl ObjectCode {
-    /// Reads the code, its functions, and everything that leads into it.
+    /// Reads the code, its functions, and all branch targets and pointers into it.
     pub(super) fn build(file: &Arc<ObjectFile>, bias: u64) -> Result<ObjectCode, ObjectError> {
         let symbols = file.symbols()?;
         let run_time =
@@ -52,7 +52,7 @@ impl ObjectCode {
         code.insert_symbols()?;
         code.insert_landing_pads();
         code.insert_pointers()?;
-        // Notes that cannot be read are of no use to others either.
+        // Unreadable notes are of no use to other tools either.
         if let Ok(markers) = file.markers() {
             let addresses = markers.all.iter().map(|marker| marker.address);
             let addresses: Vec<u64> = addresses.map(|at| at.wrapping_add(bias)).collect();
@@ -63,50 +63,50 @@ impl ObjectCode {
         Ok(code)
     }
 
-    /// The contiguous piece of code around a run-time address, as it stands in
-    /// the file. Compare it with memory before relying on it.
+    /// Returns the contiguous piece of code around a run-time address, as in the file. Compare it
+    /// with memory before relying on it.
     #[must_use]
     pub fn code_at(&self, address: u64) -> Option<Code<'_>> {
         let (index, _) = self.piece(address)?;
         self.pieces().nth(index)
     }
 
-    /// All executable segments.
+    /// Returns all executable segments.
     pub fn pieces(&self) -> impl Iterator<Item = Code<'_>> {
         let texts = self.file.text().unwrap_or_default();
         texts.iter().map(|text| self.code(text))
     }
 
-    /// What leads into the piece of code around a run-time address.
+    /// Returns the branch targets in the piece of code around a run-time address.
     #[must_use]
     pub fn targets_at(&self, address: u64) -> Option<&Targets> {
         self.piece(address).map(|(_, targets)| targets)
     }
 
-    /// What leads into each piece of code.
+    /// Returns the branch targets of each piece of code.
     pub(super) fn all_targets(&self) -> impl Iterator<Item = &Targets> {
         self.targets.iter()
     }
 
-    /// Run-time addresses of all static markers.
+    /// Returns the run-time addresses of all static markers.
     pub fn markers(&self) -> impl Iterator<Item = u64> + '_ {
         let markers = self.targets.iter().flat_map(|targets| targets.markers());
         markers.copied()
     }
 
-    /// The extents of all functions, by start address.
+    /// Returns the extents of all functions, by start address.
     #[must_use]
     pub fn functions(&self) -> &[Extent] {
         &self.functions
     }
 
-    /// Where exceptions continue, ascending.
+    /// Returns the landing pads of exceptions, ascending.
     #[must_use]
     pub fn landing_pads(&self) -> &[u64] {
         &self.landing_pads
     }
 
-    /// Where exceptions continue inside `extent`.
+    /// Returns the landing pads inside `extent`.
     #[must_use]
     pub fn landing_pads_in(&self, extent: Extent) -> &[u64] {
         let start = self.landing_pads.partition_point(|&pad| pad < extent.start);
@@ -114,18 +114,18 @@ impl ObjectCode {
         &tail[..tail.partition_point(|&pad| pad < extent.end)]
     }
 
-    /// Where nothing may be changed, ascending: restartable sequences and the signatures
-    /// of their abort handlers, data, and what tool chains keep at entries.
+    /// Returns the ranges that must not be changed, ascending: restartable sequences and the
+    /// signatures of their abort handlers, data, and bytes that tool chains keep at entries.
     #[must_use]
     pub fn forbidden(&self) -> &[Extent] {
         &self.forbidden
     }
 
-    /// Of [`forbidden`](Self::forbidden) what is near an extent: nearer than a probe in it
-    /// could change anything.
+    /// Returns the part of [`forbidden`](Self::forbidden) near an extent: all that a probe in it
+    /// could change.
     #[must_use]
     pub fn forbidden_near(&self, extent: Extent) -> &[Extent] {
-        /// More than a short jump reaches, with instructions.
+        /// More than the reach of a short jump, with instructions.
         const NEAR: u64 = 512;
         let (from, to) = (extent.start.saturating_sub(NEAR), extent.end + NEAR);
         let start = self.forbidden.partition_point(|range| range.end <= from);
@@ -133,21 +133,21 @@ impl ObjectCode {
         &tail[..tail.partition_point(|range| range.start < to)]
     }
 
-    /// The code is Go's.
+    /// True if the code is Go's.
     #[must_use]
     pub fn is_go(&self) -> bool {
         self.file.is_go()
     }
 
-    /// Bytes of the object at a run-time address as they stand in the file
-    /// (jump tables, constants); `None` if they are not all there.
+    /// Returns the file's bytes at a run-time address (jump tables, constants); `None` if they are
+    /// not all there.
     #[must_use]
     pub fn read(&self, address: u64, size: usize) -> Option<Vec<u8>> {
         self.file.read(address.wrapping_sub(self.bias), size as u64)
     }
 
-    /// The end of the nops and `int3` that follow a function, up to the next
-    /// function or the end of its section; `extent.end` if there are none.
+    /// Returns the end of the nops and `int3` that follow a function, up to the next function or
+    /// the end of its section; `extent.end` if there are none.
     #[must_use]
     pub fn padding_end(&self, extent: Extent) -> u64 {
         let link_end = extent.end.wrapping_sub(self.bias);
@@ -157,7 +157,7 @@ impl ObjectCode {
             .ok()
             .and_then(|symbols| symbols.next_boundary(link_end.checked_sub(1)?))
             .map_or(extent.end, |bound| bound.wrapping_add(self.bias));
-        // Padding that is kept for something is none.
+        // Padding that is kept for a purpose does not count.
         let index = self.forbidden.partition_point(|f| f.end <= extent.end);
         let kept = self.forbidden.get(index).map_or(limit, |kept| kept.start);
         let limit = limit.min(kept).max(extent.end);
@@ -174,21 +174,21 @@ impl ObjectCode {
         end
     }
 
-    /// Whether something may be kept below the stack pointer where control comes to `start`, the
-    /// first byte of a function, or to the instruction behind it: because other code falls
-    /// through to it, or jumps to it and is not seen to keep nothing there.
+    /// True if values may be live below the stack pointer when control reaches `start`, the first
+    /// byte of a function, or the instruction behind it: because other code falls through to it, or
+    /// jumps to it and is not shown to keep nothing there.
     #[must_use]
     pub fn is_entered_in_use(&self, start: u64) -> bool {
         self.entered.in_use(self, start)
     }
 
-    /// Whether it is shown that an instruction begins at a run-time address: by what the file
-    /// says, or by calls and jumps of code that is known. `Some` is the instruction in the
-    /// middle of which it is shown to lie.
+    /// Checks that an instruction is known to begin at a run-time address: from the file, or from
+    /// calls and jumps of known code. `Some` in the error is the instruction whose middle the
+    /// address is known to be in.
     ///
     /// # Errors
     ///
-    /// Nothing shows it.
+    /// Nothing shows that one begins there.
     pub fn shown(&self, address: u64) -> Result<(), Option<Extent>> {
         let shown = self.shown.get_or_init(|| {
             let roots: Vec<u64> = roots::roots(&self.file)
@@ -208,8 +208,7 @@ impl ObjectCode {
         }
     }
 
-    /// Something is known to begin at a run-time address: the call frame information has an
-    /// entry for it.
+    /// True if the call frame information has an entry that begins at a run-time address.
     pub(super) fn has_frame(&self, start: u64) -> bool {
         let link = start.wrapping_sub(self.bias);
         let frames = self.file.frames().unwrap_or_default();
@@ -217,8 +216,8 @@ impl ObjectCode {
         found.is_ok()
     }
 
-    /// From the start of the function, or else section, before a run-time address up to there.
-    /// Empty if a section begins there.
+    /// Returns the extent from the start of the function, or else section, before a run-time
+    /// address up to that address. Empty if a section begins there.
     pub(super) fn before(&self, address: u64) -> Extent {
         let link = address.wrapping_sub(self.bias);
         let section = self.file.headers.text_range(link);
@@ -228,15 +227,15 @@ impl ObjectCode {
             .checked_sub(1)
             .map(|index| self.functions[index].start);
         let start = function.map_or(section, |function| function.max(section));
-        // What a tool chain keeps before the entry is never run.
+        // Bytes that a tool chain keeps before the entry are never run.
         let index = self.data.partition_point(|data| data.end < address);
         let data = self.data.get(index).filter(|data| data.end == address);
         let end = data.map_or(address, |data| data.start);
         Extent::new(start.min(end), end)
     }
 
-    /// From the start of the function, or else section, at or before a run-time address up to
-    /// the next one.
+    /// Returns the extent from the start of the function, or else section, at or before a run-time
+    /// address up to the next one.
     pub(super) fn around(&self, address: u64) -> Extent {
         let start = self.before(address.saturating_add(1)).start.min(address);
         let link = address.wrapping_sub(self.bias);
@@ -254,21 +253,21 @@ impl ObjectCode {
         Code::new(&text.bytes, text.address.wrapping_add(self.bias)).with_data(&self.data)
     }
 
-    /// Finds what is not to be changed and no code: what tool chains keep at the entries of
-    /// functions, and objects in the text.
+    /// Finds bytes that must not change and are not code: data that tool chains keep at the entries
+    /// of functions, and objects in the text.
     fn keep_conventions(&mut self, texts: &[Text]) {
         let mut kept = self.data.clone();
         let mut data = Vec::new();
         for text in texts {
             let code = Code::new(&text.bytes, text.address.wrapping_add(self.bias));
             let inside = |function: &&Extent| code.extent().contains(function.start);
-            // How far those before it reach.
+            // End of the functions so far.
             let mut reach = 0;
             for function in self.functions.iter().filter(inside) {
                 let is_label = function.start < reach;
                 reach = reach.max(function.end);
                 for convention in Convention::at(code, function.start) {
-                    // What stands before a label inside a function is code of that function.
+                    // Bytes before a label inside a function are code of that function.
                     if is_label && convention.is_before() {
                         continue;
                     }
@@ -282,7 +281,7 @@ impl ObjectCode {
             .into_iter()
             .map(|nops| nops.wrapping_add(self.bias))
         {
-            // Those before the entry; the others are in the function.
+            // Only nops before the entry; the others are in the function.
             let next = self.functions.partition_point(|f| f.start < nops);
             let next = self.functions.get(next).map_or(nops, |f| f.start);
             if next - nops <= MOST_NOPS && self.text_is_nops(texts, Extent::new(nops, next)) {
@@ -302,7 +301,7 @@ impl ObjectCode {
         bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0x90))
     }
 
-    /// What the code itself says, found on all processors.
+    /// Scans the code for branches, on all processors.
     fn scan(&self, text: &Text) -> Targets {
         let code = self.code(text);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -330,8 +329,8 @@ impl ObjectCode {
         })
     }
 
-    /// Entries of named functions are called. What has no name may be the cold
-    /// part of a function, which is jumped to; so may labels.
+    /// Adds the entries of named functions as called. Code without a name may be the cold part of a
+    /// function, which is jumped to; so may labels.
     fn insert_symbols(&mut self) -> Result<(), ObjectError> {
         let file = Arc::clone(&self.file);
         let symbols = file.symbols()?;
@@ -352,8 +351,8 @@ impl ObjectCode {
         Ok(())
     }
 
-    /// A function whose handler table is not understood may have a landing pad
-    /// at every byte.
+    /// Adds the landing pads. A function whose handler table is not understood may have one at
+    /// every byte.
     fn insert_landing_pads(&mut self) {
         let file = Arc::clone(&self.file);
         let mut incomplete = None;
@@ -381,15 +380,15 @@ impl ObjectCode {
         }
     }
 
-    /// Addresses in the object's data. An entry of a named function there is called,
-    /// and in the set already.
+    /// Adds the code addresses in the object's data. Entries of named functions count as called,
+    /// and are in the set already.
     fn insert_pointers(&mut self) -> Result<(), ObjectError> {
         let file = Arc::clone(&self.file);
         let problem = |reason| ObjectError::new(file.path(), reason);
         let symbols = file.symbols()?;
         let (source, headers) = (&file.source, &file.headers);
         let relocated = pointers::relative_relocations(source, headers).map_err(problem)?;
-        // Nearly all words of a program's data are no addresses of code: told at once.
+        // Fast path: nearly all words of a program's data are not addresses of code.
         let texts = file.text()?;
         let lowest = texts.iter().map(|text| text.address).min().unwrap_or(0);
         let highest = texts.iter().map(|text| text.end()).max().unwrap_or(0);
@@ -402,7 +401,7 @@ impl ObjectCode {
             {
                 let address = link.wrapping_add(self.bias);
                 self.insert(address);
-                // A jump through a pointer may be one to here.
+                // An indirect jump through a pointer may lead here.
                 for targets in &mut self.targets {
                     targets.insert_pointer(address);
                 }
@@ -428,10 +427,10 @@ impl ObjectCode {
     }
 }
 
-/// Before the entry of a function for patching, bytes: no more are made in practice.
+/// Maximum size of the nops for patching before an entry, bytes: more are not made in practice.
 const MOST_NOPS: u64 = 1 << 12;
 
-/// Sorts extents and makes one of those that overlap.
+/// Sorts extents and merges those that overlap.
 fn join(extents: &mut Vec<Extent>) {
     extents.sort_unstable();
     extents.dedup_by(|later, earlier| {
@@ -443,5 +442,5 @@ fn join(extents: &mut Vec<Extent>) {
     });
 }
 
-/// A damaged file may claim a function of any size.
+/// Size limit of functions with unknown pads: a damaged file may claim any.
 const UNKNOWN_LIMIT: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! The headers of an ELF file: what of it is loaded where, and which sections
-//! it has (System V ABI, chapters 4 and 5, and its AMD64 supplement).
+//! The headers of an ELF file: its loaded segments and its sections (System V ABI, chapters 4 and
+//! 5, and its AMD64 supplement).
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -10,7 +10,7 @@ use super::ObjectProblem;
 use super::source::{Cursor, Source};
 use crate::maps::{PAGE_SIZE, Perms};
 
-/// How the kernel or the dynamic loader loads the file.
+/// Kind of an ELF file, by how it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
     /// A program at the address it was linked for (`ET_EXEC`).
@@ -25,37 +25,37 @@ pub enum ObjectKind {
 /// One loadable segment (`PT_LOAD`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Link address of its first byte.
+    /// Link address of the first byte.
     pub address: u64,
-    /// Bytes in memory; what is beyond `file_size` is zero.
+    /// Size in memory, bytes; the part beyond `file_size` is zero.
     pub memory_size: u64,
-    /// Offset of its first byte in the file.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Bytes in the file.
+    /// Size in the file, bytes.
     pub file_size: u64,
     /// Permissions when it is mapped.
     pub perms: Perms,
 }
 
 impl Segment {
-    /// File offset of the page that holds the first byte.
+    /// Returns the file offset of the page that holds the first byte.
     pub(crate) fn page_offset(&self) -> u64 {
         self.offset / PAGE_SIZE * PAGE_SIZE
     }
 
-    /// Link address of the page that holds the first byte.
+    /// Returns the link address of the page that holds the first byte.
     pub(crate) fn page_address(&self) -> u64 {
         self.address / PAGE_SIZE * PAGE_SIZE
     }
 
-    /// Link address of the byte at a file offset.
+    /// Returns the link address of the byte at a file offset.
     #[must_use]
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         let distance = offset.checked_sub(self.offset)?;
         (distance < self.file_size).then(|| self.address + distance)
     }
 
-    /// File offset of the byte at a link address.
+    /// Returns the file offset of the byte at a link address.
     #[must_use]
     pub fn offset_of(&self, address: u64) -> Option<u64> {
         let distance = address.checked_sub(self.address)?;
@@ -63,7 +63,7 @@ impl Segment {
     }
 }
 
-/// One section that has a name, as far as it is needed.
+/// A section that has a name, with the fields needed here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Section {
     pub name: String,
@@ -85,12 +85,12 @@ impl Section {
         self.address <= address && address < self.end()
     }
 
-    /// Has bytes in the file (`.bss` has none).
+    /// True if the section has bytes in the file (`.bss` has none).
     pub(crate) fn in_file(&self) -> bool {
         self.kind != elf::SHT_NOBITS.0
     }
 
-    /// Holds the stubs through which other objects are called.
+    /// True if the section holds the stubs through which other objects are called.
     pub(crate) fn is_plt(&self) -> bool {
         let name = self.name.as_str();
         name == ".plt" || name == ".iplt" || name.starts_with(".plt.")
@@ -170,13 +170,13 @@ impl Headers {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// File offset of `address`, in whichever segment.
+    /// Returns the file offset of `address`, in any segment.
     pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|s| s.offset_of(address))
     }
 
-    /// The executable section that holds a link address; without section
-    /// headers the executable segment, as a section without a name.
+    /// Returns the executable section that holds a link address; without section headers the
+    /// executable segment, as a section without a name.
     pub(crate) fn text_range(&self, address: u64) -> Option<(u64, u64, bool)> {
         if self.sections.is_empty() {
             return self
@@ -193,7 +193,7 @@ impl Headers {
     }
 }
 
-/// Gives the reasons that `object` does not tell apart.
+/// Checks the identification for errors that `object` does not tell apart.
 fn check_ident(source: &Source) -> Result<(), ObjectProblem> {
     let ident = source
         .read(0, 20.min(source.len()))
@@ -262,7 +262,7 @@ fn sections<'a>(
     Ok(table
         .iter()
         .map(|section| Section {
-            // A name that cannot be read is of no section that is looked for.
+            // A section with an unreadable name is not one that is looked for.
             name: table
                 .section_name(LE, section)
                 .map(|name| String::from_utf8_lossy(name).into_owned())

@@ -1,15 +1,15 @@
-//! Whether the red zone is in use where a function is entered.
+//! Detection of functions that may be entered with the red zone in use.
 //!
-//! A call and a tail call of compiled code leave nothing below the stack pointer. But in code
-//! written in assembly a symbol may stand within a function, whose values are still there when
-//! control falls through to the symbol or jumps there. Only what is shown not to be so counts
-//! as an entry:
+//! A call and a tail call of compiled code leave nothing below the stack pointer. But in assembly
+//! code a symbol may lie inside a function, whose values are still there when control falls through
+//! to the symbol or jumps to it. The red zone counts as free at an entry only if this is shown not
+//! to happen:
 //!
-//! * no code before it runs on into it, unless behind a call, which leaves nothing;
-//! * the code of every jump to it uses no memory below the stack pointer, nor does what leads
-//!   into that code, and so on;
-//! * if its author does not call it a function, by call frame information that begins there,
-//!   the same of each indirect jump whose targets are not known.
+//! * no code before it falls through to it, unless behind a call, which leaves nothing;
+//! * the code of every jump to it uses no memory below the stack pointer, nor does the code that
+//!   leads into that code, and so on;
+//! * unless call frame information begins there, which marks it as a function, the previous
+//!   condition holds for each indirect jump whose targets are not known.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,15 +19,16 @@ use capriole_insn::red_zone::{runs_into_end, uses_red_zone};
 
 use super::code::ObjectCode;
 
-/// Pieces of code that are looked at for one entry. Beyond that it counts as in use.
+/// Maximum number of pieces of code to check for one entry. Beyond that the red zone counts as in
+/// use.
 const MOST: usize = 64;
 
-/// What was found out, by run-time address.
+/// Cached results, by run-time address.
 #[derive(Debug, Default)]
 pub(super) struct Entered {
-    /// Pieces of code, by their starts: whether they use the red zone.
+    /// For each piece of code, by its start: true if it uses the red zone.
     uses: Mutex<HashMap<u64, bool>>,
-    /// Whether some indirect jump, that may lead anywhere, can be taken with it in use.
+    /// True if some indirect jump with unknown targets can be taken with the red zone in use.
     indirectly: OnceLock<bool>,
 }
 
@@ -48,7 +49,7 @@ impl Entered {
         })
     }
 
-    /// Whether control may come into `range` from elsewhere with the red zone in use.
+    /// True if control may come into `range` from elsewhere with the red zone in use.
     fn may_come_in_use(&self, code: &ObjectCode, range: Extent) -> bool {
         let mut seen = HashSet::new();
         let mut pending = vec![range];
@@ -80,8 +81,8 @@ impl Entered {
     }
 }
 
-/// The pieces of code from which control comes into `range`, but not by calls. `None` if they
-/// are not known.
+/// Returns the pieces of code from which control comes into `range`, except by calls. `None` if
+/// they are not known.
 fn sources(code: &ObjectCode, range: Extent) -> Option<Vec<Extent>> {
     let targets = code.targets_at(range.start)?;
     if targets.stray_into(range).is_some() {

@@ -1,10 +1,10 @@
-//! Why an ELF file cannot be used.
+//! Reasons why an ELF file cannot be used.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a program or library cannot be used, and which one.
+/// Error for a program or library that cannot be used, with its path.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct ObjectError {
@@ -23,13 +23,13 @@ impl ObjectError {
     }
 }
 
-/// The reasons why a program or library cannot be used.
+/// Reasons why a program or library cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ObjectProblem {
     /// The kernel refuses to open or read it.
     #[error("cannot read it: {0}")]
     Io(Arc<io::Error>),
-    /// Not an ELF file, so neither a program nor a library (a script, say).
+    /// Not an ELF file, so neither a program nor a library (perhaps a script).
     #[error("not an ELF file; name the program or library itself")]
     NotElf,
     /// A 32-bit file (i386 or x32).
@@ -38,13 +38,13 @@ pub enum ObjectProblem {
     /// A file for another processor.
     #[error("made for another processor (ELF machine {0}); only x86-64 can be traced")]
     ForeignArchitecture(u16),
-    /// An ELF file that is not loaded as such: relocatable object, core dump.
+    /// An ELF file of a kind that is not loaded: relocatable object, core dump.
     #[error("neither a program nor a shared library (ELF type {0}); link it first")]
     NotLoadable(u16),
     /// The file contradicts itself or ends too early.
     #[error("damaged ELF file: {0}")]
     Damaged(&'static str),
-    /// Another file stands at the path now.
+    /// Another file is at the path now.
     #[error(
         "the file on disk is not the one that runs (replaced since the program was started): restart the program, or run as root to reach the old file"
     )]
@@ -54,7 +54,7 @@ pub enum ObjectProblem {
         "the file was deleted after the program had loaded it: restart the program, or run as root to reach it"
     )]
     Deleted,
-    /// The mappings in the process do not fit the program headers.
+    /// The mappings in the process do not match the program headers.
     #[error("its mappings in the process do not fit its program headers")]
     StrangeMapping,
 }

@@ -1,6 +1,6 @@
-//! Go's own table of functions (`.gopclntab`), which its runtime needs and so is in every Go
-//! program, also in a stripped one. Layout: `cmd/link/internal/ld/pcln.go`, `runtime/symtab.go`
-//! and `debug/gosym` of Go 1.18 to 1.26.
+//! Go's own table of functions (`.gopclntab`). Go's runtime needs it, so every Go program has it,
+//! even if stripped. Layout: `cmd/link/internal/ld/pcln.go`, `runtime/symtab.go` and `debug/gosym`
+//! of Go 1.18 to 1.26.
 
 use std::collections::HashMap;
 
@@ -10,37 +10,37 @@ use super::elf::{Headers, Section};
 use super::pointers::relative_relocations;
 use super::source::Source;
 
-/// Magic numbers at the table's start, by the first version of Go that has them.
+/// Magic numbers at the start of the table, by the first version of Go that uses them.
 const GO_1_18: u32 = 0xffff_fff0;
 const GO_1_20: u32 = 0xffff_fff1;
 const OLDER: [u32; 2] = [0xffff_fffb, 0xffff_fffa];
-/// Behind the magic number: two zeros, the smallest instruction and the size of a pointer.
+/// Bytes after the magic number: two zeros, the instruction size quantum and the pointer size.
 const AMD64: [u8; 4] = [0, 0, 1, 8];
-/// Bytes of the header.
+/// Size of the header, bytes.
 const HEADER: usize = 72;
-/// Place in `runtime.moduledata` of the table of names, and of the start of Go's text.
+/// Offsets in `runtime.moduledata` of the table of names, and of the start of Go's text.
 const MODULE_NAMES: u64 = 8;
 const MODULE_TEXT: u64 = 22 * 8;
 /// `abi.FuncFlagAsm`.
 const ASSEMBLY: u8 = 1 << 2;
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
-/// A function that the Go linker has put into the file.
+/// A function that the Go linker put into the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GoFunction {
     /// Link addresses, up to the next function.
     pub extent: Extent,
-    /// Where it goes on when a panic in it was recovered, if it has deferred calls.
+    /// Address where it continues after a recovered panic, if it has deferred calls.
     pub recovers: Option<u64>,
     /// Offset of its name in the table of names, and the name's bytes.
     pub name: u32,
     pub name_len: u32,
     /// Written in assembly.
     pub assembly: bool,
-    /// Made by Go; otherwise C that Go's linker has linked.
+    /// Compiled by Go; otherwise C code that Go's linker added.
     pub go: bool,
-    /// Another function has its name: one is a wrapper of the other, for callers of the other
-    /// calling convention.
+    /// Another function has the same name: one is a wrapper of the other, for callers with the
+    /// other calling convention.
     pub twice: bool,
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct GoFunctions {
     pub names: Vec<u8>,
 }
 
-/// Why there are no functions.
+/// Reason why there are no functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoTable {
-    /// It is not found, or not understood.
+    /// The table is not found, or not understood.
     Unknown,
-    /// It was made by Go before 1.18.
+    /// The table was made by Go before 1.18.
     Older,
 }
 
@@ -90,7 +90,7 @@ impl GoFunctions {
         let start = text_start(source, headers, address, address.checked_add(names)?)?;
         let names = table.get(usize::try_from(names).ok()?..usize::try_from(files).ok()?)?;
         let functions = table.get(usize::try_from(word64(table, 64)?).ok()?..)?;
-        // Pairs of where a function begins and what is known of it, and where the last one ends.
+        // Pairs of function start and offset of its entry, then the end of the last function.
         let pairs = functions.get(..count.checked_mul(8)?.checked_add(4)?)?;
         let mut found = Vec::with_capacity(count);
         for index in 0..count {
@@ -112,7 +112,7 @@ impl GoFunctions {
                 name,
                 name_len: u32::try_from(name_len).ok()?,
                 assembly: entry[flag] & ASSEMBLY != 0,
-                // How far the stack pointer has moved is known of all others.
+                // All Go functions have stack pointer information.
                 go: word32(entry, 16)? != 0,
                 twice: false,
             });
@@ -125,7 +125,7 @@ impl GoFunctions {
         Some(found)
     }
 
-    /// The function that a link address lies in.
+    /// Returns the function around a link address.
     pub(crate) fn at(&self, address: u64) -> Option<&GoFunction> {
         let after = self
             .functions
@@ -146,7 +146,8 @@ impl GoFunctions {
         }
     }
 
-    /// Its name in Go, without the mark of a calling convention that the linker's has.
+    /// Returns the function's name in Go, without the suffix for a calling convention that the
+    /// linker's name has.
     pub(crate) fn name(&self, function: &GoFunction) -> &[u8] {
         let start = function.name as usize;
         let name = self.names.get(start..start + function.name_len as usize);
@@ -154,8 +155,8 @@ impl GoFunctions {
     }
 }
 
-/// The table with its link address. Linkers may have put it into a section with other data, or
-/// the section headers may be gone; then it is looked for.
+/// Returns the table with its link address. Linkers may have put it into a section with other data,
+/// or the section headers may be missing; then it is searched for.
 fn table(source: &Source, headers: &Headers) -> Option<(u64, Vec<u8>)> {
     let named = SECTIONS.iter().find_map(|name| headers.section(name));
     if let Some(section) = named.filter(|section| Section::in_file(section)) {
@@ -185,9 +186,9 @@ fn table(source: &Source, headers: &Headers) -> Option<(u64, Vec<u8>)> {
     None
 }
 
-/// Where Go's text begins, from which the table counts. `runtime.moduledata` says it, which
-/// begins with the addresses of the table and of its names; a program at a fixed address has
-/// them there, another one has relocations.
+/// Returns the start of Go's text, to which the table's addresses are relative. It is read from
+/// `runtime.moduledata`, which begins with the addresses of the table and of its names; a program
+/// at a fixed address contains these addresses, another one has relocations for them.
 fn text_start(source: &Source, headers: &Headers, table: u64, names: u64) -> Option<u64> {
     let relocated = relative_relocations(source, headers).unwrap_or_default();
     let word = |at: u64| {

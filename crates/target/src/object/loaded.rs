@@ -1,4 +1,4 @@
-//! An object where one process has it.
+//! An object as one process has it loaded.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::{ObjectError, ObjectFile, ObjectKind, Segment};
 use crate::maps::{Mapping, PAGE_SIZE};
 use crate::symbols::SymbolTable;
 
-/// A program or library as a process has it loaded, or by itself at bias 0.
+/// A program or library as loaded in a process, or by itself at bias 0.
 #[derive(Debug)]
 pub struct Object {
     file: Arc<ObjectFile>,
@@ -23,7 +23,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// A file at the addresses it was linked for, in no process.
+    /// Makes an object of a file in no process, at its link addresses.
     #[must_use]
     pub fn offline(file: Arc<ObjectFile>) -> Object {
         let is_main = file.kind() != ObjectKind::SharedLibrary;
@@ -45,19 +45,19 @@ impl Object {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &Arc<ObjectFile> {
         &self.file
     }
 
-    /// The file's path, as the process names it.
+    /// Returns the file's path, as the process names it.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The last part of the path, for messages and event names.
+    /// Returns the last part of the path, for messages and event names.
     #[must_use]
     pub fn name(&self) -> String {
         let path = self.path();
@@ -65,53 +65,52 @@ impl Object {
         OsStr::to_string_lossy(name).into_owned()
     }
 
-    /// What is added to a link address (modulo 2^64) to make it a run-time address.
+    /// Returns the load bias: run-time address minus link address (modulo 2^64).
     #[must_use]
     pub fn bias(&self) -> u64 {
         self.bias
     }
 
-    /// It is the main program of the process, or a program by itself.
+    /// True for the main program of the process, or a program by itself.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.is_main
     }
 
-    /// The mappings that belong to it; empty if it is in no process. Zeroed
-    /// memory (`.bss`) behind its last page is not among them.
+    /// Returns the object's mappings; empty if it is in no process. Zeroed memory (`.bss`) behind
+    /// its last page is not included.
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
     }
 
-    /// Run-time address of a link address.
+    /// Converts a link address to a run-time address.
     #[must_use]
     pub fn run_time(&self, link_address: u64) -> u64 {
         link_address.wrapping_add(self.bias)
     }
 
-    /// Link address of a run-time address.
+    /// Converts a run-time address to a link address.
     #[must_use]
     pub fn link(&self, address: u64) -> u64 {
         address.wrapping_sub(self.bias)
     }
 
-    /// Run-time extent of a link-time extent.
+    /// Converts a link-time extent to a run-time extent.
     #[must_use]
     pub fn run_time_extent(&self, extent: Extent) -> Extent {
         Extent::new(self.run_time(extent.start), self.run_time(extent.end))
     }
 
-    /// Run-time addresses of the whole object, from its first segment to
-    /// behind the last: the `near` of a
-    /// [`GapQuery`](crate::maps::GapQuery) for its detours.
+    /// Returns the run-time addresses of the whole object, from the start of its first segment to
+    /// the end of the last: the `near` of a [`GapQuery`](crate::maps::GapQuery) for its detours.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         let link = self.file.link_range();
         self.run_time(link.start)..self.run_time(link.end)
     }
 
-    /// A run-time address lies within the pages of the object.
+    /// True if a run-time address lies within the pages of the object.
     #[must_use]
     pub fn contains(&self, address: u64) -> bool {
         let link = self.link(address);
@@ -123,7 +122,7 @@ impl Object {
         self.file.segments().iter().any(holds)
     }
 
-    /// The functions, in link addresses.
+    /// Returns the functions, in link addresses.
     ///
     /// # Errors
     ///
@@ -132,8 +131,8 @@ impl Object {
         self.file.symbols()
     }
 
-    /// What a planner needs of the object, in run-time addresses. Made when it
-    /// is first asked for, on all processors.
+    /// Returns the facts about the code that planning needs, in run-time addresses. Computed on
+    /// first use, on all processors.
     ///
     /// # Errors
     ///

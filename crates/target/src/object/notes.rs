@@ -1,4 +1,4 @@
-//! Small facts from the notes and the dynamic section.
+//! Facts from the notes and the dynamic section.
 
 use object::elf;
 
@@ -7,11 +7,11 @@ use super::source::Source;
 
 /// Notes larger than this are not read (build ids have 20 bytes).
 const NOTES_LIMIT: u64 = 1 << 20;
-/// Name of Go's notes; type 4 is its build id.
+/// Owner of Go's notes; type 4 is its build id.
 const GO_NOTE: &[u8] = b"Go";
 
-/// What notes and the dynamic section say. Nothing here is needed to load the
-/// object, so what is damaged counts as absent.
+/// Facts from notes and the dynamic section. None of them is needed to load the object, so damaged
+/// ones count as absent.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub build_id: Option<Vec<u8>>,
@@ -19,7 +19,7 @@ pub(crate) struct Facts {
     pub go_note: bool,
     pub text_relocations: bool,
     pub pie_flag: bool,
-    /// Link addresses of the dynamic symbol and string tables and the latter's size.
+    /// Link addresses of the dynamic symbol and string tables, and the size of the latter.
     pub dynamic_symbols: Option<(u64, u64, u64)>,
 }
 
@@ -39,9 +39,8 @@ impl Facts {
         facts
     }
 
-    /// Entries of three words (name size, content size, type), name and
-    /// content, each padded to four bytes. Notes of eight-byte alignment hold
-    /// properties only and are read past.
+    /// Reads notes: each is three words (name size, content size, type), name and content, each
+    /// padded to four bytes. Notes of eight-byte alignment hold only properties, and are skipped.
     fn read_notes(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some((note, tail)) = take_note(rest) {

@@ -1,4 +1,4 @@
-//! Addresses of code that stand in an object's data.
+//! Addresses of code in an object's data.
 
 use object::LittleEndian as LE;
 use object::elf::{self, Rela64};
@@ -12,8 +12,8 @@ const DAMAGED: ObjectProblem = ObjectProblem::Damaged("bad relocations");
 const RELA: u64 = size_of::<Rela64<LE>>() as u64;
 const SYMBOL: u64 = size_of::<elf::Sym64<LE>>() as u64;
 
-/// The words that the loader writes into the object by adding the load bias:
-/// where (link address) and what (link address).
+/// Returns the words that the loader relocates by adding the load bias: their addresses and their
+/// values (both link addresses).
 ///
 /// From `R_X86_64_RELATIVE`, `R_X86_64_IRELATIVE` (the resolver),
 /// `R_X86_64_64` with a symbol of this object, and the packed `RELR` form.
@@ -64,8 +64,8 @@ pub(super) fn relative_relocations(
     Ok(words)
 }
 
-/// Where the loader stores the address of a function `name` (`R_X86_64_JUMP_SLOT`,
-/// `R_X86_64_GLOB_DAT`).
+/// Returns the slots where the loader stores the address of a function `name`
+/// (`R_X86_64_JUMP_SLOT`, `R_X86_64_GLOB_DAT`).
 pub(super) fn import_slots(
     source: &Source,
     headers: &Headers,
@@ -95,7 +95,7 @@ pub(super) fn import_slots(
     Ok(slots)
 }
 
-/// Indices of the symbols called `name` in the symbol table of section `index`.
+/// Returns the indices of the symbols called `name` in the symbol table of section `index`.
 fn symbols_named(
     source: &Source,
     headers: &Headers,
@@ -126,7 +126,7 @@ fn symbols_named(
     Ok(Some(wanted.map(|(index, _)| index as u32).collect()))
 }
 
-/// Values of the symbols of a symbol table, 0 for undefined ones.
+/// Returns the values of the symbols of a symbol table, 0 for undefined ones.
 fn symbol_values(
     source: &Source,
     headers: &Headers,
@@ -144,9 +144,8 @@ fn symbol_values(
         .collect())
 }
 
-/// Relocations in the packed form (generic ABI, "Relative Relocation Table"):
-/// an even word is an address, an odd one a bitmap of the 63 words behind the
-/// last address.
+/// Unpacks relocations in the packed form (generic ABI, "Relative Relocation Table"): an even word
+/// is an address, an odd one a bitmap of the 63 words behind the last address.
 fn unpack_relr(bytes: &[u8], mut each: impl FnMut(u64)) -> Result<(), ObjectProblem> {
     let mut next: Option<u64> = None;
     for entry in bytes.chunks_exact(8).map(word_of) {
@@ -166,8 +165,8 @@ fn unpack_relr(bytes: &[u8], mut each: impl FnMut(u64)) -> Result<(), ObjectProb
     Ok(())
 }
 
-/// Calls `each` with every word in the data of an object at a fixed address
-/// that could be an address. Such an object has no relocations that tell.
+/// Calls `each` with every word in the data of an object at a fixed address that could be an
+/// address. Such an object has no relocations that mark them.
 pub(super) fn data_words(
     source: &Source,
     headers: &Headers,
@@ -176,7 +175,7 @@ pub(super) fn data_words(
     let data = headers.segments.iter().filter(|s| !s.perms.execute);
     for segment in data {
         let bytes = source.read(segment.offset, segment.file_size)?;
-        // Structures may be packed: a word may stand at any multiple of four.
+        // Structures may be packed: a word may be at any multiple of four.
         let skip = (segment.address.next_multiple_of(4) - segment.address) as usize;
         let aligned = bytes.get(skip..).unwrap_or_default();
         for word in aligned.windows(8).step_by(4) {

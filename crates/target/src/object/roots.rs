@@ -1,4 +1,4 @@
-//! Link addresses at which a file says that instructions begin.
+//! Link addresses at which instructions begin, according to the file.
 
 use capriole_insn::{Code, Extent};
 use iced_x86::{FlowControl, Mnemonic, OpKind};
@@ -6,14 +6,15 @@ use iced_x86::{FlowControl, Mnemonic, OpKind};
 use super::{ObjectFile, pointers};
 use crate::symbols::SymbolKind;
 
-/// Sections of addresses of functions.
+/// Sections that contain addresses of functions.
 const ARRAYS: [&str; 3] = [".preinit_array", ".init_array", ".fini_array"];
-/// Sections of code that begin with an instruction.
+/// Sections of code, with an instruction at their start.
 const FUNCTIONS: [&str; 2] = [".init", ".fini"];
 
-/// The entry point and what it passes on, functions by their symbols and by the call frame
-/// information, where exceptions continue, what runs when the object is loaded and unloaded, and
-/// the stubs by which other objects are called. What cannot be read is left out.
+/// Returns the entry point and the functions whose addresses it passes on, functions by their
+/// symbols and by the call frame information, landing pads, code that runs when the object is
+/// loaded and unloaded, and the stubs through which other objects are called. Unreadable parts are
+/// left out.
 pub(super) fn roots(file: &ObjectFile) -> Vec<u64> {
     let mut roots = Vec::new();
     let entry = file.entry();
@@ -22,7 +23,7 @@ pub(super) fn roots(file: &ObjectFile) -> Vec<u64> {
         roots.extend(passed_on(file, entry));
     }
     if let Ok(symbols) = file.symbols() {
-        // An untyped symbol may be one of data.
+        // An untyped symbol may name data.
         let is_code = |function: &&crate::symbols::Function| {
             !function.is_named()
                 || symbols
@@ -48,12 +49,12 @@ pub(super) fn roots(file: &ObjectFile) -> Vec<u64> {
     roots
 }
 
-/// Addresses of functions that the loader runs.
+/// Returns the addresses of functions that the loader runs.
 fn arrays(file: &ObjectFile) -> Vec<u64> {
     words_of(file, &ARRAYS)
 }
 
-/// The addresses of code in sections.
+/// Returns the addresses of code in the named sections.
 fn words_of(file: &ObjectFile, names: &[&str]) -> Vec<u64> {
     let sections: Vec<_> = names
         .iter()
@@ -87,12 +88,13 @@ fn words_of(file: &ObjectFile, names: &[&str]) -> Vec<u64> {
     found
 }
 
-/// Where nops for patching begin that belong to functions (`-fpatchable-function-entry`).
+/// Returns the addresses of nops for patching that belong to functions
+/// (`-fpatchable-function-entry`).
 pub(super) fn patchable(file: &ObjectFile) -> Vec<u64> {
     words_of(file, &["__patchable_function_entries"])
 }
 
-/// Every instruction of a section that holds nothing else.
+/// Returns the addresses of all instructions of a section that holds only code.
 fn line_of_code(file: &ObjectFile, start: u64, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut at = start;
@@ -103,8 +105,8 @@ fn line_of_code(file: &ObjectFile, start: u64, end: u64) -> Vec<u64> {
     found
 }
 
-/// The addresses of code that start-up code makes, to pass them on: those of `main`, and of
-/// what runs before and after it. Some C libraries do that in a function behind the entry point.
+/// Returns the code addresses that start-up code computes to pass on: `main`, and the functions
+/// that run before and after it. Some C libraries do that in a function behind the entry point.
 fn passed_on(file: &ObjectFile, entry: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut next = Some(entry);

@@ -1,9 +1,8 @@
-//! Restartable sequences: code that the kernel restarts elsewhere if the
-//! thread is interrupted in it (rseq(2), `<linux/rseq.h>`).
+//! Restartable sequences: code that the kernel aborts and continues at a handler if the thread is
+//! interrupted in it (rseq(2), `<linux/rseq.h>`).
 //!
-//! A library that has some declares them in the section `__rseq_cs`, an array
-//! of `struct rseq_cs`, for the sake of debuggers and tracers; the section
-//! `__rseq_cs_ptr_array` holds pointers to them.
+//! A library that contains some declares them for debuggers and tracers in the section `__rseq_cs`,
+//! an array of `struct rseq_cs`; the section `__rseq_cs_ptr_array` holds pointers to them.
 //!
 //! ```text
 //! offset 0   u32 version (0)
@@ -24,21 +23,21 @@ use super::pointers::relative_relocations;
 use super::source::Source;
 
 const ENTRY: u64 = 32;
-/// Bytes before the abort handler that the kernel compares with the signature.
+/// Size of the signature before the abort handler, which the kernel checks, bytes.
 const SIGNATURE: u64 = 4;
 
 /// One restartable sequence, in link addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RseqSection {
-    /// The sequence itself, from its first instruction to behind the one that commits.
+    /// The sequence itself, from its first instruction to the end of the one that commits.
     pub critical: Extent,
-    /// Where the kernel lets the thread continue after an interruption.
+    /// Address of the abort handler.
     pub abort: u64,
 }
 
 impl RseqSection {
-    /// What must not be changed: the sequence, and the signature before the
-    /// abort handler with the handler's first byte, which is jumped to.
+    /// Returns the bytes that must not be changed: the sequence, and the signature before the abort
+    /// handler with the handler's first byte, which is a jump target.
     #[must_use]
     pub fn forbidden(&self) -> [Extent; 2] {
         [
@@ -51,8 +50,7 @@ impl RseqSection {
     }
 }
 
-/// All declared sequences. An entry that does not lie in the text is an unused
-/// one and left out.
+/// Reads all declared sequences. An entry outside the text is unused and left out.
 pub(super) fn read(source: &Source, headers: &Headers) -> Result<Vec<RseqSection>, ObjectProblem> {
     let tables = |name: &'static str| {
         headers
@@ -88,7 +86,7 @@ pub(super) fn read(source: &Source, headers: &Headers) -> Result<Vec<RseqSection
         .collect())
 }
 
-/// Words of the object's data as they are after it was loaded at bias 0.
+/// The object's data as loaded at bias 0.
 struct Memory<'a> {
     source: &'a Source,
     headers: &'a Headers,

@@ -1,5 +1,5 @@
-//! Where the bytes of an object come from. Only the parts that are needed are
-//! read, as a program with debug information may have gigabytes.
+//! Source of an object's bytes. Only the needed parts are read, as a program with debug information
+//! may have gigabytes.
 
 use std::fs::File;
 use std::io;
@@ -16,9 +16,9 @@ pub(crate) enum Source {
     Bytes(Vec<u8>),
 }
 
-/// The most bytes that a file with so many blocks of 512 bytes on its disk may have. A file of
-/// holes can claim to have any number of bytes, which would then be read. File systems that
-/// compress come nowhere near the factor; some do not count blocks.
+/// Returns the largest plausible size of a file with this many blocks of 512 bytes on disk. A
+/// sparse file can claim any size, which would then be read. File systems that compress come
+/// nowhere near the factor; some do not count blocks.
 fn most(blocks: u64) -> u64 {
     match blocks {
         0 => 1 << 30,
@@ -27,8 +27,8 @@ fn most(blocks: u64) -> u64 {
 }
 
 impl Source {
-    /// Takes a regular file: a device or FIFO has no length to check against
-    /// and might never answer.
+    /// Takes a regular file: a device or FIFO has no length to check against and might never
+    /// respond.
     pub(crate) fn file(file: File) -> Result<Source, ObjectProblem> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -48,7 +48,7 @@ impl Source {
         }
     }
 
-    /// Reads `size` bytes at `offset`; never allocates more than the file has.
+    /// Reads `size` bytes at `offset`; never allocates more than the file's size.
     pub(crate) fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, ObjectProblem> {
         let end = offset.checked_add(size);
         if end.is_none_or(|end| end > self.len()) {

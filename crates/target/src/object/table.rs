@@ -14,12 +14,12 @@ use crate::files;
 use crate::maps::{Device, Mapping};
 use crate::process::{Auxv, Process, ProcessError};
 
-/// Bytes at the start of a file that are compared with memory: the headers,
-/// and in most files the build id.
+/// Number of bytes at the start of a file that are compared with memory: the headers, and in most
+/// files the build id.
 const COMPARED: usize = 1024;
 
-/// The program and the libraries of a process, or one file by itself. The
-/// files are opened when they are first asked for.
+/// The program and the libraries of a process, or one file by itself. Each file is opened on first
+/// use.
 #[derive(Debug)]
 pub struct Objects {
     process: Option<Process>,
@@ -36,7 +36,7 @@ pub(crate) struct Entry {
 }
 
 impl Objects {
-    /// Those of a running process at this moment.
+    /// Lists the objects that a process has mapped now.
     ///
     /// # Errors
     ///
@@ -57,8 +57,8 @@ impl Objects {
             entries[main].is_main = true;
             entries.swap(0, main);
         }
-        // A file is mapped for other purposes as well; without code it is no
-        // object, unless it is the program (which may have moved its code).
+        // Files are mapped for other purposes as well; without code a file is no object, unless it
+        // is the program (which may have moved its code).
         entries.retain(|e| e.is_main || e.mappings.iter().any(|m| m.perms.execute));
         Ok(Objects {
             process: Some(process.clone()),
@@ -66,7 +66,7 @@ impl Objects {
         })
     }
 
-    /// One file by itself, at bias 0.
+    /// Opens one file by itself, at bias 0.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Objects {
         Ok(Objects::of_file(Arc::new(ObjectFile::open(path)?)))
     }
 
-    /// One file that is already open, at bias 0.
+    /// Takes one file that is already open, at bias 0.
     #[must_use]
     pub fn of_file(file: Arc<ObjectFile>) -> Objects {
         let entry = Entry {
@@ -93,19 +93,18 @@ impl Objects {
         }
     }
 
-    /// The process, unless it is a file by itself.
+    /// Returns the process; `None` for a file by itself.
     #[must_use]
     pub fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
-    /// The paths of all objects, as the process names them; the main program
-    /// first.
+    /// Returns the paths of all objects, as the process names them; the main program first.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.entries.iter().map(|entry| entry.path.as_path())
     }
 
-    /// The main program.
+    /// Returns the main program.
     ///
     /// # Errors
     ///
@@ -123,7 +122,7 @@ impl Objects {
         })
     }
 
-    /// All objects whose files can be used; mostly one for each file.
+    /// Returns all objects whose files can be used; usually one for each file.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.entries
             .iter()
@@ -131,7 +130,7 @@ impl Objects {
             .flatten()
     }
 
-    /// The object that a run-time address lies in.
+    /// Returns the object around a run-time address.
     #[must_use]
     pub fn containing(&self, address: u64) -> Option<&Arc<Object>> {
         let holds = |e: &&Entry| e.mappings.iter().any(|m| m.contains(address));
@@ -144,8 +143,8 @@ impl Objects {
         &self.entries
     }
 
-    /// The objects made of one mapped file: more than one if it was loaded
-    /// several times (dlmopen), never none.
+    /// Returns the objects made of one mapped file: more than one if it was loaded several times
+    /// (dlmopen), never none.
     pub(crate) fn open<'a>(&self, entry: &'a Entry) -> Result<&'a [Arc<Object>], ObjectError> {
         let objects = entry.objects.get_or_init(|| match &self.process {
             Some(process) => entry.load(process),
@@ -155,7 +154,7 @@ impl Objects {
     }
 }
 
-/// Collects the mappings of each file, by first address.
+/// Groups the mappings by file, in the order of first addresses.
 fn group(maps: Vec<Mapping>) -> Vec<Entry> {
     let mut index = std::collections::HashMap::<(Device, u64, OsString), usize>::new();
     let mut entries: Vec<Entry> = Vec::new();
@@ -180,7 +179,7 @@ impl Entry {
         &self.path
     }
 
-    /// Device and inode as the memory map has them; `None` without process.
+    /// Returns device and inode from the memory map; `None` without process.
     pub(crate) fn mapped_id(&self) -> Option<(Device, u64)> {
         self.mappings.first().map(|m| (m.dev, m.inode))
     }
@@ -205,8 +204,8 @@ impl Entry {
             .collect())
     }
 
-    /// Opens the very file that is mapped: through the kernel's own links where
-    /// that is permitted, else by path in the process's root and then checked.
+    /// Opens exactly the file that is mapped: through the kernel's own links where permitted, else
+    /// by path in the process's root with a check.
     fn open_file(&self, process: &Process) -> Result<File, ObjectProblem> {
         if self.is_main
             && let Ok(file) = process.open_exe()
@@ -220,7 +219,7 @@ impl Entry {
                 return Ok(file);
             }
         }
-        // The kernel shows the path as seen from the reader's root if it can be.
+        // The kernel shows the path relative to the reader's root if possible.
         let mut problem = ObjectProblem::Deleted;
         for path in [process.in_root(&self.path), self.path.clone()] {
             match files::open(&path) {
@@ -233,8 +232,8 @@ impl Entry {
         Err(problem)
     }
 
-    /// The numbers agree; or, as some file systems (btrfs, overlayfs) show other
-    /// numbers in the memory map, what stands in memory does.
+    /// True if device and inode match; or, as some file systems (btrfs, overlayfs) show other
+    /// numbers in the memory map, if the contents of memory do.
     fn is_mapped_file(&self, file: &File, process: &Process) -> bool {
         let numbers = file.metadata().is_ok_and(|metadata| {
             let id = (Device::from_st_dev(metadata.dev()), metadata.ino());
@@ -259,8 +258,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// The C library of this process, at an address where it is not, so that
-    /// the kernel's links lead nowhere and the path decides.
+    /// Returns the C library of this process at a wrong address, so that the kernel's links lead
+    /// nowhere and the path decides.
     fn library(process: &Process) -> Entry {
         let objects = Objects::of_process(process).unwrap();
         let is_libc = |e: &Entry| e.path.to_string_lossy().contains("libc.so");
@@ -279,10 +278,10 @@ mod tests {
     fn a_file_is_known_by_its_numbers_or_by_what_is_in_memory() {
         let (process, mut entry) = (this(), library(&this()));
         assert!(entry.open_file(&process).is_ok());
-        // Other numbers, as on btrfs: memory agrees.
+        // Other numbers, as on btrfs: memory matches.
         entry.mappings.iter_mut().for_each(|m| m.inode += 1);
         assert!(entry.open_file(&process).is_ok());
-        // Neither numbers nor memory.
+        // Neither numbers nor memory match.
         entry.mappings.iter_mut().for_each(|m| m.offset += 1 << 40);
         assert!(matches!(
             entry.open_file(&process),

@@ -1,8 +1,7 @@
 //! Functions and exception landing pads, from the call frame information.
 //!
-//! `.eh_frame` (LSB core specification, chapter 10) holds one entry (FDE) for
-//! every function that the compiler, or a careful assembler programmer, made,
-//! also in stripped files.
+//! `.eh_frame` (LSB core specification, chapter 10) holds one entry (FDE) for every function from a
+//! compiler or a careful assembler programmer, even in stripped files.
 
 use std::collections::HashMap;
 
@@ -24,25 +23,25 @@ pub struct Frame {
     pub(crate) lsda: Option<Lsda>,
 }
 
-/// Where the language-specific data of a function are.
+/// Location of the language-specific data of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lsda {
     At(u64),
-    /// Given by an address that only the loader fills in.
+    /// Its address is filled in only by the loader.
     Unknown,
 }
 
-/// Where exceptions continue.
+/// Addresses where exceptions continue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LandingPads {
     /// Link addresses, ascending.
     pub addresses: Vec<u64>,
-    /// Functions whose handler tables could not be understood: anything in
-    /// them may be a landing pad.
+    /// Functions whose handler tables could not be parsed: any address in them may be a landing
+    /// pad.
     pub unknown: Vec<Extent>,
 }
 
-/// All entries, by start address. An object without `.eh_frame` has none.
+/// Reads all entries, by start address. An object without `.eh_frame` has none.
 pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Frame>, ObjectProblem> {
     let Some((address, bytes)) = eh_frame(source, headers)? else {
         return Ok(Vec::new());
@@ -69,9 +68,9 @@ pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Fram
                 Ok(cie)
             })
             .map_err(|_| DAMAGED)?;
-        // The code that signal handlers return to. Its entry begins a byte early, so that
-        // unwinders, which look for the return address less one, find it (glibc's
-        // `__restore_rt`): read from there it is other instructions than are executed.
+        // Skip the code that signal handlers return to. Its entry begins a byte early, so that
+        // unwinders, which look up the return address minus one, find it (glibc's `__restore_rt`):
+        // decoded from there it gives other instructions than are executed.
         if fde.is_signal_trampoline() {
             continue;
         }
@@ -95,8 +94,8 @@ pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Fram
     Ok(frames)
 }
 
-/// Link address and bytes of `.eh_frame`, by its section or, in a file without
-/// section headers, by the pointer in `.eh_frame_hdr`.
+/// Returns link address and bytes of `.eh_frame`, by its section or, in a file without section
+/// headers, by the pointer in `.eh_frame_hdr`.
 pub(crate) fn eh_frame(
     source: &Source,
     headers: &Headers,
@@ -118,7 +117,7 @@ pub(crate) fn eh_frame(
         .parse(&bases, 8)
         .map_err(|_| DAMAGED)?;
     let start = header.eh_frame_ptr().direct().map_err(|_| DAMAGED)?;
-    // It has no length of its own: it ends with an entry of length zero.
+    // Its length is not recorded: it ends with an entry of length zero.
     let segment = headers
         .segments
         .iter()
@@ -129,7 +128,7 @@ pub(crate) fn eh_frame(
     Ok(Some((start, source.read(offset, end - start)?)))
 }
 
-/// The landing pads of all `frames`.
+/// Reads the landing pads of all `frames`.
 pub(crate) fn read_landing_pads(
     source: &Source,
     headers: &Headers,
@@ -155,13 +154,13 @@ pub(crate) fn read_landing_pads(
     pads
 }
 
-/// The sections that handler tables were found in, each read once.
+/// The sections that contain handler tables, each read once.
 struct Tables<'a> {
     source: &'a Source,
     headers: &'a Headers,
     read: Vec<(u64, Vec<u8>)>,
-    /// Bytes that may still be read: a damaged file may have any number of
-    /// sections over the same bytes.
+    /// Bytes that may still be read: a damaged file may have any number of sections over the same
+    /// bytes.
     left: u64,
 }
 
@@ -175,7 +174,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// The bytes from link address `address` to the end of its section.
+    /// Returns the bytes from link address `address` to the end of its section.
     fn at(&mut self, address: u64) -> Option<&[u8]> {
         let known = self.read.iter().position(|(start, bytes)| {
             address

@@ -1,6 +1,6 @@
-//! Jumps within one instruction for sites whose jump would lie over several.
+//! Jumps within one instruction, for sites whose jump would cover several.
 //!
-//! They cost a stub and a second jump, and are safe beside breakpoints that other tools put at
+//! They cost a stub and a second jump, and are safe beside breakpoints that other tools insert at
 //! the same places later (see [`crate::attach::Attached::look`]).
 
 use super::together::{covers_any, is_wide, own_bytes, shared_jumps, wants_placing};
@@ -11,8 +11,8 @@ use capriole_plan::site::choose_one_instruction;
 use std::collections::HashMap;
 
 impl Planner {
-    /// After the first pass: what it has planned over several instructions, with a jump of its
-    /// own, is planned anew where one instruction is enough, and otherwise left as it is.
+    /// Runs after the first pass: sites with a jump of their own over several instructions are
+    /// planned anew with one instruction where possible, and otherwise left as they are.
     pub(super) fn narrow(
         &self,
         sites: &[&Site],
@@ -39,7 +39,7 @@ impl Planner {
             .iter()
             .map(|plan| is_wide(plan) && is_alone(plan) && !covers_any(plan, wanted, &shared))
             .collect();
-        // What others change or will need nobody may rely on.
+        // Bytes that other sites change or will need must not be relied on.
         for (index, plan) in plans.iter().enumerate() {
             match plan {
                 Ok(plan) if candidates[index] => {

@@ -1,11 +1,11 @@
-//! Many sites that are to be probed at the same time.
+//! Planning of many sites that are to be probed at the same time.
 //!
-//! They are planned in three passes. First, on all processors, come the tactics whose jumps may
+//! Sites are planned in three passes. First, on all processors, come the tactics whose jumps may
 //! lead anywhere; sites of a function whose jumps would overlap share one, if they can. Then, one
-//! by one, the few sites that are left get addresses for their stubs, and keep off the bytes of
+//! by one, the few sites that are left get addresses for their stubs, without touching the bytes of
 //! all others; where that fails because of one other site's free jump, that one gets a stub, too.
-//! At last, those that only a breakpoint would reach and that stand right before
-//! others make the jumps of these a part of their own.
+//! Finally, sites that only a breakpoint could reach and that are right before others include the
+//! first bytes of those jumps in their own.
 
 use super::{Plan, Planned, Planner, give_back_instruction, plan_of, refused};
 use crate::resolve::Site;
@@ -18,19 +18,19 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Functions that a processor plans before it asks for more.
+/// Number of functions that a processor plans before it takes more.
 const PORTION: usize = 16;
-/// Bytes from a site on that a jump there may lie over or rely on: prefixes, and the jump.
+/// Bytes from a site on that its jump may cover or rely on: prefixes, and the jump.
 const NEAR: u64 = 3 + JUMP;
 
 impl Planner {
-    /// Plans many sites to be probed at the same time; in the order of the sites.
-    /// Sites at the same address get the same plan.
+    /// Plans many sites to be probed at the same time; in the order of the sites. Sites at the same
+    /// address get the same plan.
     pub fn plan_all(&self, sites: &[&Site]) -> Vec<Planned> {
         let Some(first) = sites.first() else {
             return Vec::new();
         };
-        // Objects are analysed once, on all processors by themselves.
+        // Analyse each object once; that uses all processors.
         for site in sites {
             let _ = site.object.code();
         }
@@ -85,8 +85,8 @@ impl Planner {
         plans
     }
 
-    /// The second pass: sites that no free jump reaches, and those whose jump would cover
-    /// another of the sites, all of which are `wanted`.
+    /// The second pass: places sites that no free jump reaches, and those whose jump would cover
+    /// another site (all of which are in `wanted`).
     fn place_rest(
         &self,
         sites: &[&Site],
@@ -101,8 +101,8 @@ impl Planner {
             .map(|plan| covers_any(plan, wanted, &shared))
             .collect();
         let is_left = |index: usize, plan: &Planned| covers[index] || wants_placing(plan);
-        // What the others change; and the instructions of those that are to come,
-        // so that none of them is made to give way.
+        // The bytes that settled sites change; and the instructions of those still to come, so that
+        // none of them is displaced.
         let settled = plans.iter().enumerate();
         let settled = settled.filter(|(index, plan)| !is_left(*index, plan));
         for plan in settled.filter_map(|(_, plan)| plan.as_ref().ok()) {
@@ -135,7 +135,7 @@ impl Planner {
                 }
                 placer.give_back(own_bytes(site, &plans[index]));
                 give_back_instruction(&mut placer, site);
-                // What stands behind its `endbr64` gets the same jump.
+                // A site behind its `endbr64` gets the same jump.
                 let behind = behind_landing_pad(site);
                 for other in function
                     .iter()
@@ -158,12 +158,12 @@ impl Planner {
                     );
                     continue;
                 }
-                // Rather this one alone than the others alone.
+                // Otherwise keep the jump that covers others: this site wins.
                 if planned.is_ok() || !covers[index] {
                     plans[index] = planned;
                 }
                 match &plans[index] {
-                    // There may still be something better.
+                    // The last pass may find something better.
                     Ok(plan) if plan.shape.tactic == Tactic::Int3 => {
                         placer.want(own_bytes(site, &plans[index]));
                     }
@@ -171,7 +171,7 @@ impl Planner {
                     Err(_) => {}
                 }
                 placed.insert(site.address, index);
-                // Its jump may stand behind an `endbr64`, and another site be just there.
+                // Its jump may be behind an `endbr64`, where another site may be.
                 placed.extend(
                     plans[index]
                         .as_ref()
@@ -183,9 +183,9 @@ impl Planner {
         self.place_beside(sites, functions, plans, &mut placer);
     }
 
-    /// Plans a site that relies on bytes which a free jump of the same function would change:
-    /// that jump's site, if it is the only one, gets a stub instead. Whether both could be
-    /// placed; if not, nothing is changed.
+    /// Plans a site that relies on bytes which a free jump of the same function would change: the
+    /// site of that jump, if it is the only one, gets a stub instead. Returns true if both could be
+    /// placed; otherwise nothing is changed.
     fn make_way(
         &self,
         sites: &[&Site],
@@ -236,7 +236,7 @@ impl Planner {
             let Ok(theirs) = self.plan_in(sites[other], flow, then, &kept) else {
                 continue;
             };
-            // It had a jump, and is not to get a breakpoint for another one's sake.
+            // It had a jump, and must not get a breakpoint for the sake of another site.
             if theirs.shape.tactic == Tactic::Int3 {
                 continue;
             }
@@ -251,8 +251,8 @@ impl Planner {
         false
     }
 
-    /// The last pass: sites that only a breakpoint would reach, or nothing, and that stand right
-    /// before others with a jump.
+    /// The last pass: places sites that only a breakpoint could reach, or nothing, and that are
+    /// right before others with a jump.
     fn place_beside(
         &self,
         sites: &[&Site],
@@ -260,7 +260,7 @@ impl Planner {
         plans: &mut [Planned],
         placer: &mut Placer,
     ) {
-        // Where free jumps stand, whose plans these are.
+        // From the address of a free jump to its plans.
         let mut free: HashMap<u64, Vec<usize>> = HashMap::new();
         for (index, plan) in plans.iter().enumerate() {
             if let Ok(plan) = plan {
@@ -281,7 +281,7 @@ impl Planner {
                 let Some((end, neighbours)) = behind else {
                     continue;
                 };
-                // Together with those before it that are left as well, or else by itself.
+                // Try it together with the unplaced sites before it, then by itself.
                 let near = starts[..=at].iter().copied();
                 let mut froms: Vec<u64> = near.skip_while(|from| from + JUMP <= end).collect();
                 froms.dedup();
@@ -298,8 +298,8 @@ impl Planner {
         }
     }
 
-    /// Has a jump at `from` lead away from some sites, the last one right before `neighbours`,
-    /// which are sites that have a free jump.
+    /// Makes a jump at `from` serve some sites, the last of which is right before `neighbours`,
+    /// sites with a free jump.
     fn place_before(
         &self,
         sites: &[&Site],
@@ -352,10 +352,10 @@ impl Planner {
         }
     }
 
-    /// Has sites of a function, which stand in the order of addresses and were planned each for
-    /// itself, share a jump where their jumps would overlap, or one has none.
+    /// Lets sites of a function, in the order of addresses and each planned by itself, share a jump
+    /// where their jumps would overlap, or one has none.
     fn join(&self, sites: &[&Site], flow: &FunctionFlow, planned: &mut [(usize, Planned)]) {
-        // The last ones that share a jump, and what it covers.
+        // The latest sites that share a jump, and its extent.
         let mut group: Vec<usize> = Vec::new();
         let mut covered = Extent::new(0, 0);
         for at in 0..planned.len() {
@@ -377,7 +377,7 @@ impl Planner {
             if !group.is_empty() && !apart {
                 let joined = self.plan_from(sites[*index], flow, covered.start);
                 let Ok(joined) = joined else {
-                    // The next one must not cover this one's instruction.
+                    // The next jump must not cover this site's instruction.
                     group.clear();
                     covered = Extent::new(0, 0);
                     continue;
@@ -402,7 +402,7 @@ impl Planner {
     }
 }
 
-/// A free jump that may lie over several instructions.
+/// True for a free jump that may cover several instructions.
 pub(super) fn is_wide(shape: &Shape) -> bool {
     matches!(shape.tactic, Tactic::Region | Tactic::Reserved)
 }
@@ -411,37 +411,37 @@ fn chosen<'a>(sites: &[&'a Site], indices: &[usize]) -> Vec<&'a Site> {
     indices.iter().map(|&index| sites[index]).collect()
 }
 
-/// Those of some ascending addresses that lie in `extent`.
+/// Returns the part of some ascending addresses that lies in `extent`.
 fn within(addresses: &[u64], extent: Extent) -> &[u64] {
     let start = addresses.partition_point(|address| *address < extent.start);
     let tail = &addresses[start..];
     &tail[..tail.partition_point(|address| *address < extent.end)]
 }
 
-/// What the jump covers that leads away from a site, for those sites that it starts before.
+/// Returns the extents of jumps that start before a site and serve it, by site.
 pub(super) fn shared_jumps(plans: &[Planned]) -> HashMap<u64, Extent> {
     let shapes = plans.iter().flatten().map(|plan| &plan.shape);
     let led = shapes.filter(|shape| shape.site != shape.covered.start);
     led.map(|shape| (shape.site, shape.covered)).collect()
 }
 
-/// Whether a plan changes, or moves, an instruction at one of `wanted` other than its own, from
-/// which its jump does not lead away as well.
+/// True if a plan changes or moves an instruction at one of `wanted` other than its own, unless its
+/// jump serves that site as well.
 pub(super) fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, Extent>) -> bool {
     plan.as_ref().is_ok_and(|plan| {
         let covered = plan.shape.covered;
-        // What is at its start has the same jump.
+        // A site at its start has the same jump.
         let others = within(wanted, Extent::new(covered.start + 1, covered.end));
         let mut others = others.iter().filter(|at| **at != plan.shape.site);
         others.any(|at| shared.get(at) != Some(&covered))
     })
 }
 
-/// Whether a site was not reached by a tactic of the first pass, and could be.
+/// True if the first pass found no jump for a site, but a later pass might.
 pub(super) fn wants_placing(plan: &Planned) -> bool {
     match plan {
         Ok(plan) => plan.shape.tactic == Tactic::Int3,
-        // Reasons that hold for the site itself hold for every tactic.
+        // Reasons that hold for the site itself are the same for every tactic.
         Err(refused) => refused
             .refusals
             .iter()
@@ -449,7 +449,7 @@ pub(super) fn wants_placing(plan: &Planned) -> bool {
     }
 }
 
-/// The bytes of the instruction at a site.
+/// Returns the address range of the instruction at a site.
 pub(super) fn own_bytes(site: &Site, plan: &Planned) -> Range<u64> {
     let own = |plan: &'_ Plan| {
         let mut displaced = plan.shape.displaced.iter();
@@ -462,14 +462,14 @@ pub(super) fn own_bytes(site: &Site, plan: &Planned) -> Range<u64> {
     }
 }
 
-/// The address behind a site, if there is an `endbr64`.
+/// Returns the address behind a site's `endbr64`, if there is one.
 fn behind_landing_pad(site: &Site) -> Option<u64> {
     let code = site.object.code().ok()?.code_at(site.address)?;
     let instruction = code.instruction_at(site.address, code.extent().end)?;
     (instruction.mnemonic() == Mnemonic::Endbr64).then(|| instruction.next_ip())
 }
 
-/// The indices of sites, function by function, each in the order of addresses.
+/// Returns the indices of sites, function by function, each in the order of addresses.
 fn by_function(sites: &[&Site]) -> Vec<Vec<usize>> {
     let key = |index: &usize| (sites[*index].extent, sites[*index].address);
     let mut order: Vec<usize> = (0..sites.len()).collect();

@@ -1,25 +1,22 @@
 //! The auxiliary vector (`<elf.h>`, getauxval(3)).
 
-/// Values of the auxiliary vector that say where things are; `None` where the
-/// kernel gave none.
+/// Addresses and flags from the auxiliary vector; `None` for values that the kernel did not give.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Auxv {
     /// `AT_PHDR`: run-time address of the main program's program headers.
     pub phdr: Option<u64>,
     /// `AT_ENTRY`: run-time address of the main program's entry point.
     pub entry: Option<u64>,
-    /// `AT_BASE`: where the dynamic loader was mapped; `None` (or 0) for a
-    /// statically linked program.
+    /// `AT_BASE`: address of the dynamic loader; `None` (or 0) for a statically linked program.
     pub base: Option<u64>,
-    /// `AT_SYSINFO_EHDR`: where the vDSO is mapped.
+    /// `AT_SYSINFO_EHDR`: address of the vDSO.
     pub sysinfo_ehdr: Option<u64>,
     /// `AT_SECURE`: the program runs with raised privileges (set-user-ID).
     pub secure: bool,
 }
 
 impl Auxv {
-    /// Reads the pairs of 64-bit words of `/proc/PID/auxv`. A torn last pair
-    /// is ignored.
+    /// Parses the pairs of 64-bit words of `/proc/PID/auxv`. An incomplete last pair is ignored.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Auxv {
         const AT_NULL: u64 = 0;

@@ -1,4 +1,4 @@
-//! Why a process cannot be looked at or traced, and what to do about it.
+//! Reasons why a process cannot be inspected or traced, and how to solve them.
 
 use std::fmt;
 use std::io;
@@ -8,19 +8,19 @@ use rustix::io::Errno;
 use super::ptrace_scope;
 use crate::maps::MapsError;
 
-/// Why a process cannot be read or traced.
+/// Reason why a process cannot be read or traced.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// No process has this number, or it has ended.
+    /// No process has this pid, or it has ended.
     #[error("no process has the number {pid} (it may have ended)")]
     NoSuchProcess {
-        /// The number asked for.
+        /// The requested pid.
         pid: u32,
     },
-    /// The number is that of a further thread of a process.
+    /// The number is the tid of a further thread of a process.
     #[error("{tid} is a thread of process {pid}; use -p {pid}")]
     IsThread {
-        /// The number asked for.
+        /// The requested number.
         tid: u32,
         /// The process it belongs to.
         pid: u32,
@@ -35,7 +35,7 @@ pub enum ProcessError {
         /// Its name.
         name: String,
     },
-    /// The process has ended and waits for its parent.
+    /// The process has ended and has not been reaped by its parent.
     #[error("process {pid} ({name}) has already ended (zombie); there is nothing left to trace")]
     Zombie {
         /// The process.
@@ -43,7 +43,7 @@ pub enum ProcessError {
         /// Its name.
         name: String,
     },
-    /// The program is a 32-bit one (i386 or x32).
+    /// The program is 32-bit (i386 or x32).
     #[error("process {pid} ({name}) runs a 32-bit program; only 64-bit x86 programs can be traced")]
     ThirtyTwoBit {
         /// The process.
@@ -51,7 +51,7 @@ pub enum ProcessError {
         /// Its name.
         name: String,
     },
-    /// The program is made for another processor.
+    /// The program is built for another processor.
     #[error(
         "process {pid} ({name}) runs a program for another processor (ELF machine {machine}); only x86-64 programs can be traced"
     )]
@@ -74,37 +74,37 @@ pub enum ProcessError {
         name: String,
         /// The translator's name.
         translator: &'static str,
-        /// What to do.
+        /// Advice to the user.
         instead: &'static str,
     },
-    /// The kernel does not let this user trace the process.
+    /// This user may not trace the process.
     #[error("process {pid} ({name}): not permitted to trace it; {advice}")]
     NotPermitted {
         /// The process.
         pid: u32,
         /// Its name.
         name: String,
-        /// What to do.
+        /// Advice to the user.
         advice: Permission,
     },
-    /// A process can have one tracer only.
+    /// Another process traces it; there can be only one tracer.
     #[error(
         "process {pid} is already traced by {name} (pid {tracer}); end that program or detach it first"
     )]
     AlreadyTraced {
         /// The process.
         pid: u32,
-        /// Who traces it.
+        /// Pid of the tracer.
         tracer: u32,
-        /// The name of who traces it.
+        /// Name of the tracer.
         name: String,
     },
-    /// The memory map is not of the form this program knows.
+    /// The memory map is not in the known format.
     #[error("process {pid}: cannot understand /proc/{pid}/maps: {source}")]
     Maps {
         /// The process.
         pid: u32,
-        /// Which line and why.
+        /// The line and the reason.
         source: MapsError,
     },
     /// A file under `/proc` cannot be read for another reason.
@@ -114,13 +114,13 @@ pub enum ProcessError {
         pid: u32,
         /// The file.
         file: String,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl ProcessError {
-    /// It says nothing about the process: we have no descriptor or memory left to look with.
+    /// True if the error is ours and not the process's: we have no descriptor or memory left.
     #[must_use]
     pub fn is_own(&self) -> bool {
         let ProcessError::Unreadable { source, .. } = self else {
@@ -132,7 +132,7 @@ impl ProcessError {
             .is_some_and(|error| ours.contains(&Errno::from_raw_os_error(error)))
     }
 
-    /// Gives the kernel's error numbers of `/proc` their one meaning each.
+    /// Maps the kernel's error numbers for `/proc` to one error each.
     pub(crate) fn from_io(pid: u32, name: &str, file: &str, source: io::Error) -> ProcessError {
         let errno = source.raw_os_error().map(Errno::from_raw_os_error);
         match errno {
@@ -160,23 +160,23 @@ impl ProcessError {
     }
 }
 
-/// What stands in the way of a user who may not trace a process.
+/// Reason why a user may not trace a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// Belongs to somebody else, or has privileges of its own.
+    /// It belongs to another user, or has extra privileges.
     OtherUser,
-    /// Yama (`/proc/sys/kernel/yama/ptrace_scope` is 1): only children.
+    /// Yama (`/proc/sys/kernel/yama/ptrace_scope` is 1): only descendants may be traced.
     YamaChildrenOnly,
     /// Yama (2): only with `CAP_SYS_PTRACE`.
     YamaAdminOnly,
-    /// Yama (3): nobody, until the next boot.
+    /// Yama (3): nobody may trace, until the next boot.
     YamaNobody,
-    /// Already root: a container or security module does not allow it.
+    /// The user is already root: a container or security module forbids it.
     RootRefused,
 }
 
 impl Permission {
-    /// What applies to this user on this system.
+    /// Returns the reason that applies to this user on this system.
     #[must_use]
     pub fn advice() -> Permission {
         match ptrace_scope() {

@@ -5,10 +5,10 @@ use super::State;
 /// `PF_KTHREAD` of `<linux/sched.h>`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// The fields of `/proc/PID/stat` that are of use here.
+/// The fields of `/proc/PID/stat` that are used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Field 2, the name; it may hold blanks and parentheses.
+    /// Field 2, the name; it may contain blanks and parentheses.
     pub comm: String,
     /// Field 3.
     pub state: State,
@@ -18,21 +18,20 @@ pub struct Stat {
     pub flags: u64,
     /// Field 22, clock ticks since boot.
     pub start_time: u64,
-    /// Field 47, where the heap (`brk`) starts; `None` if the reader may not
-    /// know.
+    /// Field 47, the start of the heap (`brk`); `None` if the reader may not know.
     pub start_brk: Option<u64>,
 }
 
 impl Stat {
-    /// Parses the line; `None` if it is not of this form. The name is taken up
-    /// to the *last* closing parenthesis, as it may contain any bytes.
+    /// Parses the line; `None` if it is malformed. The name extends to the *last* closing
+    /// parenthesis, as it may contain any bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Stat> {
         let open = bytes.iter().position(|&b| b == b'(')?;
         let close = bytes.iter().rposition(|&b| b == b')')?;
         let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?).into_owned();
         let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
-        // fields[0] is field 3 of the manual page.
+        // fields[0] is field 3 in the manual page.
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let number = |field: usize| -> Option<u64> { fields.get(field - 3)?.parse().ok() };
         Some(Stat {
@@ -45,7 +44,7 @@ impl Stat {
         })
     }
 
-    /// A thread of the kernel, which has no program.
+    /// True for a kernel thread, which has no program.
     #[must_use]
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0

@@ -1,19 +1,19 @@
 //! `/proc/PID/status` and `/proc/PID/task/TID/status` (proc_pid_status(5)).
 
-/// What a thread is doing, by the kernel's letter.
+/// State of a thread, from the kernel's letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// `R`: running or ready to run.
     Running,
-    /// `S`: in a sleep that signals end.
+    /// `S`: in a sleep that signals interrupt.
     Sleeping,
-    /// `D`: in a sleep that signals do not end (disk, network file system).
+    /// `D`: in a sleep that signals do not interrupt (disk, network file system).
     Uninterruptible,
     /// `T`: stopped by a signal.
     Stopped,
     /// `t`: stopped by its tracer.
     Traced,
-    /// `Z`: ended, its parent has not asked for the status yet.
+    /// `Z`: ended, not yet reaped by its parent.
     Zombie,
     /// `X`: about to disappear.
     Dead,
@@ -36,10 +36,10 @@ impl State {
     }
 }
 
-/// Which system calls the thread may make.
+/// Seccomp mode of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seccomp {
-    /// All of them.
+    /// All system calls are allowed.
     Off,
     /// Mode 1: read, write, exit and sigreturn only; everything else kills.
     Strict,
@@ -47,24 +47,24 @@ pub enum Seccomp {
     Filter,
 }
 
-/// A set of signals as the kernel prints it: bit `n - 1` is signal `n`.
+/// A set of signals in the kernel's format: bit `n - 1` is signal `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SignalSet(pub u64);
 
 impl SignalSet {
-    /// `signal` (1 to 64) is in the set.
+    /// True if `signal` (1 to 64) is in the set.
     #[must_use]
     pub fn contains(self, signal: i32) -> bool {
         (1..=64).contains(&signal) && self.0 >> (signal - 1) & 1 == 1
     }
 }
 
-/// What a thread may do, as far as it is told apart here.
+/// Users, groups and capabilities of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// Users: real, effective, saved, for files.
+    /// User ids: real, effective, saved, file system.
     pub uids: [u32; 4],
-    /// Groups: real, effective, saved, for files.
+    /// Group ids: real, effective, saved, file system.
     pub gids: [u32; 4],
     /// Permitted capabilities.
     pub permitted: u64,
@@ -72,17 +72,17 @@ pub struct Credentials {
     pub effective: u64,
 }
 
-/// The fields of `status` that are of use here.
+/// The fields of `status` that are used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// The process this thread belongs to.
     pub tgid: u32,
-    /// What the thread is doing.
+    /// State of the thread.
     pub state: State,
-    /// Who traces the thread, 0 for nobody (or somebody in a PID namespace
-    /// that is not visible from here).
+    /// Tracer of the thread, 0 if none (or if it is in a PID namespace that is not visible from
+    /// here).
     pub tracer: u32,
-    /// Effective user.
+    /// Effective user id.
     pub uid: u32,
     /// Users, groups and capabilities.
     pub credentials: Credentials,
@@ -94,18 +94,18 @@ pub struct Status {
     pub ignored: SignalSet,
     /// `SigCgt`: signals that the process has a handler for.
     pub caught: SignalSet,
-    /// What system calls the thread may make.
+    /// Seccomp mode of the thread.
     pub seccomp: Seccomp,
     /// The `no_new_privs` attribute.
     pub no_new_privs: bool,
 }
 
 impl Status {
-    /// Parses the file; `None` if a line that every kernel since 3.8 writes is
-    /// missing or not of its form.
+    /// Parses the file; `None` if a line that every kernel since 3.8 writes is missing or
+    /// malformed.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Status> {
-        // The kernel escapes newlines in `Name:`, so lines can be relied upon.
+        // The kernel escapes newlines in `Name:`, so splitting into lines is reliable.
         let text = String::from_utf8_lossy(bytes);
         let field = |key: &str| -> Option<&str> {
             text.lines()

@@ -1,4 +1,4 @@
-//! Which object an event means.
+//! Choice of the object that an event refers to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::maps::Device;
 use crate::object::{Entry, FileId, Object, Objects};
 use crate::symbols::nearest;
 
-/// How many loaded objects a message lists if none is similar.
+/// Number of loaded objects that a message lists if none is similar.
 const LISTED: usize = 6;
 
-/// The object meant; several if its file was loaded several times.
+/// Returns the object referred to; several if its file was loaded several times.
 pub(super) fn choose<'a>(
     objects: &'a Objects,
     reference: &ObjectRef,
@@ -27,8 +27,8 @@ pub(super) fn choose<'a>(
     Ok(objects.open(entry)?)
 }
 
-/// By path as the tracer or as the process sees it, through symbolic links and
-/// also if the file was replaced since.
+/// Finds an object by path as the tracer or as the process sees it, through symbolic links and even
+/// if the file was replaced since.
 fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveError> {
     let path = Path::new(text);
     let views: Vec<PathBuf> = match objects.process() {
@@ -47,7 +47,7 @@ fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveErr
         ids.iter()
             .any(|id| entry.mapped_id() == Some((Device::from_st_dev(id.dev), id.inode)))
     };
-    // Some file systems show other numbers in the memory map than stat does.
+    // Some file systems show other inodes in the memory map than in stat.
     let same_file = |entry: &&Entry| {
         let in_root = objects
             .process()
@@ -66,10 +66,10 @@ fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveErr
         .ok_or_else(|| missing(objects, text))
 }
 
-/// How well a file name fits, the best first.
+/// Quality of a file name match, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
-    /// It is the name.
+    /// The whole file name.
     Whole,
     /// `NAME.so`, `NAME.so.6`, `NAME-2.31.so`.
     Library,
@@ -93,9 +93,8 @@ fn fit(file: &str, name: &str) -> Option<Fit> {
     })
 }
 
-/// By the start of the file name; if none fits, by the start of the name that
-/// the library gives itself (musl's `ld-musl-x86_64.so.1` says that it is
-/// `libc.musl-x86_64.so.1`).
+/// Finds an object by the start of its file name; if none fits, by the start of its soname (musl's
+/// `ld-musl-x86_64.so.1` has the soname `libc.musl-x86_64.so.1`).
 fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
     let by_file = best(objects, |entry| fit(&file_name(entry.path()), name));
     let by_soname = |entry: &Entry| {
@@ -122,7 +121,7 @@ fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveErr
     }
 }
 
-/// The objects that fit best.
+/// Returns the objects that fit best.
 fn best(objects: &Objects, fit: impl Fn(&Entry) -> Option<Fit>) -> Vec<&Entry> {
     let fits = || objects.entries().iter().filter_map(|e| Some((fit(e)?, e)));
     let Some(best) = fits().map(|(fit, _)| fit).min() else {

@@ -1,7 +1,7 @@
-//! What else a function's name means: the copies that compilers make of it. Other functions
-//! that have the same name are told apart by where debug information says that they come from.
+//! Copies of a function that compilers make, which its name also means. Other functions with the
+//! same name are told apart by the declarations that debug information gives for them.
 //!
-//! They are known from debug information. Nobody reads that for a pattern: it takes a moment
+//! Copies are known from debug information. It is not read for a pattern, since that takes a while
 //! for large programs.
 
 use capriole_event::At;
@@ -10,16 +10,16 @@ use super::{Body, Finder, Namesake, ResolveError, Site, at_file_offset};
 use crate::debug::{Debug, FunctionPlace, Origin};
 use crate::symbols::{Binding, Found, display};
 
-/// A function with all of its places that are known.
+/// A function with all of its known places.
 struct Whole {
-    /// What its places say about where it comes from, each once.
+    /// Origins given by its places, without duplicates.
     origins: Vec<Origin>,
     places: Vec<FunctionPlace>,
 }
 
 impl Finder<'_> {
-    /// The places of the function of a symbol, but that of the symbol itself. Not those of
-    /// others that have its name. Nothing without debug information.
+    /// Returns the places of a symbol's function, except the symbol's own and those of other
+    /// functions with the same name. Empty without debug information.
     pub(super) fn copies(&self, own: &Found<'_>) -> Vec<Site> {
         let Some(debug) = self.debug() else {
             return Vec::new();
@@ -33,8 +33,8 @@ impl Finder<'_> {
             .collect()
     }
 
-    /// The places of the function of the name asked for, which no symbol has. Nothing without
-    /// debug information.
+    /// Returns the places of the function with the requested name, which no symbol has. Empty
+    /// without debug information.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Finder<'_> {
         Ok(found.pop().map(|(_, sites)| sites).unwrap_or_default())
     }
 
-    /// What to ask for copies, if the event can mean them.
+    /// Returns the debug information to search for copies, if the event can mean copies.
     fn debug(&self) -> Option<Debug<'_>> {
         if self.offset != 0 || self.spec.at != At::Entry || self.spec.of_calls {
             return None;
@@ -104,7 +104,8 @@ impl Finder<'_> {
             .filter_map(|name| name.linkage.strip_prefix(linkage.as_str()))
             .filter(|mark| mark.starts_with('.'))
             .peekable();
-        // GCC: `name.constprop.0`, `name.isra.0`; `name.part.0` is called by the rest of it.
+        // GCC: `name.constprop.0`, `name.isra.0`; `name.part.0` is called by the rest of the
+        // function.
         if marks.peek().is_some() {
             return marks.all(|mark| !mark.contains(".part.")).then_some(Site {
                 body: Body::Clone,
@@ -112,7 +113,7 @@ impl Finder<'_> {
                 ..site
             });
         }
-        // Its own code, which has another name among the symbols, or none.
+        // The function's own code, which has another name among the symbols, or none.
         Some(Site {
             symbol: Some(function),
             linkage_name: Some(linkage),
@@ -123,7 +124,7 @@ impl Finder<'_> {
     }
 }
 
-/// The function whose own code is that of a symbol.
+/// Finds the function whose own code belongs to a symbol.
 fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
     let (start, linkage) = (own.function.extent.start, own.name.linkage);
     let is_own = |place: &FunctionPlace| place.address == start && !place.site.frame().inlined;
@@ -138,7 +139,7 @@ fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
     if let Some(whole) = apart(like).into_iter().find(has_own) {
         return (!is_clone(&whole, linkage)).then_some(whole);
     }
-    // Its own code was compiled without debug information, and others inlined it.
+    // Its own code was compiled without debug information, and other functions inlined it.
     let shared = own.name.binding != Binding::Local;
     let is_it = |origin: &Origin| shared && origin.is_external(linkage);
     named
@@ -146,7 +147,7 @@ fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
         .find(|whole| whole.origins.iter().any(is_it))
 }
 
-/// The name is that of one copy (`name.constprop.0`), and means only that.
+/// True if the name is that of one copy (`name.constprop.0`), and means only that.
 fn is_clone(whole: &Whole, linkage: &str) -> bool {
     whole.places.iter().any(|place| {
         let frame = place.site.frame();
@@ -156,8 +157,8 @@ fn is_clone(whole: &Whole, linkage: &str) -> bool {
     })
 }
 
-/// Puts the places of each function together. Within a function they stay in their order, and
-/// functions are in the order of their first places.
+/// Groups places by function. Within a function they keep their order, and functions are in the
+/// order of their first places.
 fn apart(places: Vec<FunctionPlace>) -> Vec<Whole> {
     let mut found: Vec<Whole> = Vec::new();
     for place in places {
@@ -170,7 +171,7 @@ fn apart(places: Vec<FunctionPlace>) -> Vec<Whole> {
             });
             continue;
         };
-        // It shows that these are one.
+        // This place shows that they are one function.
         let joined: Vec<usize> = fitting.collect();
         for &index in joined.iter().rev() {
             let other = found.remove(index);

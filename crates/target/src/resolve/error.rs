@@ -1,4 +1,4 @@
-//! Why an event means nothing here, and what to write instead.
+//! Reasons why an event cannot be resolved, and what to write instead.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use crate::object::ObjectError;
 /// One of several functions that a name may mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// The name as a person reads it.
+    /// The demangled name.
     pub symbol: String,
-    /// The name as the linker knows it.
+    /// The linkage name.
     pub linkage_name: String,
     /// The object's file.
     pub object: PathBuf,
-    /// Where it starts in that file.
+    /// Offset of its start in that file.
     pub file_offset: u64,
 }
 
 impl fmt::Display for Candidate {
-    /// What to write to choose it, and its name.
+    /// Writes the place to use in an event to choose it, and its name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -38,21 +38,21 @@ impl fmt::Display for Candidate {
 /// One of several functions that a name may mean and that have no symbol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namesake {
-    /// The name as a person reads it.
+    /// The demangled name.
     pub symbol: String,
-    /// Source file, as debug information calls it, and line of its declaration.
+    /// Source file, as named in debug information, and line of its declaration.
     pub declared: Option<(String, u64)>,
     /// The object's file.
     pub object: PathBuf,
-    /// Where it is entered: its own code and its inlined copies, as offsets in that file.
+    /// Its entries (own code and inlined copies), as offsets in that file.
     pub file_offsets: Vec<u64>,
 }
 
-/// How many places a message names for each function.
+/// Maximum number of places that a message lists for each function.
 const PLACES: usize = 4;
 
 impl fmt::Display for Namesake {
-    /// Its name, where it is declared, and its places as they can be written.
+    /// Writes its name, its declaration, and its places in event syntax.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.symbol)?;
         if let Some((file, line)) = &self.declared {
@@ -69,25 +69,25 @@ impl fmt::Display for Namesake {
     }
 }
 
-/// Why an event's place was not found.
+/// Reason why an event's place was not found.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ResolveError {
-    /// There is no debug information, and a line was asked for.
+    /// A line was requested, but there is no debug information.
     #[error("{0}")]
     Debug(#[from] crate::debug::DebugError),
-    /// A line of source has no code.
+    /// The source line has no code.
     #[error("{0}")]
     Line(#[from] crate::debug::LineError),
     /// No static marker matches.
     #[error("no marker `{wanted}` in {}{}", object.display(), no_marker_help(*markers, *unusable, nearest))]
     NoMarker {
-        /// `PROVIDER:NAME`, as asked for.
+        /// The requested `PROVIDER:NAME`.
         wanted: String,
-        /// Where it was looked for.
+        /// The object searched.
         object: PathBuf,
-        /// How many markers there are.
+        /// Number of markers in it.
         markers: usize,
-        /// How many notes could not be used.
+        /// Number of notes that could not be used.
         unusable: usize,
         /// Markers with similar names.
         nearest: Vec<String>,
@@ -95,26 +95,26 @@ pub enum ResolveError {
     /// The program or library cannot be used.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// No loaded object has this path or this start of its name.
+    /// No loaded object has this path or a name that starts like this.
     #[error("no program or library `{name}` is loaded{}", loaded(nearest))]
     NoSuchObject {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Names of loaded objects that look like it.
+        /// Similar names of loaded objects.
         nearest: Vec<String>,
     },
-    /// Without a process, events can only be about the one file.
+    /// Without a process, events can only be in the one file.
     #[error("`{name}` is not {}; without a process only that file can be looked at (use -p PID for its libraries)", file.display())]
     OtherFile {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The file that is looked at.
+        /// The file that was given.
         file: PathBuf,
     },
-    /// The names of several objects start so.
+    /// The names of several objects start like this.
     #[error("`{name}` may be any of these; write more of the name, or a path:{}", list(candidates.iter().map(|path| path.display())))]
     AmbiguousObject {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The objects.
         candidates: Vec<PathBuf>,
@@ -122,15 +122,15 @@ pub enum ResolveError {
     /// The object has no function of that name.
     #[error("no function `{symbol}` in {}{}", object.display(), no_symbol_help(symbol, nearest, defined_in.as_deref(), *stripped))]
     NoSuchSymbol {
-        /// What was asked for.
+        /// The requested name.
         symbol: String,
-        /// Where it was looked for.
+        /// The object searched.
         object: PathBuf,
         /// Functions with similar names.
         nearest: Vec<String>,
         /// Another loaded object that has the function.
         defined_in: Option<String>,
-        /// The object has no names at all.
+        /// True if the object has no symbol names at all.
         stripped: bool,
     },
     /// No function matches the pattern.
@@ -138,59 +138,59 @@ pub enum ResolveError {
     NoMatch {
         /// The pattern.
         pattern: String,
-        /// Where it was looked for.
+        /// The object searched.
         object: PathBuf,
-        /// How many functions were compared.
+        /// Number of functions compared.
         functions: usize,
     },
     /// Several functions have the name: overloads, or `static` functions of
     /// several source files.
     #[error("`{symbol}` names {} functions; choose one:{}", candidates.len(), list(candidates))]
     AmbiguousSymbol {
-        /// What was asked for.
+        /// The requested name.
         symbol: String,
         /// The functions.
         candidates: Vec<Candidate>,
     },
-    /// The symbol is that of an `STT_GNU_IFUNC` resolver.
+    /// The symbol is an `STT_GNU_IFUNC` resolver.
     #[error("`{symbol}` is an indirect function: one of several implementations is chosen when the program starts; {}", indirect_help(in_use.as_deref(), implementations))]
     Indirect {
-        /// What was asked for.
+        /// The requested name.
         symbol: String,
-        /// The implementation that the process uses, if that could be seen.
+        /// The implementation that the process uses, if known.
         in_use: Option<Box<Candidate>>,
         /// Functions that are named like implementations.
         implementations: Vec<String>,
     },
-    /// The symbol is that of a variable.
+    /// The symbol is a variable.
     #[error("`{symbol}` in {} is data, not a function", object.display())]
     Data {
-        /// What was asked for.
+        /// The requested name.
         symbol: String,
         /// The object that has it.
         object: PathBuf,
     },
-    /// The object only uses the function.
+    /// The object uses the function but does not define it.
     #[error("`{symbol}` is used but not defined in {}{}", object.display(), definer_help(symbol, defined_in.as_deref()))]
     Imported {
-        /// What was asked for.
+        /// The requested name.
         symbol: String,
         /// The object that uses it.
         object: PathBuf,
         /// A loaded object that defines it.
         defined_in: Option<String>,
     },
-    /// A function was named whose returns cannot be probed.
+    /// The returns of a named function cannot be probed.
     #[error(
         "the returns of `{function}` cannot be probed: {reason}; its entry can: leave out `r` and `%return`"
     )]
     NoExits {
         /// The function.
         function: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Calls of a function were asked for from entry to exit, and its returns cannot be probed.
+    /// Calls of a function were requested from entry to exit, but its returns cannot be probed.
     #[error(
         "calls of `{function}` cannot be followed to their end: {reason}; their beginnings can be \
          recorded and counted: write the event with `-e`, without `latency(...)`"
@@ -198,40 +198,40 @@ pub enum ResolveError {
     NoCalls {
         /// The function.
         function: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A return was asked for at a place that is not where a function begins.
+    /// A return was requested at a place that is not the start of a function.
     #[error("no function begins at file offset {offset:#x} of {}: returns are those of a function", object.display())]
     NotAnEntry {
-        /// The offset asked for.
+        /// The requested offset.
         offset: u64,
         /// The file.
         object: PathBuf,
     },
-    /// The offset is not one inside the function.
+    /// The offset is outside the function.
     #[error("`{symbol}` has {size} bytes: offset {offset:#x} is outside of it")]
     OffsetOutside {
         /// The function.
         symbol: String,
         /// Its size in bytes.
         size: u64,
-        /// The offset asked for.
+        /// The requested offset.
         offset: u64,
     },
     /// There is no code at the file offset.
     #[error("there is no code at file offset {offset:#x} of {} (this is an offset in the file, not an address)", object.display())]
     NotInText {
-        /// The offset asked for.
+        /// The requested offset.
         offset: u64,
         /// The file.
         object: PathBuf,
     },
-    /// No symbol has the name, but several functions without a symbol: overloads, or local
-    /// functions of several source files, that were inlined wherever they are called.
+    /// The name belongs to several functions without symbols: overloads, or local functions of
+    /// several source files, that were inlined at all their calls.
     #[error("`{symbol}` names {} functions; choose one{}:{}", candidates.len(), namesake_help(candidates), list(candidates))]
     AmbiguousCopies {
-        /// What was asked for.
+        /// The requested name.
         symbol: String,
         /// The functions.
         candidates: Vec<Namesake>,
@@ -250,7 +250,7 @@ fn quoted(names: &[String]) -> String {
     names.join(", ")
 }
 
-/// Local functions of C have nothing but their code to tell them apart.
+/// Returns advice on choosing; local C functions of one name differ only in code.
 fn namesake_help(candidates: &[Namesake]) -> &'static str {
     let mut names: Vec<&str> = candidates.iter().map(|c| c.symbol.as_str()).collect();
     names.sort_unstable();
@@ -293,7 +293,7 @@ fn no_match(pattern: &str, object: &Path, functions: usize) -> String {
     }
 }
 
-/// The cause and the way out for an object without symbol names, behind "it" or "which".
+/// Cause and workaround for an object without symbol names, to follow "it" or "which".
 const NAMELESS: &str = "was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
 
 fn no_symbol_help(
@@ -325,7 +325,8 @@ fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
     }
 }
 
-/// Slots are bound when a function is first called. The processor decides, not the program.
+/// Slots are bound at the first call of a function. The choice depends on the processor, not the
+/// program.
 const HOW_TO_FIND_IN_USE: &str = "`capriole check EVENT -p PID` of a running process that has called it shows the one in use as \
     PATH:0xOFFSET, which is the same in all programs on this machine";
 

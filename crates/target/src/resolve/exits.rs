@@ -1,4 +1,4 @@
-//! Where control leaves a function: its exits as sites.
+//! Exits of functions, as sites.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use super::{ResolveError, Site};
 use crate::object::{Object, ObjectCode};
 use crate::symbols::SymbolTable;
 
-/// Parts of a function that are looked for, each of which may lead to more.
+/// Maximum number of parts of a function to search for; each may lead to more.
 const MOST_PARTS: usize = 64;
-/// Places that a message names.
+/// Maximum number of places that a message lists.
 const NAMED: usize = 4;
 
-/// What a site is to the function that it ends.
+/// Relation of a site to the function that it leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leaving {
-    /// Run-time address at which the function is entered.
+    /// Run-time address of the function's entry.
     pub function: u64,
-    /// How control leaves there. Else the site is the function's entry, and this is why its
-    /// exits cannot all be probed.
+    /// Kind of the exit; or, if the function's exits cannot all be probed, the reason why. In that
+    /// case the site is the function's entry.
     pub way: Result<ExitKind, NoExits>,
-    /// Control leaves there only if the flags are such: the site is a conditional jump.
+    /// Condition under which control leaves, if the site is a conditional jump.
     pub condition: Option<ConditionCode>,
 }
 
-/// Why the exits of a function cannot be probed.
+/// Reason why the exits of a function cannot be probed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NoExits {
-    /// It has none.
+    /// It has no exits.
     #[error("it never returns: it ends the program or the thread, throws, or loops for ever")]
     Never,
-    /// Some of them could not be found out.
+    /// Some of its exits could not be determined.
     #[error("not all of its exits are known: {}", told(.0))]
     Undecided(Vec<Undecided>),
-    /// Its code is not there.
+    /// Its code is missing.
     #[error("its code is not known: a table of the file is damaged")]
     Damaged,
 }
@@ -54,7 +54,7 @@ fn told(undecided: &[Undecided]) -> String {
 }
 
 impl NoExits {
-    /// The same with offsets from the function's name instead of addresses.
+    /// Returns the message with offsets from the function's name instead of addresses.
     fn within(&self, function: &Site) -> String {
         let mut text = self.to_string();
         let addresses: Vec<u64> = match self {
@@ -72,9 +72,9 @@ impl NoExits {
     }
 }
 
-/// The exits of functions that were found by their entries: of each all of them, by address.
-/// A function whose exits cannot all be probed is an error if it was `named`, else it is its
-/// entry with the reason.
+/// Returns all exits of functions given by their entries, by address within each function. If the
+/// exits of a function cannot all be probed: an error if it was `named`, else its entry with the
+/// reason.
 pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>, ResolveError> {
     let found = each(&entries);
     let mut sites = Vec::new();
@@ -102,10 +102,10 @@ pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>,
     Ok(sites)
 }
 
-/// The exits of each, found on all processors.
+/// Finds the exits of each function, on all processors.
 fn each(entries: &[Site]) -> Vec<Result<Vec<Site>, NoExits>> {
     for entry in entries {
-        // Once for each object, on all processors by itself.
+        // Once for each object; that uses all processors.
         let _ = entry.object.code();
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -125,7 +125,7 @@ fn each(entries: &[Site]) -> Vec<Result<Vec<Site>, NoExits>> {
     })
 }
 
-/// The exits of one function.
+/// Finds the exits of one function.
 fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
     let looked = Looked::at(&entry.object, entry.extent).ok_or(NoExits::Damaged)?;
     let (parts, found) = looked.function(entry.extent).ok_or(NoExits::Damaged)?;
@@ -158,7 +158,7 @@ fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
         .collect()
 }
 
-/// An object, as far as exits depend on it.
+/// The parts of an object that finding exits needs.
 struct Looked<'a> {
     object: &'a Object,
     symbols: &'a SymbolTable,
@@ -177,7 +177,7 @@ impl<'a> Looked<'a> {
         })
     }
 
-    /// The parts of a function, its own code first, and its exits.
+    /// Returns the parts of a function, its own code first, and its exits.
     fn function(&self, extent: Extent) -> Option<(Vec<Extent>, Exits)> {
         let mut parts = vec![extent];
         parts.extend(self.cold_by_name(extent));
@@ -186,7 +186,7 @@ impl<'a> Looked<'a> {
             let before = parts.len();
             let tails = found.exits.iter();
             let tails = tails.filter(|exit| exit.kind == ExitKind::TailCall);
-            // Jumps to a part keep the function's frame, mostly.
+            // Jumps to a part mostly keep the function's frame.
             let others = found.undecided.iter().filter(|undecided| {
                 use Undecided::{Counted, KeepsFrame};
                 matches!(undecided, KeepsFrame { .. } | Counted { .. })
@@ -227,15 +227,15 @@ impl<'a> Looked<'a> {
         Exits::find(&self.code, parts, &around).ok()
     }
 
-    /// Where a direct jump leads.
+    /// Returns the target of a direct jump.
     fn target(&self, jump: u64) -> Option<u64> {
         let instruction = self.code.instruction_at(jump, self.code.extent().end)?;
         let target = instruction.near_branch_target();
         (target != 0).then_some(target)
     }
 
-    /// What is called like the function, but for `.cold`: only exceptions may lead there. If
-    /// there are several, of functions of one name, a jump has to tell.
+    /// Returns the function's cold part by its name with `.cold`: perhaps only exceptions lead
+    /// there. With several functions of one name it is ambiguous, and only a jump can tell.
     fn cold_by_name(&self, extent: Extent) -> Option<Extent> {
         let function = self
             .symbols
@@ -252,8 +252,8 @@ impl<'a> Looked<'a> {
         self.code.get(cold).map(|_| cold)
     }
 
-    /// The part of the function around an address to which it jumps: code that was split
-    /// off, by its name, or else that has no name and that nothing but the function leads to.
+    /// Returns the part of the function around a jump's target: code that was split off, by its
+    /// name, or else nameless code that only the function leads to.
     fn part(&self, target: u64, parts: &[Extent]) -> Option<Extent> {
         let function = self.symbols.function_at(self.object.link(target))?;
         let extent = self.object.run_time_extent(function.extent);

@@ -1,7 +1,7 @@
-//! Functions whose return address is replaced when they are entered: which ones may be.
+//! Selection of the functions whose return address may be replaced at entry.
 //!
-//! A function is not followed if what is on top of the stack at its first instruction is no
-//! return address, or one that somebody looks at or keeps.
+//! A function is not followed if the top of the stack at its first instruction is not a return
+//! address, or is one that some code inspects or saves.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use capriole_insn::ExitKind;
 use super::{Body, Leaving, ResolveError, Site, resolve};
 use crate::object::{Object, Objects};
 
-/// Why a function's return address is not replaced.
+/// Reason why a function's return address is not replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NotFollowed {
-    /// A copy of it within another function.
+    /// The site is a copy inlined into another function.
     #[error("a copy that was inlined into another function has no return address of its own")]
     Inlined,
-    /// What is on top of the stack there is something else.
+    /// The top of the stack there is not a return address.
     #[error("it is not entered by a call: what is on top of the stack there is no return address")]
     NotCalled,
-    /// Nobody knows what it is.
+    /// It is unknown which function it is.
     #[error(
         "it has no name, and in a static program without symbols it could be setjmp or vfork, which return more than once"
     )]
@@ -30,10 +30,10 @@ pub enum NotFollowed {
         "it returns more than once to the same place, or keeps its return address for later, as setjmp, vfork and getcontext do"
     )]
     Again,
-    /// It looks at its return address.
+    /// It inspects its return address.
     #[error("it asks by its return address who called it, as dlsym and dlopen do")]
     Asks,
-    /// It is what finds the way for exceptions.
+    /// It is part of the unwinder for exceptions.
     #[error("it belongs to what unwinds the stack, which starts with its own return address")]
     Unwinds,
     /// It is part of the loader.
@@ -42,15 +42,15 @@ pub enum NotFollowed {
     /// It is written in Go.
     #[error("Go moves its stacks and looks at the return addresses on them")]
     Go,
-    /// Its first instruction is the target of jumps that are no tail calls for sure, or code
-    /// before it runs on into it.
+    /// Its first instruction is the target of jumps that are not certainly tail calls, or code
+    /// before it falls through to it.
     #[error(
         "its first instruction is reached by a jump, or by code that runs on into it, where the return address may be elsewhere"
     )]
     Loop,
 }
 
-/// These return twice, or keep their return address; without underscores before them.
+/// Functions that return twice, or keep their return address; without leading underscores.
 const AGAIN: &[&str] = &[
     "setjmp",
     "sigsetjmp",
@@ -77,9 +77,9 @@ const AGAIN: &[&str] = &[
     "morestack",
     "coro_transfer",
 ];
-/// What is on top of the stack at these is something else.
+/// Functions at whose entry the top of the stack is not a return address.
 const NOT_CALLED: &[&str] = &["_start", "__restore", "__restore_rt", "__start_context"];
-/// These look at it.
+/// Functions that inspect it.
 const ASKS: &[&str] = &[
     "dlopen",
     "dlmopen",
@@ -100,13 +100,13 @@ const ASKS: &[&str] = &[
     "gnu_mcount_nc",
     "caml_c_call",
 ];
-/// Starts of names.
+/// Prefixes of such names.
 const ASKING: &[&str] = &[
     "_dl_", "__dl_", "__dls", "dlopen_", "dlsym_", "dlmopen_", "dlvsym_",
 ];
 
-/// Finds the functions that an event at a return means, each as its entry with the way that it
-/// is left, and why it cannot be followed.
+/// Finds the functions of an event at a return, each as its entry with the kind of exit, and the
+/// reason if it cannot be followed.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -140,7 +140,7 @@ pub fn followed(
     Ok(sites.into_iter().map(with_way).collect())
 }
 
-/// Whether a function may be followed; `alone` in a program that consists of one file.
+/// Checks that a function may be followed; `alone` in a program that consists of one file.
 fn can_follow(site: &Site, alone: bool) -> Result<(), NotFollowed> {
     if matches!(site.body, Body::Inlined { .. }) {
         return Err(NotFollowed::Inlined);
@@ -167,7 +167,7 @@ fn can_follow(site: &Site, alone: bool) -> Result<(), NotFollowed> {
     match file.is_called(site.link_address) {
         Some(false) => return Err(NotFollowed::NotCalled),
         Some(true) => {}
-        // Nothing is said about it: then at least somebody has to say that it is a function.
+        // No call frame information: then at least a symbol must mark it as a function.
         None if !function.is_named() => return Err(NotFollowed::NotCalled),
         None => {}
     }
@@ -200,7 +200,7 @@ fn by_name(name: &str) -> Result<(), NotFollowed> {
     Ok(())
 }
 
-/// Whether an object is a dynamic loader that is nothing else.
+/// True if an object is a dynamic loader and nothing else.
 fn is_loader(object: &Object) -> bool {
     let name = object.file().soname().unwrap_or_default();
     name.starts_with("ld-linux") || name.starts_with("ld.so")

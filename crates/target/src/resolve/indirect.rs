@@ -1,4 +1,4 @@
-//! Which implementation of an indirect function a process uses.
+//! The implementation of an indirect function that a process uses.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use super::Candidate;
 use crate::object::{Object, Objects};
 use crate::symbols::display;
 
-/// Looks into the slots (`.got`) through which the objects of the process call
-/// `name`. One that was already bound holds the address of the implementation
-/// that the resolver in `object` chose. `None` if no slot tells.
+/// Reads the slots (`.got`) through which the objects of the process call `name`. A slot that is
+/// already bound holds the address of the implementation that the resolver in `object` chose.
+/// `None` if no slot is bound.
 pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, name: &str) -> Option<Candidate> {
     let process = objects.process()?;
     let symbols = object.symbols().ok()?;

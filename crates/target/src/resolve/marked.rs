@@ -1,4 +1,4 @@
-//! The places of static markers.
+//! Sites of static markers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::markers::Marker;
 use crate::object::Object;
 use crate::symbols::nearest;
 
-/// Each place of each marker that is meant, by address.
+/// Returns the sites of all matching markers, by address.
 pub(super) fn sites(object: &Arc<Object>, spec: &EventSpec) -> Result<Vec<Site>, ResolveError> {
     let markers = object.file().markers()?;
     let meant = markers.all.iter();
     let meant = meant.filter(|marker| spec.matches_marker(&marker.provider, &marker.name));
     let site = |marker: &Arc<Marker>| -> Result<Option<Site>, ResolveError> {
-        // That it is in the text was found out when it was read.
+        // Reading the markers has checked that it is in the text.
         let Some(offset) = object.file().file_offset(marker.address) else {
             return Ok(None);
         };

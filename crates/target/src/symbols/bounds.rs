@@ -1,4 +1,4 @@
-//! Where functions end.
+//! Bounds of functions.
 
 use capriole_insn::Extent;
 
@@ -6,12 +6,12 @@ use super::{Function, RawSymbols, SymbolKind, SymbolTable};
 use crate::object::elf::Headers;
 use crate::object::unwind::Frame;
 
-/// Joins the symbols (sorted by address) and the frames to functions.
+/// Merges the symbols (sorted by address) and the frames into functions.
 ///
-/// A function ends where its symbol says. If that gives no size: at the end of
-/// the frame that starts there, else at the end of the frame around it, the
-/// next function or the end of the section, whichever comes first. A frame
-/// that starts inside no function makes a function without name.
+/// A function ends where its symbol says. Without a symbol size it ends at the end of the frame
+/// that starts there, else at the end of the frame around it, the next function or the end of the
+/// section, whichever comes first. A frame that starts inside no function makes a function without
+/// name.
 pub(super) fn build(raw: RawSymbols, headers: &Headers, frames: &[Frame]) -> SymbolTable {
     let mut functions = named(&raw);
     let nameless = nameless(&functions, headers, frames);
@@ -58,7 +58,7 @@ pub(super) fn build(raw: RawSymbols, headers: &Headers, frames: &[Frame]) -> Sym
     }
 }
 
-/// One function for each address that has symbols; of the sizes the largest.
+/// Makes one function for each address that has symbols, with the largest of their sizes.
 fn named(raw: &RawSymbols) -> Vec<Function> {
     let mut functions: Vec<Function> = Vec::new();
     for (index, symbol) in raw.symbols.iter().enumerate() {
@@ -81,7 +81,7 @@ fn named(raw: &RawSymbols) -> Vec<Function> {
     functions
 }
 
-/// Functions for the frames that start in the text and inside none of `named`.
+/// Makes functions of the frames that start in the text and inside none of `named`.
 fn nameless(named: &[Function], headers: &Headers, frames: &[Frame]) -> Vec<Function> {
     let mut covered = 0;
     let mut index = 0;
@@ -107,8 +107,8 @@ fn nameless(named: &[Function], headers: &Headers, frames: &[Frame]) -> Vec<Func
     found
 }
 
-/// Data in the text. What has no size goes on to the next symbol. Where a function begins no
-/// data is, whatever a symbol says.
+/// Returns the data in the text. Data without a size extends to the next symbol. The start of a
+/// function is never data, whatever a symbol says.
 fn data(raw: &RawSymbols, functions: &[Function], bounds: &[u64]) -> Vec<Extent> {
     let mut labels = raw.labels.clone();
     labels.sort_unstable();
@@ -147,9 +147,8 @@ fn text_ends(headers: &Headers) -> Vec<u64> {
         .collect()
 }
 
-/// For each function the nearest earlier one whose end lies beyond its start,
-/// or itself. Following these finds every function around an address: whatever
-/// lies between such a pair ends before.
+/// Finds for each function the nearest earlier one that ends beyond its start, or itself. Following
+/// these links finds every function around an address: functions between such a pair end before it.
 fn enclosing(functions: &[Function]) -> Vec<u32> {
     let mut open: Vec<usize> = Vec::new();
     let mut enclosing = Vec::with_capacity(functions.len());

@@ -1,11 +1,11 @@
-//! Names as programmers write them.
+//! Demangling of names.
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Longer mangled names are left as they are: demangling may take time
-/// quadratic in the length, and nobody types them.
+/// Maximum length of a name to demangle: it may take time quadratic in the length, and nobody types
+/// such names.
 const LONGEST: usize = 4096;
-/// A demangled name can be exponentially longer than the mangled one.
+/// Maximum length of the result: it can be exponentially longer than the mangled name.
 const LONGEST_RESULT: usize = 1 << 16;
 
 /// The forms of a demangled name.
@@ -13,22 +13,21 @@ const LONGEST_RESULT: usize = 1 << 16;
 pub(crate) struct Demangled {
     /// With parameters, without return type: `ns::f<int>(char const*)`.
     pub full: String,
-    /// Without parameters: `ns::f<int>`. The same as `full` in Rust.
+    /// Without parameters: `ns::f<int>`. Equal to `full` in Rust.
     pub short: String,
-    /// As `c++filt` prints it, if that has a return type:
-    /// `void ns::f<int>(char const*)`.
+    /// Form printed by `c++filt`, if that has a return type: `void ns::f<int>(char const*)`.
     pub with_return_type: Option<String>,
 }
 
-/// The name has the form of a mangled one.
+/// True if the name has the form of a mangled one.
 pub(crate) fn is_mangled(name: &str) -> bool {
     ["_Z", "__Z", "_R", "_GLOBAL__"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Demangles a name of C++ (Itanium ABI) or Rust (v0 and legacy, whose hash is
-/// left out). `None` if it is neither.
+/// Demangles a name of C++ (Itanium ABI) or Rust (v0 and legacy, whose hash is omitted). `None` if
+/// it is neither.
 pub(crate) fn demangle(name: &str) -> Option<Demangled> {
     if !is_mangled(name) || name.len() > LONGEST {
         return None;
@@ -85,10 +84,10 @@ fn bounded(text: std::fmt::Arguments<'_>) -> Option<String> {
     Some(out.0)
 }
 
-/// How a tag of the ABI begins, which ends with a bracket.
+/// Start of an ABI tag, which ends with a bracket.
 pub(crate) const TAG: &str = "[abi:";
 
-/// `name` without tags of the ABI: `f[abi:cxx11]`, `ns::g[abi:one][abi:two](int)`.
+/// Removes ABI tags from `name`: `f[abi:cxx11]`, `ns::g[abi:one][abi:two](int)`.
 pub(crate) fn without_tags(name: &str) -> String {
     let mut parts = name.split(TAG);
     let first = parts.next().unwrap_or_default();
@@ -96,8 +95,8 @@ pub(crate) fn without_tags(name: &str) -> String {
     std::iter::once(first).chain(rest).collect()
 }
 
-/// `name` without the blanks that different demanglers set differently: those
-/// that do not separate two words.
+/// Removes the blanks from `name` that demanglers set differently: all that do not separate two
+/// words.
 pub(crate) fn without_blanks(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut blank = false;
@@ -116,9 +115,9 @@ pub(crate) fn without_blanks(name: &str) -> String {
     out
 }
 
-/// The last identifier of the function's own name: a mangled name that means
-/// it contains this, unless the ABI abbreviates it (`std::string::string`).
-/// `None` for operators, which have codes.
+/// Returns the last identifier of the function's own name: every mangled form of the name contains
+/// it, unless the ABI abbreviates it (`std::string::string`). `None` for operators, which have
+/// codes.
 pub(crate) fn last_identifier(name: &str) -> Option<&str> {
     let head = &name[..parameters_start(name)];
     let head = strip_template_arguments(head)?;
@@ -132,7 +131,7 @@ pub(crate) fn last_identifier(name: &str) -> Option<&str> {
     (!head.ends_with("operator") && !head.contains("operator ")).then_some(identifier)
 }
 
-/// Where the parameter list begins, or the length of the name.
+/// Returns the start of the parameter list, or the length of the name.
 fn parameters_start(name: &str) -> usize {
     let mut depth = 0u32;
     for (at, c) in name.char_indices() {
@@ -146,7 +145,7 @@ fn parameters_start(name: &str) -> usize {
     name.len()
 }
 
-/// `f<int>` to `f`; `None` if the brackets do not match, as in `operator<`.
+/// Reduces `f<int>` to `f`; `None` if the brackets do not match, as in `operator<`.
 fn strip_template_arguments(name: &str) -> Option<&str> {
     let name = name.trim_end();
     if !name.ends_with('>') {

@@ -3,7 +3,7 @@
 use super::demangle::{self, Demangled, TAG, last_identifier, without_blanks, without_tags};
 use super::{Function, Name, SymbolTable};
 
-/// Fewer symbols than this are demangled on one thread.
+/// Number of symbols from which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
 
 /// A function and the name under which it was found.
@@ -16,17 +16,15 @@ pub struct Found<'a> {
 }
 
 impl SymbolTable {
-    /// The functions that have exactly this name, one for each address.
+    /// Finds the functions with exactly this name, one for each address.
     ///
-    /// Tried in this order, and only as far as nothing was found: the linkage
-    /// name; the demangled name with parameters (blanks do not count, a
-    /// template's return type may stand before it); the demangled name
-    /// without parameters, which finds all overloads; the same without the tags
-    /// of the ABI (`f[abi:cxx11]` is `f` in the source).
+    /// These are tried in order until one finds something: the linkage name; the demangled name
+    /// with parameters (blanks do not count, a template's return type may precede it); the
+    /// demangled name without parameters, which finds all overloads; the previous two without ABI
+    /// tags (`f[abi:cxx11]` is `f` in the source).
     ///
-    /// Of several versions of a symbol (`memcpy@@GLIBC_2.14` and
-    /// `memcpy@GLIBC_2.2.5`) the default one; of a function and its part that
-    /// the compiler split off (`name.cold`) the function.
+    /// Among several versions of a symbol (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`) it
+    /// returns the default one; of a function and its split-off part (`name.cold`) the function.
     #[must_use]
     pub fn exact(&self, name: &str) -> Vec<Found<'_>> {
         let mut found = self.by_linkage_name(name);
@@ -36,23 +34,23 @@ impl SymbolTable {
         self.found(found)
     }
 
-    /// The functions with this linkage name.
+    /// Finds the functions with this linkage name.
     pub(crate) fn linked(&self, name: &str) -> Vec<Found<'_>> {
         self.found(self.by_linkage_name(name))
     }
 
-    /// The functions of which some name matches: linkage name, or demangled
-    /// name with or without parameters. At most one match for a function.
+    /// Finds the functions with a matching name: linkage name, or demangled name with or without
+    /// parameters. Returns at most one match for a function.
     ///
-    /// Resolvers (`STT_GNU_IFUNC`), old versions and the cold parts that
-    /// compilers split off (`name.cold`) are left out.
+    /// Resolvers (`STT_GNU_IFUNC`), old versions and split-off cold parts (`name.cold`) are left
+    /// out.
     pub fn matching(&self, matches: impl Fn(&str) -> bool) -> Vec<Found<'_>> {
         let symbols = &self.raw.symbols;
         let demangled = |index: u32| self.demangled()[index as usize].as_ref();
         let wanted = |index: u32| {
             let symbol = &symbols[index as usize];
             let name = self.raw.text(symbol);
-            // Demangling is dear: not if the name itself matches.
+            // Demangling is expensive: avoid it if the name itself matches.
             symbol.default_version
                 && !is_cold(name)
                 && (matches(name)
@@ -69,13 +67,13 @@ impl SymbolTable {
             .collect()
     }
 
-    /// Some function has this linkage name.
+    /// True if some function has this linkage name.
     #[must_use]
     pub fn has_linkage_name(&self, name: &str) -> bool {
         !self.by_linkage_name(name).is_empty()
     }
 
-    /// Turns symbols into functions, one for each address, by address.
+    /// Converts symbols to functions, one for each address, by address.
     fn found(&self, mut symbols: Vec<u32>) -> Vec<Found<'_>> {
         let default = |&index: &u32| self.raw.symbols[index as usize].default_version;
         if symbols.iter().any(default) {
@@ -114,8 +112,8 @@ impl SymbolTable {
             .collect()
     }
 
-    /// Demangles only the names that contain the identifier looked for, unless
-    /// that finds nothing.
+    /// Finds symbols by demangled name. Demangles only the names that contain the identifier
+    /// searched for, unless that finds nothing.
     fn by_demangled_name(&self, name: &str) -> Vec<u32> {
         let wanted = without_blanks(name);
         if self.demangled.get().is_none()
@@ -143,7 +141,7 @@ impl SymbolTable {
         )
     }
 
-    /// All demangled names, made on all processors when first needed.
+    /// Returns all demangled names, computed on first use on all processors.
     pub(super) fn demangled(&self) -> &[Option<Demangled>] {
         self.demangled.get_or_init(|| {
             let symbols = &self.raw.symbols;
@@ -170,8 +168,8 @@ impl SymbolTable {
     }
 }
 
-/// The symbols whose full name is `wanted`; if there is none, those whose name
-/// without parameters is, or else either without tags of the ABI.
+/// Returns the symbols whose full name is `wanted`; if there is none, by the name without
+/// parameters, or else by either without ABI tags.
 fn pick<D: std::borrow::Borrow<Demangled>>(
     names: impl Iterator<Item = (u32, D)>,
     wanted: &str,
@@ -193,7 +191,7 @@ fn pick<D: std::borrow::Borrow<Demangled>>(
     found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// The name that GCC and clang give to the rarely used part of a function.
+/// True for the names that GCC and clang give to the rarely executed part of a function.
 pub(super) fn is_cold(name: &str) -> bool {
     name.ends_with(".cold") || name.contains(".cold.")
 }

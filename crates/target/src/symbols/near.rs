@@ -1,17 +1,16 @@
-//! Names like the one that was not found.
+//! Suggestions of names similar to one that was not found.
 
 use std::collections::HashSet;
 
 use super::SymbolTable;
 
-/// How many names are suggested.
+/// Maximum number of suggestions.
 const SUGGESTIONS: usize = 5;
 /// Names longer than this are compared by containment only.
 const LONGEST_COMPARED: usize = 64;
 
 impl SymbolTable {
-    /// Up to five names of functions that look like `name`, the most alike
-    /// first.
+    /// Returns up to five names of functions similar to `name`, the most similar first.
     #[must_use]
     pub fn nearest(&self, name: &str) -> Vec<String> {
         let demangled = self.demangled();
@@ -27,7 +26,7 @@ impl SymbolTable {
     }
 }
 
-/// Up to five of `names` that look like `wanted`, the most alike first.
+/// Returns up to five of `names` similar to `wanted`, the most similar first.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let wanted = wanted.split('(').next().unwrap_or(wanted).trim();
     if wanted.is_empty() {
@@ -47,7 +46,7 @@ pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) ->
         .collect()
 }
 
-/// How unlike two names are; `None` if there is no likeness worth a mention.
+/// Rates how different two names are; `None` if they are not similar enough to suggest.
 fn rank(wanted: &str, name: &str) -> Option<usize> {
     let name = name.to_lowercase();
     if name == wanted {
@@ -63,7 +62,7 @@ fn rank(wanted: &str, name: &str) -> Option<usize> {
     }
     let last = |name: &str| name.rsplit("::").next().map(str::len);
     match name.find(wanted) {
-        // The whole last part of a qualified name, then a beginning, then the rest.
+        // Rank: whole last part of a qualified name, prefix, other containment.
         Some(at) if name[at..].len() == wanted.len() && last(&name) == Some(wanted.len()) => {
             Some(1)
         }
@@ -73,8 +72,8 @@ fn rank(wanted: &str, name: &str) -> Option<usize> {
     }
 }
 
-/// The optimal string alignment distance (Levenshtein with transposed
-/// neighbours), if it is at most `limit`.
+/// Returns the optimal string alignment distance (Levenshtein with transposed neighbours), if it is
+/// at most `limit`.
 fn edit_distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     let mut before = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();

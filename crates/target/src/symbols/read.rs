@@ -15,21 +15,21 @@ use crate::object::source::Source;
 const DAMAGED: ObjectProblem = ObjectProblem::Damaged("bad symbol table");
 /// Size of an entry of the symbol table, bytes.
 const ENTRY: u64 = size_of::<Sym64<LE>>() as u64;
-/// In `.gnu.version`: not the version that new programs are linked with.
+/// Flag in `.gnu.version`: not the version that new programs are linked with.
 const VERSYM_HIDDEN: u16 = 0x8000;
 
-/// What a symbol is of.
+/// Type of a symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SymbolKind {
     /// A function.
     Function,
-    /// Untyped, in text: a function written in assembly.
+    /// Untyped symbol in text: a function written in assembly.
     Untyped,
     /// A function that returns the address of the function to use (`STT_GNU_IFUNC`).
     Resolver,
 }
 
-/// How a symbol is seen from outside its file. In order of preference.
+/// Visibility of a symbol outside its file, in order of preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// Visible everywhere.
@@ -47,26 +47,26 @@ pub(crate) struct RawSymbol {
     pub size: u64,
     /// Offset in the common string table.
     pub name: u32,
-    /// Bytes of the name, without version.
+    /// Length of the name without version, bytes.
     pub name_len: u32,
     pub kind: SymbolKind,
     pub binding: Binding,
-    /// Not an old version kept for old programs.
+    /// True unless it is an old version kept for old programs.
     pub default_version: bool,
 }
 
-/// The symbols that name functions, and the strings they refer to.
+/// The symbols that name functions, and their strings.
 #[derive(Debug, Default)]
 pub(crate) struct RawSymbols {
     pub strings: Vec<u8>,
     pub symbols: Vec<RawSymbol>,
-    /// Addresses in the text of symbols that are no functions.
+    /// Addresses of symbols in the text that are not functions.
     pub labels: Vec<u64>,
     /// Data in the text: address and size, which may be 0.
     pub data: Vec<(u64, u64)>,
 }
 
-/// A symbol table's raw bytes.
+/// Raw bytes of a symbol table.
 pub(crate) struct Table {
     entries: Vec<u8>,
     strings: Vec<u8>,
@@ -75,7 +75,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The tables of a file: `.symtab` if it was not stripped, and `.dynsym`.
+    /// Reads the tables of a file: `.symtab` if it was not stripped, and `.dynsym`.
     pub(crate) fn all(
         source: &Source,
         headers: &Headers,
@@ -118,8 +118,8 @@ impl Table {
         })
     }
 
-    /// Without section headers nothing says how long the table is; every
-    /// linker puts the strings behind the symbols.
+    /// Reads `.dynsym` without section headers. Its length is not recorded; every linker puts the
+    /// strings behind the symbols.
     fn of_dynamic(
         source: &Source,
         headers: &Headers,
@@ -140,7 +140,7 @@ impl Table {
         pod::slice_from_all_bytes(&self.entries).map_err(|()| DAMAGED)
     }
 
-    /// The name, if it is one: not empty, UTF-8, inside the table.
+    /// Returns the symbol's name if it is valid: not empty, UTF-8, inside the table.
     pub(crate) fn name(&self, symbol: &Sym64<LE>) -> Option<&str> {
         let start = symbol.st_name.get(LE) as usize;
         let tail = self.strings.get(start..)?;
@@ -155,8 +155,8 @@ impl Table {
     }
 }
 
-/// `name@VERSION` and `name@@VERSION` (as `.symtab` has them) to the name and
-/// whether it is the version that new programs get.
+/// Splits `name@VERSION` and `name@@VERSION` (as in `.symtab`) into the name and whether new
+/// programs get this version.
 fn split_version(name: &str) -> (&str, bool) {
     match name.find('@') {
         Some(at) if at > 0 => (&name[..at], name[at..].starts_with("@@")),
@@ -164,7 +164,7 @@ fn split_version(name: &str) -> (&str, bool) {
     }
 }
 
-/// Keeps of `tables` what names functions in the text.
+/// Selects from `tables` the symbols that name functions in the text.
 pub(crate) fn function_symbols(
     headers: &Headers,
     tables: &[Table],
@@ -183,8 +183,8 @@ pub(crate) fn function_symbols(
                 }
                 continue;
             };
-            // Link-time optimisation of GCC leaves names of places in `.debug_info`, whose values
-            // only look like addresses.
+            // Link-time optimisation of GCC leaves symbols for places in `.debug_info`, whose
+            // values only look like addresses.
             let section = headers.sections.get(usize::from(symbol.st_shndx.get(LE).0));
             let elsewhere =
                 kind == SymbolKind::Untyped && section.is_some_and(|section| !section.allocated);
@@ -213,7 +213,8 @@ pub(crate) fn function_symbols(
     Ok(raw)
 }
 
-/// Adds the functions of Go's own table that no symbol names. Of a stripped program that is all.
+/// Adds the functions of Go's own table that no symbol names. In a stripped program these are all
+/// functions.
 pub(crate) fn go_functions(
     headers: &Headers,
     go: &GoFunctions,
@@ -272,15 +273,15 @@ fn binding(symbol: &Sym64<LE>) -> Binding {
     }
 }
 
-/// Untyped symbols also mark places that are not functions: labels, and the
-/// bounds of sections that the linker defines.
+/// True if an untyped symbol is a function. Such symbols also mark labels, and the bounds of
+/// sections that the linker defines.
 fn is_assembly_function(name: &str, symbol: &Sym64<LE>, binding: Binding) -> bool {
     (symbol.st_size.get(LE) > 0 || binding != Binding::Local)
         && !name.starts_with("__start_")
         && !name.starts_with("__stop_")
 }
 
-/// Remembers the last range, as neighbouring symbols lie in the same one.
+/// Lookup that caches the last range, as neighbouring symbols lie in the same one.
 struct TextRanges<'a> {
     headers: &'a Headers,
     last: (u64, u64, bool),
@@ -294,7 +295,7 @@ impl<'a> TextRanges<'a> {
         }
     }
 
-    /// `address` lies in text that is not a procedure linkage table.
+    /// True if `address` lies in text that is not a procedure linkage table.
     fn holds_function(&mut self, address: u64) -> bool {
         let (start, end, _) = self.last;
         if !(start <= address && address < end) {
@@ -307,7 +308,7 @@ impl<'a> TextRanges<'a> {
     }
 }
 
-/// What a name is, if it is not that of a function here.
+/// Kind of a symbol that is not a function here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherSymbol {
     /// A variable, at this link address.
@@ -316,7 +317,7 @@ pub enum OtherSymbol {
     Imported,
 }
 
-/// Looks for a name among the symbols that are no functions.
+/// Looks for a name among the symbols that are not functions.
 pub(crate) fn find_other(
     tables: &[Table],
     name: &str,

@@ -1,4 +1,4 @@
-//! Which events are the two sides of which functions.
+//! Maps a trace's events to the functions whose entries and exits they record.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,34 +10,34 @@ use crate::value::Value;
 const STACK_POINTER: &str = "_sp";
 /// The field with the address of the goroutine (`runtime.g`).
 const GOROUTINE: &str = "_g";
-/// The field of an exit with the ticks since the entry, of which there is no event.
+/// The field of an exit event with the ticks since the entry; such a call has no entry event.
 const DURATION: &str = "_duration";
 
-/// The functions of which a trace has entries and exits.
+/// The functions for which a trace has both entries and exits.
 ///
-/// A function is known by its name here: what has the same name in several objects, or is
-/// there in several copies, is one row of a table. Entries and exits are paired by
-/// [`EventInfo::call`] nevertheless.
+/// A function is identified by its name here: functions with the same name in several objects, and
+/// several copies of one function, share one table row. Entries and exits are still paired by
+/// [`EventInfo::call`].
 #[derive(Debug, Clone)]
 pub struct Functions {
     names: Vec<String>,
-    /// By the event's place in `Document::events`.
+    /// Indexed like `Document::events`.
     parts: Vec<Part>,
-    /// By the same place, if calls are recorded as a whole: whether the fields are what was
-    /// recorded at their entries.
+    /// Indexed likewise; set for events that record a whole call. For each field: true if it was
+    /// recorded at the entry.
     arguments: Vec<Option<Vec<bool>>>,
 }
 
-/// What an event is for pairing.
+/// Role of an event in call pairing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Nothing.
+    /// No role.
     Point,
-    /// The beginning of a call.
+    /// Entry: the call begins.
     Entry(Site),
-    /// Its end, by a tail call or by a return.
+    /// Exit: the call ends, by a tail call or a return.
     Exit { site: Site, tail: bool },
-    /// All of it: its end, and in this field how long it took.
+    /// A whole call: this is its exit, and the field `duration` holds how long it took.
     Whole {
         site: Site,
         tail: bool,
@@ -45,30 +45,30 @@ pub(super) enum Part {
     },
 }
 
-/// Which end of a call.
+/// One end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Where it begins.
+    /// The entry.
     Entry,
-    /// Where it ends; also what has nothing to do with calls.
+    /// The exit; also used for events unrelated to calls.
     Exit,
 }
 
-/// The function that an entry or an exit is of.
+/// The function and call that an entry or exit event belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Site {
-    /// Counts the different `EventInfo::call`.
+    /// Dense index of `EventInfo::call`.
     pub(super) pair: u32,
-    /// The place of the function's name.
+    /// Index of the function's name.
     pub(super) function: u32,
-    /// Which field is the stack pointer, if there is one.
+    /// Index of the stack pointer field, if there is one.
     stack_pointer: Option<u32>,
-    /// Which one is the goroutine.
+    /// Index of the goroutine field, if there is one.
     goroutine: Option<u32>,
 }
 
 impl Functions {
-    /// Finds the functions that have an entry and an exit among a trace's events.
+    /// Finds the functions in a trace's events that have both an entry and an exit.
     pub fn of(events: &[EventInfo]) -> Functions {
         let calls_of = |wanted: fn(Role) -> bool| -> HashSet<u32> {
             let events = events.iter().filter(|event| wanted(event.role));
@@ -81,7 +81,7 @@ impl Functions {
             parts: vec![Part::Point; events.len()],
             arguments: vec![None; events.len()],
         };
-        // Calls that are recorded as a whole, and what belongs to their entries.
+        // Calls recorded as a whole, with the names of the fields of their entries.
         let mut whole: HashMap<u32, HashSet<&str>> = HashMap::new();
         for event in events {
             if let (Some(call), Some(_)) = (event.call, duration(event)) {
@@ -96,7 +96,7 @@ impl Functions {
                 .for_each(|fields| fields.extend(names.clone()));
         }
         let mut by_name: HashMap<&str, u32> = HashMap::new();
-        // By call: its number, and its function's.
+        // By call: its own index, and its function's.
         let mut pairs: HashMap<u32, (u32, u32)> = HashMap::new();
         for (event, part) in events.iter().zip(&mut functions.parts) {
             let Some(call) = event.call else { continue };
@@ -133,7 +133,7 @@ impl Functions {
                         tail,
                         duration,
                     },
-                    // Another event at the exits of calls that are recorded as a whole.
+                    // Another event at an exit of a call that is recorded as a whole.
                     None if whole.contains_key(&call) => Part::Point,
                     None => Part::Exit { site, tail },
                 };
@@ -149,13 +149,13 @@ impl Functions {
         functions
     }
 
-    /// Whether there are none.
+    /// True if there are no functions.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Whether the stack pointer was recorded at an entry and at an exit, as it is where calls are
-    /// what is recorded.
+    /// True if the stack pointer was recorded at both an entry and an exit, as it is in every trace
+    /// of calls.
     pub fn have_stack_pointers(&self) -> bool {
         let parts = || self.parts.iter();
         let whole =
@@ -166,20 +166,20 @@ impl Functions {
         parts().any(entry) && parts().any(exit) || parts().any(whole)
     }
 
-    /// Whether calls were recorded at their exits only, some or all.
+    /// True if some or all calls were recorded at their exits only.
     pub(super) fn have_whole(&self) -> bool {
         let whole = |part: &Part| matches!(part, Part::Whole { .. });
         self.parts.iter().any(whole)
     }
 
-    /// Whether others were recorded at both ends.
+    /// True if some calls were recorded at exits only and others at both ends.
     pub(super) fn have_both(&self) -> bool {
         let entry = |part: &Part| matches!(part, Part::Entry(_));
         self.have_whole() && self.parts.iter().any(entry)
     }
 
-    /// A trace's events, as a report shows them where calls begin, or where they end: of those
-    /// that are whole calls the fields that belong to the other side are hidden.
+    /// Returns a trace's events as a report shows them at the start or at the end of a call: for
+    /// whole-call events, the fields that belong to the other side are hidden.
     pub(crate) fn side(&self, events: &[EventInfo], side: Side) -> Vec<EventInfo> {
         let mut events = events.to_vec();
         for (event, arguments) in events.iter_mut().zip(&self.arguments) {
@@ -193,12 +193,12 @@ impl Functions {
         events
     }
 
-    /// How many there are.
+    /// Returns the number of functions.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Their names, all different, as the entry events have them.
+    /// Returns the function names, all different, as in the entry events.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -223,20 +223,20 @@ impl Site {
         }
     }
 
-    /// The stack pointer that an event of this site recorded.
+    /// Returns the stack pointer recorded by an event of this site.
     #[inline]
     pub(super) fn stack_pointer(&self, event: &Event<'_>) -> Option<u64> {
         self.number(event, self.stack_pointer)
     }
 
-    /// The goroutine and the stack pointer, if both were recorded.
+    /// Returns the goroutine and the stack pointer, if both were recorded.
     #[inline]
     pub(super) fn in_goroutine(&self, event: &Event<'_>) -> Option<(u64, u64)> {
         let goroutine = self.number(event, self.goroutine)?;
         Some((goroutine, self.stack_pointer(event)?))
     }
 
-    /// The number in a field of an event of this site.
+    /// Returns the number in a field of an event of this site.
     #[inline]
     pub(super) fn number(&self, event: &Event<'_>, field: Option<u32>) -> Option<u64> {
         match event.fields().nth(field? as usize)? {
@@ -248,7 +248,7 @@ impl Site {
     }
 }
 
-/// Which field of an exit is how long the call took.
+/// Returns the index of an exit event's duration field.
 fn duration(event: &EventInfo) -> Option<u32> {
     let at = event
         .fields

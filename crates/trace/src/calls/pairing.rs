@@ -1,4 +1,4 @@
-//! Pairing entries and exits; the module `calls` says by which rules.
+//! Pairs entries with exits, by the rules in the module `calls`.
 
 mod goroutines;
 
@@ -11,28 +11,28 @@ use super::{Begin, Call, Exit, Visitor};
 use crate::reader::Event;
 use goroutines::Goroutine;
 
-/// How far from the next open call a place is still on the same stack, in bytes. Less than the
-/// usual distance of a coroutine's stack from its thread's.
+/// Greatest distance from the next open call that still counts as the same stack, in bytes. Less
+/// than the usual distance of a coroutine's stack from its thread's.
 const REACH: u64 = 256 << 10;
-/// The same in Go, whose smallest stack has 2 KiB.
+/// The reach in Go, whose smallest stack has 2 KiB.
 pub(super) const REACH_IN_GO: u64 = 1 << 10;
-/// What that distance never becomes less than.
+/// Lower bound of the reach, in bytes.
 pub(super) const LEAST_REACH: u64 = 1 << 10;
-/// Where Go has its stacks on x86-64 (runtime/malloc.go: arenas from 0x00c0 << 32 on).
+/// Address range of Go's stacks on x86-64 (runtime/malloc.go: arenas from 0x00c0 << 32 on).
 pub(super) const GO: std::ops::Range<u64> = 0xc0_0000_0000..0xe0_0000_0000;
-/// Where a stack begins that nobody recorded the place of.
+/// Stack pointer assumed for the first call of a stack if none was recorded.
 const IMAGINED: u64 = 1 << 63;
 
 /// The state of pairing: all calls that are open.
 #[derive(Debug)]
 pub(super) struct Pairing {
     threads: BTreeMap<u32, Thread>,
-    /// By the addresses of their `runtime.g`.
+    /// Keyed by the addresses of their `runtime.g`.
     goroutines: BTreeMap<u64, Goroutine>,
-    /// The goroutine that a thread ran at its last event, if that told.
+    /// The goroutine that a thread ran at its last event, if that event recorded it.
     runs: HashMap<u32, u64>,
     reach: u64,
-    /// How often events were lost so far.
+    /// Number of times that events were lost so far.
     losses: u64,
     next_call: u64,
     next_stack: u64,
@@ -40,7 +40,7 @@ pub(super) struct Pairing {
     pub(super) moved: u64,
 }
 
-/// Where and when an event happened.
+/// Thread, CPU and time of an event.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     tid: u32,
@@ -62,12 +62,12 @@ impl Pairing {
         }
     }
 
-    /// Events are missing: all open calls are doubtful.
+    /// Records a loss of events: all open calls become doubtful.
     pub(super) fn lose(&mut self) {
         self.losses += 1;
     }
 
-    /// The stack that a thread is on, if it has open calls, and how many.
+    /// Returns the current stack of a thread and its number of open calls, if it has any.
     pub(super) fn depth(&self, tid: u32) -> Option<(u64, usize)> {
         let goroutine = self.runs.get(&tid);
         if let Some(own) = goroutine.and_then(|g| self.goroutines.get(g)) {
@@ -85,7 +85,7 @@ impl Pairing {
         }
     }
 
-    /// The place of an event. Time does not go backwards in a thread.
+    /// Returns the place of an event. Time does not go backwards in a thread.
     fn place(&mut self, event: &Event<'_>) -> Place {
         let thread = self.threads.entry(event.tid).or_default();
         thread.time = thread.time.max(event.tsc);
@@ -96,7 +96,7 @@ impl Pairing {
         }
     }
 
-    /// A function is entered.
+    /// Handles an entry of a function.
     pub(super) fn enter(
         &mut self,
         site: &Site,
@@ -129,10 +129,10 @@ impl Pairing {
                 visitor,
             )?;
         } else {
-            // The first call of a stack, or of what is left of one.
+            // The first call of a stack, or of the rest of one.
             abandon_below(thread, stack_pointer, reach, losses, place, visitor)?;
         }
-        // If nothing is left of that stack, it began right here.
+        // If that stack has no open calls left, a new one begins here.
         let key = high.unwrap_or(stack_pointer);
         let stack = thread.stacks.entry(key).or_insert_with(|| {
             self.next_stack += 1;
@@ -172,7 +172,7 @@ impl Pairing {
         visitor.begin(&begin, event)
     }
 
-    /// A function is left.
+    /// Handles an exit of a function.
     pub(super) fn leave(
         &mut self,
         site: &Site,
@@ -200,7 +200,7 @@ impl Pairing {
         let Some(high) = thread.around(stack_pointer) else {
             return self.leave_elsewhere(site, exit, stack_pointer, event, place, visitor);
         };
-        // What is below is dead, whatever is at this place.
+        // Calls below are dead, whatever call is at this place.
         let below = stack_pointer.checked_sub(1);
         if let Some(below) = below {
             abandon(thread, high, below, stack_pointer, losses, place, visitor)?;
@@ -212,7 +212,7 @@ impl Pairing {
             return close(thread, high, exit, losses, place, Some(event), visitor);
         }
         if frame.is_some() {
-            // Its own exit is missing.
+            // The exit of the call at this place is missing.
             abandon(
                 thread,
                 high,
@@ -228,7 +228,7 @@ impl Pairing {
         visitor.unpaired(site.function as usize, event)
     }
 
-    /// A function is left where no stack with open calls is.
+    /// Handles an exit at a place where no stack has open calls.
     fn leave_elsewhere(
         &mut self,
         site: &Site,
@@ -255,7 +255,7 @@ impl Pairing {
         visitor.unpaired(site.function as usize, event)
     }
 
-    /// The stack pointer of the newest open call of this function on the thread's stack.
+    /// Returns the stack pointer of the newest open call of this function on the thread's stack.
     fn newest(&self, site: &Site, tid: u32) -> Option<u64> {
         let thread = self.threads.get(&tid)?;
         let stack = thread.stacks.get(&thread.current?)?;
@@ -268,7 +268,7 @@ impl Pairing {
             .map(|frame| frame.stack_pointer)
     }
 
-    /// Brings the goroutine along that this thread took over from another one.
+    /// Moves a goroutine's stack to this thread if the exit's call is open in another thread.
     fn fetch(&mut self, pair: u32, stack_pointer: u64, tid: u32) {
         let has = |thread: &Thread| -> Option<u64> {
             let high = thread.around(stack_pointer)?;
@@ -306,8 +306,8 @@ impl Pairing {
         }
     }
 
-    /// Notes that a call was given up that is on another stack than it seemed. Says whether it
-    /// was so.
+    /// Lowers the reach if this exit is of a call that was abandoned wrongly, because it is on
+    /// another stack than assumed. Returns true if it is such an exit.
     fn learn(&mut self, pair: u32, stack_pointer: u64, tid: u32) -> bool {
         let thread = self.threads.get_mut(&tid);
         let Some(gone) = thread.and_then(|thread| thread.recall(pair, stack_pointer)) else {
@@ -321,15 +321,15 @@ impl Pairing {
         true
     }
 
-    /// A thread had an event that has nothing to do with calls.
+    /// Handles an event unrelated to calls.
     pub(super) fn point(&mut self, event: &Event<'_>) {
         if let Some(thread) = self.threads.get_mut(&event.tid) {
             thread.time = thread.time.max(event.tsc);
         }
     }
 
-    /// The trace ends: so do all calls, unfinished. Those of threads that are not among `last`
-    /// have ended before, if it is known which threads there were.
+    /// Ends all open calls at the end of the trace. Calls of threads not in `last` ended with their
+    /// thread; `None` if the threads alive at the end are not known.
     pub(super) fn finish(
         &mut self,
         time: u64,
@@ -358,7 +358,7 @@ impl Pairing {
     }
 }
 
-/// Where a call is whose stack pointer was not recorded: right below the newest one.
+/// Stack pointer assumed for a call that recorded none: right below the newest call.
 fn imagine(thread: &Thread) -> u64 {
     let stack = thread.current.and_then(|high| thread.stacks.get(&high));
     match stack.and_then(Stack::low) {
@@ -367,15 +367,15 @@ fn imagine(thread: &Thread) -> u64 {
     }
 }
 
-/// Whether any call of the thread is between two places.
+/// True if any call of the thread is between two addresses.
 fn overlaps(thread: &Thread, low: u64, high: u64) -> bool {
     let next = thread.stacks.range(low..).next();
     next.and_then(|(_, stack)| stack.low())
         .is_some_and(|next| next <= high)
 }
 
-/// Whether an entry is not a new call: Go runs the beginning of a function again after it has
-/// given it a larger stack, or when it has been asked to let others run.
+/// True if an entry is not a new call: Go runs the beginning of a function again after it has given
+/// it a larger stack, or after a request to yield.
 fn goes_on(thread: &mut Thread, pair: u32, stack_pointer: u64, reach: u64) -> bool {
     let Some(high) = thread.current else {
         return false;
@@ -388,12 +388,12 @@ fn goes_on(thread: &mut Thread, pair: u32, stack_pointer: u64, reach: u64) -> bo
     if frame.stack_pointer == stack_pointer {
         return true;
     }
-    // The first function of a goroutine may be that of the next one, too.
+    // The first function of a goroutine may also be the first of the next goroutine.
     stack.frames.len() > 1 && follow(thread, pair, stack_pointer, reach).is_some()
 }
 
 /// Moves the thread's stack to where Go has copied it, if its newest call is of this function and
-/// the place is far from all others.
+/// the new address is far from all other stacks.
 fn follow(thread: &mut Thread, pair: u32, stack_pointer: u64, reach: u64) -> Option<u64> {
     let high = thread.current?;
     let stack = thread.stacks.get(&high)?;
@@ -413,7 +413,7 @@ fn follow(thread: &mut Thread, pair: u32, stack_pointer: u64, reach: u64) -> Opt
     Some(new_high)
 }
 
-/// Gives up the calls of a stack that are at `up_to` or below it, because of what happened at
+/// Abandons the calls of a stack at or below `up_to`, because of an event whose stack pointer is
 /// `because`.
 fn abandon(
     thread: &mut Thread,
@@ -451,8 +451,8 @@ fn abandon(
     Ok(())
 }
 
-/// Gives up all calls of stacks that end at most `reach` bytes below a place: what is below a
-/// place that is in use is dead.
+/// Abandons all calls of stacks that end at most `reach` bytes below an address: everything below
+/// an address in use is dead.
 fn abandon_below(
     thread: &mut Thread,
     stack_pointer: u64,

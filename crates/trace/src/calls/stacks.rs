@@ -10,11 +10,11 @@ pub(super) struct Frame {
     pub(super) stack_pointer: u64,
     pub(super) pair: u32,
     pub(super) begin: Begin,
-    /// The last time at which it was known to be open.
+    /// The last time at which the call was known to be open.
     pub(super) last: u64,
-    /// Ticks of the calls made in it.
+    /// Ticks spent in the calls it made.
     pub(super) children: u64,
-    /// How often events had been lost when it began.
+    /// Number of losses of events before it began.
     pub(super) losses: u64,
 }
 
@@ -22,9 +22,9 @@ pub(super) struct Frame {
 #[derive(Debug)]
 pub(super) struct Stack {
     pub(super) id: u64,
-    /// Innermost last. Stack pointers descend.
+    /// Innermost last; stack pointers descend.
     pub(super) frames: Vec<Frame>,
-    /// How many are open of each function.
+    /// Number of open calls by function.
     open: HashMap<u32, u32>,
 }
 
@@ -54,22 +54,22 @@ impl Stack {
         Some(frame)
     }
 
-    /// Whether a call of this function is open.
+    /// True if a call of this function is open.
     pub(super) fn has(&self, function: u32) -> bool {
         self.open.contains_key(&function)
     }
 
-    /// The innermost call's stack pointer.
+    /// Returns the innermost call's stack pointer.
     pub(super) fn low(&self) -> Option<u64> {
         self.frames.last().map(|frame| frame.stack_pointer)
     }
 
-    /// The outermost call's stack pointer.
+    /// Returns the outermost call's stack pointer.
     pub(super) fn high(&self) -> Option<u64> {
         self.frames.first().map(|frame| frame.stack_pointer)
     }
 
-    /// The call with this stack pointer.
+    /// Returns the call with this stack pointer.
     pub(super) fn at(&self, stack_pointer: u64) -> Option<&Frame> {
         let frames = &self.frames;
         let at = frames.partition_point(|frame| frame.stack_pointer > stack_pointer);
@@ -78,7 +78,8 @@ impl Stack {
             .filter(|frame| frame.stack_pointer == stack_pointer)
     }
 
-    /// Moves all calls, so that the innermost one is at this place; not if they do not fit there.
+    /// Moves all calls so that the innermost one is at `low`. Returns false if they do not fit
+    /// there.
     pub(super) fn shift(&mut self, low: u64) -> bool {
         let (Some(old_low), Some(old_high)) = (self.low(), self.high()) else {
             return false;
@@ -93,54 +94,54 @@ impl Stack {
     }
 }
 
-/// A call that was given up, in case that its exit comes nevertheless.
+/// An abandoned call, kept in case its exit comes after all.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gone {
     pub(super) stack_pointer: u64,
     pub(super) pair: u32,
-    /// From there to what made it look abandoned, in bytes.
+    /// Bytes from the outermost call abandoned with it to the stack pointer that caused this.
     pub(super) distance: u64,
-    /// How often events had been lost.
+    /// Number of losses of events at that time.
     pub(super) losses: u64,
 }
 
-/// How many calls that were given up a thread remembers: those of many thousand coroutines, each
-/// of which may look abandoned once before the first of them shows that it is not.
+/// Maximum number of abandoned calls that a thread keeps. With many thousand coroutines, each may
+/// look abandoned once before the first one's exit disproves it.
 const MOST_GONE: usize = 1 << 16;
 
-/// The open calls of a thread. Its stacks do not overlap, and none is without a call.
+/// The open calls of a thread. Its stacks do not overlap, and each has at least one call.
 #[derive(Debug, Default)]
 pub(super) struct Thread {
-    /// By their outermost calls' stack pointers.
+    /// Keyed by their outermost calls' stack pointers.
     pub(super) stacks: BTreeMap<u64, Stack>,
     /// The stack it was on at its last entry or exit, if that has open calls.
     pub(super) current: Option<u64>,
     /// The time of its last event.
     pub(super) time: u64,
-    /// By function and stack pointer, each with its number in `order`.
+    /// Abandoned calls by function and stack pointer, each with its number in `order`.
     gone: HashMap<(u32, u64), (u64, Gone)>,
-    /// Those of them in the order in which they were given up, and some that are not there any
-    /// more.
+    /// The keys of `gone` in the order in which the calls were abandoned, and some keys already
+    /// removed from it.
     order: VecDeque<(u64, (u32, u64))>,
     given_up: u64,
 }
 
 impl Thread {
-    /// The stack that holds this place between two of its calls, or at one.
+    /// Returns the stack that has this address between two of its calls, or at one.
     pub(super) fn around(&self, stack_pointer: u64) -> Option<u64> {
         let (high, stack) = self.stacks.range(stack_pointer..).next()?;
         (stack.low()? <= stack_pointer).then_some(*high)
     }
 
-    /// The stack that a place at most `reach` bytes below its innermost call belongs to, or
-    /// that is around it.
+    /// Returns the stack around this address, or the one whose innermost call is at most `reach`
+    /// bytes above it.
     pub(super) fn above(&self, stack_pointer: u64, reach: u64) -> Option<u64> {
         let (high, stack) = self.stacks.range(stack_pointer..).next()?;
         let gap = stack.low()?.saturating_sub(stack_pointer);
         (gap <= reach).then_some(*high)
     }
 
-    /// The stack whose outermost call is at most `reach` bytes below.
+    /// Returns the stack whose outermost call is at most `reach` bytes below.
     pub(super) fn below(&self, stack_pointer: u64, reach: u64) -> Option<u64> {
         let (high, _) = self.stacks.range(..stack_pointer).next_back()?;
         (stack_pointer - high <= reach).then_some(*high)
@@ -159,7 +160,7 @@ impl Thread {
         }
     }
 
-    /// What is known of a call that was given up.
+    /// Removes and returns the data kept for an abandoned call.
     pub(super) fn recall(&mut self, pair: u32, stack_pointer: u64) -> Option<Gone> {
         let gone = self.gone.remove(&(pair, stack_pointer));
         gone.map(|(_, gone)| gone)

@@ -1,4 +1,4 @@
-//! Going through a trace, call by call.
+//! Walks through the calls of a trace.
 
 use super::Visitor;
 use super::functions::{Functions, Part};
@@ -8,15 +8,15 @@ use crate::damage::Health;
 use crate::reader::{Gaps, Trace};
 use crate::report::ReportError;
 
-/// What a walk has counted.
+/// Counters of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Entries and exits of functions.
     pub events: u64,
-    /// Events that have nothing to do with calls.
+    /// Events unrelated to calls.
     pub points: u64,
-    /// Entries and exits that were put together although the stack pointer had changed, because
-    /// Go moves stacks.
+    /// Entries and exits that were paired although the stack pointer had changed, because Go moves
+    /// stacks.
     pub moved: u64,
     /// The earliest event, in ticks; 0 if there is none.
     pub first: u64,
@@ -24,8 +24,8 @@ pub struct Counts {
     pub last: u64,
 }
 
-/// Reads a whole trace and tells the visitor of its calls. `functions` are those of the trace.
-/// The second part of the answer says where the trace is damaged.
+/// Reads a whole trace and reports its calls to the visitor. `functions` are those of the trace.
+/// The second part of the result lists the damage found in the trace.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub fn walk(
     let mut before = 0;
     let losses = trace.document().losses.as_ref();
     let coming = whole::coming(trace, functions)?;
-    // Calls and stacks of either kind have numbers of their own, if there are both.
+    // If both kinds of calls exist, each has its own range of call and stack numbers.
     let mut whole = Whole::new(coming, if functions.have_both() { 1 << 32 } else { 0 });
     let infos = &trace.document().events;
     let first = whole.first();

@@ -1,15 +1,15 @@
-//! Calls of which there is one event, at the exit, that says how long they took (`_duration`):
-//! those that `record --min-duration` has found long enough.
+//! Calls recorded by one event, at the exit, with their duration (`_duration`): calls that
+//! `record --min-duration` found long enough.
 //!
-//! A call is known when its exit is read, after all that was called in it. To tell of calls in
-//! the order of their beginnings a trace is read twice: first for the calls, which are kept in
-//! memory, then for everything.
+//! A call is known only when its exit is read, after all calls made in it. To report calls in the
+//! order of their start times a trace is read twice: first for the calls, which are kept in memory,
+//! then for everything.
 //!
-//! Both ends of each are certain. On one stack calls are nested, and those that are in others
-//! are at lower addresses. So a call is in another one if it began and ended while that was open,
-//! at a place at most 8 MiB (Go: 1 KiB) below: there may be much between them that was not
-//! recorded. Where two calls that were open at once cannot be on one stack, the distance is at
-//! most half of that between them: that is how stacks of coroutines are told apart.
+//! Both ends of each call are certain. Calls on one stack are nested, and inner ones are at lower
+//! addresses. So a call is inside another one if it began and ended while that was open, at most
+//! 8 MiB (Go: 1 KiB) below it: unrecorded calls may take up much of the stack between them. If two
+//! calls that were open at once cannot be on one stack, the limit drops to at most half of their
+//! distance: this separates the stacks of coroutines.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -23,25 +23,25 @@ use crate::document::EventInfo;
 use crate::reader::{Event, Kept, Trace};
 use crate::report::ReportError;
 
-/// How far below its caller a call may be: the usual size of a stack.
+/// Greatest distance of a call below its caller, in bytes: the usual size of a stack.
 const REACH: u64 = 8 << 20;
-/// How many of the calls that are open are looked at to find that they are on other stacks.
+/// Number of open calls examined when looking for calls on other stacks.
 const LOOKED_AT: usize = 16;
 
-/// A call that will begin.
+/// A call that has not begun yet.
 #[derive(Debug)]
 pub(super) struct Coming {
     pub(super) time: u64,
     site: Site,
     stack_pointer: u64,
-    /// When it ends: the time, and the place among all that end.
+    /// The end: its time, and its position in the order of all ends.
     end: (u64, u64),
     /// Its exit.
     event: Kept,
 }
 
 impl Coming {
-    /// Whose stacks it may be on: goroutines move from thread to thread.
+    /// The thread whose stacks it may be on; `None` for Go: goroutines move from thread to thread.
     fn home(&self) -> Option<u32> {
         home(self.stack_pointer, self.event.tid())
     }
@@ -51,7 +51,8 @@ fn home(stack_pointer: u64, tid: u32) -> Option<u32> {
     (!GO.contains(&stack_pointer)).then_some(tid)
 }
 
-/// All calls of a trace, by their beginnings, the outer ones first; none if it has no such events.
+/// Collects all calls of a trace in the order of their start times, outer calls first; empty if it
+/// has no such events.
 pub(super) fn coming(
     trace: &Trace,
     functions: &Functions,
@@ -75,19 +76,20 @@ pub(super) fn coming(
             });
         }
     }
-    // Of two that began at the same time, as the clock shows it, the outer one comes first, and
-    // at the same place of the stack the one that ended first.
+    // Of two calls with the same start time, the outer one comes first; at the same stack pointer,
+    // the one that ended first.
     all.sort_by_key(|call| (call.time, Reverse(call.stack_pointer), call.end));
     Ok(all.into())
 }
 
-/// Where a call was, and when it began.
+/// Returns the stack pointer and the start time of a call.
 fn ends_of(site: &Site, duration: u32, event: &Event<'_>) -> Option<(u64, u64)> {
     let time = event.tsc.checked_sub(site.number(event, Some(duration))?)?;
     Some((site.stack_pointer(event)?, time))
 }
 
-/// How far apart calls on one stack are: less than what is between two that are not.
+/// Returns the greatest distance of calls on one stack: less than between two calls on different
+/// stacks.
 fn reach(coming: &VecDeque<Coming>) -> u64 {
     let mut reach = REACH;
     let mut open: HashMap<Option<u32>, Vec<&Coming>> = HashMap::new();
@@ -106,7 +108,7 @@ fn reach(coming: &VecDeque<Coming>) -> u64 {
     reach
 }
 
-/// Drops from the end.
+/// Like `Vec::retain`, but from the end, up to the first element that is kept.
 trait RetainBack<T> {
     fn retain_back(&mut self, is_kept: impl Fn(&T) -> bool);
 }
@@ -119,30 +121,30 @@ impl<T> RetainBack<T> for Vec<T> {
     }
 }
 
-/// A stack with open calls, and when they will end.
+/// A stack with open calls, and their end times.
 #[derive(Debug)]
 struct Busy {
     stack: Stack,
     ends: Vec<(u64, u64)>,
 }
 
-/// A stack: the place of its innermost call, and its number.
+/// Key of a stack: the stack pointer of its innermost call, and its number.
 type Key = (u64, u64);
 
-/// The calls that are open.
+/// The state of pairing: all calls that are open.
 #[derive(Debug)]
 pub(super) struct Whole {
     coming: VecDeque<Coming>,
     reach: u64,
     homes: BTreeMap<Option<u32>, BTreeMap<Key, Busy>>,
-    /// Where a thread last was.
+    /// The stack that each thread was last on.
     current: HashMap<u32, (Option<u32>, Key)>,
     next_call: u64,
     next_stack: u64,
 }
 
 impl Whole {
-    /// The calls of a trace, which count from `first` on.
+    /// Creates the state for the calls of a trace, which are numbered from `first` on.
     pub(super) fn new(coming: VecDeque<Coming>, first: u64) -> Whole {
         Whole {
             reach: reach(&coming),
@@ -154,20 +156,20 @@ impl Whole {
         }
     }
 
-    /// When the first call begins.
+    /// Returns the start time of the next call.
     pub(super) fn first(&self) -> Option<u64> {
         self.coming.front().map(|call| call.time)
     }
 
-    /// The stack that a thread is on, if it has open calls, and how many.
+    /// Returns the current stack of a thread and its number of open calls, if it has any.
     pub(super) fn depth(&self, tid: u32) -> Option<(u64, usize)> {
         let (home, key) = self.current.get(&tid)?;
         let busy = self.homes.get(home)?.get(key)?;
         Some((busy.stack.id, busy.stack.frames.len()))
     }
 
-    /// Begins a call that is going to end, if it took no time that the clock shows; and the calls
-    /// that it was made in, if they began at the same time.
+    /// Before a call ends, begins it if its start and end have the same time; also begins the calls
+    /// enclosing it that began at the same time.
     fn begin_before(
         &mut self,
         stack_pointer: u64,
@@ -185,7 +187,7 @@ impl Whole {
                 && call.event.tid() == end.tid
                 && (stack_pointer..=stack_pointer.saturating_add(self.reach))
                     .contains(&call.stack_pointer);
-            // At a place where another call is still open this one was made later.
+            // If another call is still open at or below this address, this call was made later.
             let is_next = around && !self.is_open_below(home, call.stack_pointer);
             match is_next.then(|| self.coming.remove(at)).flatten() {
                 Some(call) => self.begin(&call, events, visitor)?,
@@ -195,14 +197,14 @@ impl Whole {
         Ok(())
     }
 
-    /// Whether a call is open at this place of a stack or below it.
+    /// True if a call is open at this stack address or below it, within reach.
     fn is_open_below(&self, home: Option<u32>, stack_pointer: u64) -> bool {
         let near = (stack_pointer.saturating_sub(self.reach), 0)..=(stack_pointer, u64::MAX);
         let stacks = self.homes.get(&home);
         stacks.is_some_and(|stacks| stacks.range(near).next().is_some())
     }
 
-    /// Begins all calls up to a time, which is not included.
+    /// Begins all calls up to a time (exclusive).
     pub(super) fn begin_until(
         &mut self,
         time: u64,
@@ -277,7 +279,7 @@ impl Whole {
         visitor.begin(&begin, &event)
     }
 
-    /// An exit, which is that of a call that has begun.
+    /// Handles the exit of a call that has begun.
     pub(super) fn end(
         &mut self,
         site: &Site,
@@ -297,7 +299,7 @@ impl Whole {
             let ends = busy.ends.last().map(|end| end.0);
             frame.is_some_and(|frame| frame.pair == site.pair) && ends == Some(event.tsc)
         });
-        // A trace that is still being written may have more exits than were found before.
+        // A trace that is still being written may have more exits than the first pass found.
         let Some(key) = own.map(|(key, _)| *key) else {
             return visitor.unpaired(site.function as usize, event);
         };
@@ -345,7 +347,7 @@ impl Whole {
         visitor.end(&call, event)
     }
 
-    /// The trace ends.
+    /// Ends all open calls at the end of the trace.
     pub(super) fn finish(
         &mut self,
         time: u64,
@@ -353,7 +355,7 @@ impl Whole {
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
         self.begin_until(u64::MAX, events, visitor)?;
-        // What was found before and is not there any more.
+        // Exits that the first pass found and that are no longer there.
         while let Some((home, key, tid)) = self.homes.iter().find_map(|(home, stacks)| {
             let (key, busy) = stacks.first_key_value()?;
             Some((*home, *key, busy.stack.frames.last()?.begin.tid))

@@ -1,15 +1,14 @@
-//! Who called whom, found out from a copy of the stack (the field `stack`).
+//! Call stacks, reconstructed from a copy of the stack (the field `stack`).
 //!
-//! A record has the stack pointer, rbp and a copy of the stack; the event's description has the
-//! place that was hit, and the trace's the files that the program had mapped as code. The files
-//! themselves are read where they are: their call frame information (`.eh_frame`) says, for every
-//! instruction, where a function's return address is. Of code without it a frame pointer is
-//! believed, as far as it leads to return addresses that stand behind calls.
+//! A record has the stack pointer, rbp and a copy of the stack. The event's description has the
+//! address of the hit, the trace's description the files that the program had mapped as code. The
+//! files are read from their paths: their call frame information (`.eh_frame`) gives, for every
+//! instruction, the location of the function's return address. In code without it the frame pointer
+//! is used, as long as it leads to return addresses right after call instructions.
 //!
-//! Nothing in a trace is taken on trust: every address is looked up in the copy and in the
-//! mappings, and what makes no sense ends the backtrace. A file that is gone or was replaced (its
-//! build id tells) is no error: there are addresses then in place of names, and
-//! [`CallStacks::remarks`] says why.
+//! Nothing in a trace is trusted: every address is looked up in the copy and in the mappings, and
+//! an inconsistency ends the backtrace. A file that is gone or was replaced (detected by its build
+//! id) is no error: addresses then replace names, and [`CallStacks::remarks`] gives the reason.
 
 mod module;
 mod walk;
@@ -25,62 +24,62 @@ use crate::value::CallStack;
 use module::Module;
 use walk::Place;
 
-/// One line of a backtrace: a function that had been called and had not returned.
+/// One line of a backtrace: a function that was called and had not yet returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The address at which it will go on; of the innermost one the place of the event.
+    /// The return address; for the innermost frame, the address of the event.
     pub address: u64,
     /// The function, demangled, if its name is known.
     pub symbol: Option<String>,
-    /// Bytes from the function's start to the address; of inlined functions nothing.
+    /// Bytes from the function's start to the address; `None` for inlined functions.
     pub offset: Option<u64>,
-    /// Path of the file that the code is from, if it is from one.
+    /// Path of the file that contains the code, if any.
     pub object: Option<Arc<str>>,
-    /// Its code stands in that of the next frame that is not inlined.
+    /// True if the function is inlined into the next frame that is not inlined.
     pub inlined: bool,
 }
 
-/// Why a backtrace ends where it does.
+/// The reason why a backtrace ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The program, or the thread, begins there.
+    /// The outermost call: the program or the thread begins there.
     Outermost,
-    /// More of the stack would have been needed than was copied.
+    /// The unwinder needed more of the stack than was copied.
     Truncated,
-    /// The last frame is code that nobody can say who called it: of no file, such as a JIT
-    /// compiler makes, or without information about its frames.
+    /// The caller of the last frame cannot be determined: its code is of no file, as from a JIT
+    /// compiler, or has no frame information.
     Unknown,
 }
 
-/// The calls that an event came from.
+/// The chain of calls that led to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backtrace {
-    /// Their numbers, the innermost first; [`CallStacks::call`] says what they are. The same
+    /// The numbers of the calls, innermost first; [`CallStacks::call`] resolves them. The same
     /// place has the same number in all backtraces.
     pub calls: Vec<usize>,
-    /// Why there are no more.
+    /// The reason why there are no more calls.
     pub end: End,
 }
 
-/// Finds out backtraces of a trace. What it learns of a file or an address it keeps.
+/// Unwinds call stacks of a trace. Caches what it learns about files and addresses.
 pub struct CallStacks {
-    /// By address.
+    /// Sorted by address.
     modules: Vec<Module>,
     unwinder: UnwinderX86_64<Arc<[u8]>>,
     cache: CacheX86_64<MayAllocateDuringUnwind>,
-    /// The numbers of calls, by their places.
+    /// The numbers of calls, by place.
     known: HashMap<Place, usize>,
-    /// By number.
+    /// Indexed by number.
     calls: Vec<Vec<Frame>>,
-    /// Whether a return address may be one.
+    /// Cache: true if the address may be a return address.
     plausible: HashMap<u64, bool>,
-    /// Whether signal handlers return to an address.
+    /// Cache: true if signal handlers return to the address.
     from_signals: HashMap<u64, bool>,
     remarks: Vec<String>,
 }
 
 impl CallStacks {
-    /// For the events of this trace.
+    /// Creates an unwinder for the events of this trace.
     pub fn of(document: &Document) -> CallStacks {
         let recorded = document.time.start_realtime_ns;
         let mut modules: Vec<Module> = document
@@ -102,25 +101,25 @@ impl CallStacks {
         }
     }
 
-    /// What had to do without a file, one line each, as far as backtraces have been asked for.
+    /// Returns one line for each file that was missing for the backtraces requested so far.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// The backtrace of an event with this field.
+    /// Returns the backtrace of an event with this field.
     pub fn backtrace(&mut self, event: &EventInfo, stack: &CallStack<'_>) -> Backtrace {
         let (places, end) = self.walk(event, stack);
         let calls = places.iter().map(|place| self.number(*place)).collect();
         Backtrace { calls, end }
     }
 
-    /// The call with this number: the functions that are inlined at its place, the innermost
-    /// first, then the function itself.
+    /// Returns the call with this number: the functions inlined at its place, innermost first, then
+    /// the function itself.
     pub fn call(&self, number: usize) -> &[Frame] {
         self.calls.get(number).map_or(&[], Vec::as_slice)
     }
 
-    /// The module with this address, its file read.
+    /// Returns the module that contains this address, with its file read.
     fn module(&mut self, address: u64) -> Option<&Module> {
         let after = self.modules.partition_point(|m| m.start() <= address);
         let module = &mut self.modules[after.checked_sub(1)?];
@@ -138,7 +137,7 @@ impl CallStacks {
         Some(module)
     }
 
-    /// The number of the call at a place.
+    /// Returns the number of the call at a place, assigning one if it is new.
     fn number(&mut self, place: Place) -> usize {
         if let Some(known) = self.known.get(&place) {
             return *known;

@@ -15,33 +15,33 @@ use crate::document::MappingInfo;
 pub(super) struct Module {
     mapping: MappingInfo,
     path: Arc<str>,
-    /// When the recording began, in ns since 1970.
+    /// Time when the recording began, in ns since 1970.
     recorded: u64,
     state: State,
 }
 
 enum State {
-    /// Nobody has asked for it.
+    /// Not needed so far.
     Unread,
-    /// It cannot be used.
+    /// Cannot be used.
     Missing,
     Read(Box<Contents>),
 }
 
 struct Contents {
     file: ObjectFile,
-    /// What is added to a link address to make it one of the program's memory.
+    /// Added to a link-time address to get its address in the program's memory.
     bias: u64,
     inlined: Option<Inlined>,
 }
 
-/// What reading a module's file came to.
+/// Result of loading a module's file.
 pub(super) enum Loaded {
-    /// It was tried before.
+    /// Loading was tried before.
     Before,
-    /// It has just been read.
+    /// The file was just read.
     Now(ForUnwinding<Arc<[u8]>>),
-    /// It cannot be used, and why.
+    /// The file cannot be used, for this reason.
     Not(String),
 }
 
@@ -102,7 +102,8 @@ impl Module {
         })
     }
 
-    /// What framehop has to know. A file whose call frame information cannot be read has none.
+    /// Returns the module description for framehop, without call frame information if that is
+    /// unreadable.
     fn for_unwinding(&self, contents: &Contents) -> ForUnwinding<Arc<[u8]>> {
         let file = &contents.file;
         let information = file.call_frame_information().ok().flatten();
@@ -134,14 +135,14 @@ impl Module {
         }
     }
 
-    /// The bytes of code at an address, as the file has them.
+    /// Returns the code bytes at an address, from the file.
     fn code<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         let contents = self.contents()?;
         let link = address.wrapping_sub(contents.bias);
         contents.file.read(link, N as u64)?.try_into().ok()
     }
 
-    /// Whether the file says where the return address is while this instruction is executed.
+    /// True if the file's call frame information covers this instruction.
     pub(super) fn is_described(&self, address: u64) -> bool {
         let Some(contents) = self.contents() else {
             return false;
@@ -153,24 +154,24 @@ impl Module {
         frame.is_some_and(|frame| link < frame.extent.end)
     }
 
-    /// Whether it is believed that nobody called the function here: its call frame information
-    /// says so, or Go, which always has frame pointers, has none. Elsewhere an empty rbp means
-    /// nothing.
+    /// True if the end of the chain of calls here is credible: call frame information covers the
+    /// instruction, or it is Go code, which always has frame pointers and none here. In other code
+    /// an empty rbp means nothing.
     pub(super) fn can_be_outermost(&self, address: u64) -> bool {
         let is_go = self.contents().is_some_and(|c| c.file.is_go());
         is_go || self.is_described(address)
     }
 
-    /// Whether signal handlers return to this address, as they do in every C library:
+    /// True if signal handlers return to this address. Every C library has there
     /// `mov $15,%rax; syscall` (`rt_sigreturn`), or `mov $15,%eax`.
     pub(super) fn returns_from_signal(&self, address: u64) -> bool {
         self.code(address) == Some(*b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05")
             || self.code(address) == Some(*b"\xb8\x0f\0\0\0\x0f\x05")
     }
 
-    /// Whether this may be a return address: there is a call before it, or a function begins
-    /// there, which somebody put on a new stack to be returned to (`makecontext`). One of a file
-    /// that cannot be read may be.
+    /// True if this may be a return address: it follows a call instruction, or it is the start of a
+    /// function, whose address was put on a new stack as return address (`makecontext`). If the
+    /// file cannot be read, any address may be one.
     pub(super) fn may_be_returned_to(&self, address: u64) -> bool {
         let Some(contents) = self.contents() else {
             return true;
@@ -180,7 +181,7 @@ impl Module {
             let symbols = contents.file.symbols().ok();
             symbols.is_some_and(|s| s.function_starting_at(at).is_some())
         };
-        // Go's functions are returned to behind a first nop (`goexit`).
+        // Go functions are returned to after an initial nop (`goexit`).
         self.is_behind_call(address) || is_start(link) || is_start(link.wrapping_sub(1))
     }
 
@@ -198,12 +199,13 @@ impl Module {
         })
     }
 
-    /// Whether a function begins here with `endbr64`.
+    /// True if a function begins here with `endbr64`.
     pub(super) fn begins_with_endbr(&self, address: u64) -> bool {
         self.code(address) == Some(*b"\xf3\x0f\x1e\xfa")
     }
 
-    /// Bytes of the check of its stack with which the function of Go at an address begins.
+    /// Returns the length in bytes of the stack check at the start of the Go function at this
+    /// address.
     pub(super) fn stack_check(&self, start: u64) -> Option<u64> {
         let contents = self.contents()?;
         let symbols = contents.file.symbols().ok()?;
@@ -211,7 +213,8 @@ impl Module {
         contents.file.stack_check(function.extent)
     }
 
-    /// The functions at the instruction that has the byte at `lookup`, the innermost first.
+    /// Returns the functions at the instruction that contains the byte at `lookup`, innermost
+    /// first.
     pub(super) fn frames(&self, lookup: u64, address: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
         let mut own = Frame {
@@ -227,7 +230,7 @@ impl Module {
             let function = symbols.and_then(|s| Some((s, s.function_at(link)?)));
             let inlined = contents.inlined.as_ref().map(|inlined| inlined.at(link));
             let mut inlined = inlined.unwrap_or_default();
-            // A stripped file has fewer names than its debug information.
+            // A stripped file has fewer symbols than its debug information.
             let known = inlined.pop();
             if let Some((symbols, function)) = function {
                 let name = symbols.display_name(function).map(|name| name.into_owned());
@@ -251,7 +254,7 @@ impl Module {
     }
 }
 
-/// Bytes of a call through a register or memory, by the byte that says which.
+/// Possible lengths in bytes of a call through a register or memory, by its ModRM byte.
 fn call_lengths(form: u8) -> &'static [u64] {
     match (form >> 6, form & 7) {
         (0, 4) => &[3, 7],
@@ -263,7 +266,7 @@ fn call_lengths(form: u8) -> &'static [u64] {
     }
 }
 
-/// Whether the file was written after that moment, in ns since 1970.
+/// True if the file was written after this time, in ns since 1970.
 fn is_younger(path: &Path, moment: u64) -> bool {
     let Ok(metadata) = std::fs::metadata(path) else {
         return true;

@@ -1,4 +1,4 @@
-//! From the place of an event outwards, call by call.
+//! Unwinds from the place of an event outwards, call by call.
 
 use framehop::x86_64::UnwindRegsX86_64;
 use framehop::{FrameAddress, Unwinder as _};
@@ -7,20 +7,20 @@ use super::{CallStacks, End};
 use crate::document::{EventInfo, Role};
 use crate::value::CallStack;
 
-/// The most calls of one backtrace: more than fit into the largest copy.
+/// Maximum number of calls in a backtrace: more than fit into the largest copy.
 const MOST_CALLS: usize = 4096;
 
 /// An address in the chain of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub address: u64,
-    /// The program was at this very instruction, and did not call from before it.
+    /// True if the program was at exactly this instruction; false for a return address.
     exact: bool,
 }
 
 impl Place {
-    /// An address within the instruction that was executed: a call may be the last one of its
-    /// function.
+    /// Returns an address within the instruction that was executed: a call may be the last
+    /// instruction of its function.
     pub(super) fn lookup(self) -> u64 {
         match self.exact {
             true => self.address,
@@ -29,15 +29,15 @@ impl Place {
     }
 }
 
-/// Where the registers are in a signal frame, from the stack pointer that `rt_sigreturn` is
-/// called with: `ucontext.uc_mcontext.gregs` of REG_RBP, REG_RSP and REG_RIP.
+/// Offsets of the registers in a signal frame, from the stack pointer at the call of
+/// `rt_sigreturn`: `ucontext.uc_mcontext.gregs` of REG_RBP, REG_RSP and REG_RIP.
 const SIGNAL_RBP: u64 = 120;
 const SIGNAL_RSP: u64 = 160;
 const SIGNAL_RIP: u64 = 168;
 
-/// What came of a step.
+/// Result of one unwinding step.
 enum Step {
-    /// The caller, or who was interrupted.
+    /// The caller, or the interrupted code.
     To(Place),
     End(End),
 }
@@ -45,7 +45,7 @@ enum Step {
 /// A copy of the stack.
 struct Copy<'a> {
     stack: &'a CallStack<'a>,
-    /// Something above it was asked for.
+    /// True if an address outside the copy was read.
     too_short: bool,
 }
 
@@ -62,7 +62,7 @@ impl Copy<'_> {
         word.ok_or(())
     }
 
-    /// Why it cannot go on where something could not be read.
+    /// Returns the reason to end the backtrace after a failed read.
     fn end(&self) -> End {
         match self.too_short {
             true => End::Truncated,
@@ -72,7 +72,7 @@ impl Copy<'_> {
 }
 
 impl CallStacks {
-    /// The places of a backtrace, the innermost first, and why there are no more.
+    /// Returns the places of a backtrace, innermost first, and the reason for its end.
     pub(super) fn walk(&mut self, event: &EventInfo, stack: &CallStack<'_>) -> (Vec<Place>, End) {
         let mut copy = Copy {
             stack,
@@ -96,7 +96,7 @@ impl CallStacks {
                 Step::To(next) => next,
                 Step::End(end) => return (places, end),
             };
-            // Only a signal may have come on another stack.
+            // Only a signal handler may run on another stack than the code it interrupted.
             if !place.exact && registers.sp() <= before || places.len() == MOST_CALLS {
                 return (places, End::Unknown);
             }
@@ -104,8 +104,9 @@ impl CallStacks {
         }
     }
 
-    /// Whether the stack pointer leads to the return address at this event, whatever the call
-    /// frame information says: at all exits of a function, and at the entries of those without.
+    /// True if the stack pointer points to the return address at this event, whatever the call
+    /// frame information says: at events on entries and exits, and at points on the entry of a
+    /// function without such information.
     fn is_at_return_address(&mut self, event: &EventInfo) -> bool {
         match event.role {
             Role::Entry | Role::Return | Role::TailCall => return true,
@@ -176,7 +177,7 @@ impl CallStacks {
         found
     }
 
-    /// Whether an address may be one that a function returns to. Code of no file may.
+    /// True if an address may be a return address. Addresses outside all files may.
     fn may_be_returned_to(&mut self, address: u64) -> bool {
         if let Some(known) = self.plausible.get(&address) {
             return *known;
@@ -193,7 +194,7 @@ impl CallStacks {
     }
 }
 
-/// The stack pointer leads to the return address.
+/// Unwinds a frame whose stack pointer points to the return address.
 fn leave(registers: &mut UnwindRegsX86_64, copy: &mut Copy<'_>) -> Step {
     let Ok(address) = copy.read(registers.sp()) else {
         return Step::End(copy.end());
@@ -206,7 +207,7 @@ fn leave(registers: &mut UnwindRegsX86_64, copy: &mut Copy<'_>) -> Step {
     })
 }
 
-/// A signal handler returns: to what it interrupted.
+/// Unwinds a signal frame, to the interrupted code.
 fn interrupted(registers: &mut UnwindRegsX86_64, copy: &mut Copy<'_>) -> Step {
     let context = registers.sp();
     let mut read = |offset: u64| copy.read(context.wrapping_add(offset));

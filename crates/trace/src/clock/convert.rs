@@ -1,13 +1,13 @@
-//! From TSC ticks to `CLOCK_MONOTONIC`, millions of times a second.
+//! Fast conversion from TSC ticks to `CLOCK_MONOTONIC`, for millions of values a second.
 
 use super::model::{ClockError, ClockModel, NANOSECONDS, SyncPoint};
 
-/// A piece of the line: from a sync point up to the next one.
+/// A piece of the line, between two adjacent sync points.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     tsc: u64,
     ns: u64,
-    /// The slope as a fraction, ns over ticks.
+    /// The slope as a fraction, ns per ticks.
     rise: u64,
     run: u64,
     /// The slope as a multiple of 2^-64, rounded up, so that the piece ends exactly at the next
@@ -26,7 +26,7 @@ impl Piece {
         }
     }
 
-    /// ns that pass in `ticks`, rounded down.
+    /// Returns the ns that pass in `ticks`, rounded down.
     fn span(&self, ticks: u64) -> u64 {
         let ns = match u128::from(ticks).checked_mul(self.slope) {
             Some(product) => product >> 64,
@@ -38,20 +38,20 @@ impl Piece {
 
 /// Converts TSC values to `CLOCK_MONOTONIC`, piecewise between sync points, in integers.
 ///
-/// Keeps the order: a later tick never gets an earlier time. Remembers where it was, so that
+/// Keeps the order: a later tick never gets an earlier time. Remembers the last piece, so that
 /// values in time order cost one multiplication.
 #[derive(Debug, Clone)]
 pub struct Converter {
-    /// The line before the first point, which is the line through the first and the last.
+    /// Used before the first point: the line through the first and the last point.
     whole: Piece,
-    /// One from each point on; the last one has the slope of the whole.
+    /// One piece starting at each point; the last one has the slope of `whole`.
     pieces: Vec<Piece>,
-    /// The piece used last.
+    /// Index of the piece used last.
     at: usize,
 }
 
 impl Converter {
-    /// A converter for this model.
+    /// Creates a converter for this model.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Converter {
         })
     }
 
-    /// `CLOCK_MONOTONIC` in ns at a TSC value. Times before the machine's start are 0.
+    /// Converts a TSC value to `CLOCK_MONOTONIC` in ns. Times before the machine's start are 0.
     pub fn monotonic_ns(&mut self, tsc: u64) -> u64 {
         if tsc < self.whole.tsc {
             return self

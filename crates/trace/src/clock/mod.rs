@@ -1,8 +1,8 @@
-//! Time: ticks of the time stamp counter (TSC) and what they mean.
+//! Time: ticks of the time stamp counter (TSC) and their conversion.
 //!
 //! Records carry raw TSC values. While a recording runs, [`Clock`] takes a [`SyncPoint`] about
-//! every second: the TSC, `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at one moment. A
-//! [`ClockModel`] made of those points says what any TSC value means:
+//! every second: the TSC, `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at one moment. A [`ClockModel`]
+//! made of those points converts any TSC value:
 //!
 //! ```text
 //!  monotonic ns

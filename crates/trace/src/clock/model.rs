@@ -1,11 +1,11 @@
-//! What a TSC value means, as data: the part of the clock that is kept in the trace.
+//! The TSC's conversion as data: the part of the clock that is stored in the trace.
 
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds in a second.
 pub(crate) const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Three clocks at one moment.
+/// Readings of three clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncPoint {
     /// The time stamp counter, in ticks.
@@ -18,19 +18,19 @@ pub struct SyncPoint {
 
 /// The conversion from TSC ticks to time.
 ///
-/// Made by [`ClockModel::from_points`]; one that was read from a file has to pass
-/// [`ClockModel::check`] before it is used.
+/// Made by [`ClockModel::from_points`]; a model read from a file must pass [`ClockModel::check`]
+/// before it is used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockModel {
-    /// Ticks per second, rounded to a whole number as CTF wants it: the slope between the first
-    /// and the last sync point.
+    /// Ticks per second, rounded to a whole number as CTF requires: the slope between the first and
+    /// the last sync point.
     pub freq_hz: u64,
-    /// CTF's clock offset, whole seconds: where tick 0 is in seconds since 1970-01-01 UTC.
+    /// CTF's clock offset, whole seconds: the time of tick 0 in seconds since 1970-01-01 UTC.
     pub offset_s: i64,
     /// CTF's clock offset, the rest in ticks, less than `freq_hz`.
     pub offset_cycles: u64,
-    /// How many ticks the time stamp counter advances at once, at least 1: two readings that are
-    /// nearer to one another may be equal.
+    /// Step of the time stamp counter, in ticks, at least 1: two readings closer together than this
+    /// may be equal.
     #[serde(default = "one")]
     pub step: u64,
     /// In time order, at least one.
@@ -41,10 +41,10 @@ fn one() -> u64 {
     1
 }
 
-/// Why sync points make no clock.
+/// Reasons why sync points make no valid clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClockError {
-    /// There is nothing to convert with.
+    /// There are no sync points.
     #[error("the clock has no sync points")]
     NoPoints,
     /// Time went backwards or stood still between two sync points.
@@ -56,14 +56,14 @@ pub enum ClockError {
     /// The clock never advances.
     #[error("the clock advances by no ticks at once")]
     Step,
-    /// CTF's part of the ticks is a second or more.
+    /// CTF's clock offset in ticks is a second or more.
     #[error("the clock's offset of {0} ticks is more than a second")]
     Offset(u64),
 }
 
 impl ClockModel {
-    /// The model of these points, which are in time order. The frequency is the slope between
-    /// the first and the last; with a single point it is `nominal_hz`.
+    /// Creates the model of these points, which are in time order. The frequency is the slope
+    /// between the first and the last; with a single point it is `nominal_hz`.
     ///
     /// # Errors
     ///
@@ -89,11 +89,11 @@ impl ClockModel {
         })
     }
 
-    /// Whether the conversions below are defined: what [`ClockModel::from_points`] ensures.
+    /// Checks that the conversions below are defined, as [`ClockModel::from_points`] ensures.
     ///
     /// # Errors
     ///
-    /// The first rule that is broken.
+    /// The first violated rule.
     pub fn check(&self) -> Result<(), ClockError> {
         check_points(&self.sync_points)?;
         check_frequency(self.freq_hz)?;
@@ -106,27 +106,26 @@ impl ClockModel {
         Ok(())
     }
 
-    /// The time of a step, ns, rounded up.
+    /// Returns the duration of a step in ns, rounded up.
     pub fn step_ns(&self) -> u64 {
         let ns = u128::from(self.step) * u128::from(NANOSECONDS);
         u64::try_from(ns.div_ceil(u128::from(self.freq_hz))).unwrap_or(u64::MAX)
     }
 
-    /// What a CTF reader makes of a TSC value: ns since 1970-01-01 UTC along one line, rounded
-    /// down. Differs from the piecewise conversion by the rounding of the frequency (at most
-    /// 1 us an hour) and by what the system's time was steered meanwhile.
+    /// Converts a TSC value as a CTF reader does: ns since 1970-01-01 UTC along one line, rounded
+    /// down. Differs from the piecewise conversion by the rounding of the frequency (at most 1 us
+    /// an hour) and by the adjustments of the system's time during the recording.
     pub fn ctf_ns(&self, tsc: u64) -> i128 {
         let ticks = u128::from(self.offset_cycles) + u128::from(tsc);
         let ns = ticks * u128::from(NANOSECONDS) / u128::from(self.freq_hz);
         i128::from(self.offset_s) * i128::from(NANOSECONDS) + ns as i128
     }
 
-    /// How far the clock strayed: the largest relative difference between the slope of one
-    /// second or more and the slope of the whole, in parts per million. 0 with less than three
-    /// points.
+    /// Returns how far the clock strayed: the largest relative difference between the slope of one
+    /// second or more and the overall slope, in parts per million. 0 with less than three points.
     ///
-    /// Steering by NTP stays below 500; more means that the TSC is not a clock on this machine
-    /// or that the machine was suspended or moved.
+    /// Steering by NTP stays below 500; more means that the TSC is not a clock on this machine or
+    /// that the machine was suspended or moved.
     pub fn drift_ppm(&self) -> u64 {
         let points = &self.sync_points;
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
@@ -148,7 +147,7 @@ impl ClockModel {
     }
 }
 
-/// Ticks per second between two points, rounded to the nearest.
+/// Returns the ticks per second between two points, rounded to the nearest.
 pub(crate) fn frequency(from: SyncPoint, to: SyncPoint) -> u64 {
     let ticks = u128::from(to.tsc.saturating_sub(from.tsc));
     let ns = u128::from(to.monotonic_ns.saturating_sub(from.monotonic_ns)).max(1);

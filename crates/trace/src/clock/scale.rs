@@ -1,23 +1,23 @@
-//! Lengths of time, as opposed to moments.
+//! Conversion of durations, as opposed to points in time.
 
 use super::model::{ClockModel, NANOSECONDS};
 
-/// From ticks that have passed to ns, at one rate for the whole trace, so that the parts of a
-/// time make up the whole.
+/// Converts elapsed ticks to ns, at one rate for the whole trace, so that the parts of a duration
+/// add up to the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scale {
     hz: u64,
 }
 
 impl Scale {
-    /// The scale of a clock, by the frequency that it has on the average.
+    /// Creates the scale of a clock, from its average frequency.
     pub fn of(model: &ClockModel) -> Scale {
         Scale {
             hz: model.freq_hz.max(1),
         }
     }
 
-    /// Ticks in ns, rounded down; `u64::MAX` if that is too small for them.
+    /// Converts ticks to ns, rounded down; `u64::MAX` on overflow.
     pub fn ns(&self, ticks: u128) -> u64 {
         let hz = u128::from(self.hz);
         let (seconds, rest) = (ticks / hz, ticks % hz);

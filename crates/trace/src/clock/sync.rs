@@ -1,4 +1,4 @@
-//! Measuring: which TSC value is which time.
+//! Measurement of the TSC against the system's clocks.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::model::{ClockError, ClockModel, NANOSECONDS, SyncPoint};
 use super::tsc;
 
-/// How often a pair of clocks is read for one sync point. The narrowest pair counts, so that an
-/// interrupt or a preemption in one of them does no harm; all take some ten microseconds.
+/// Number of times that a pair of clocks is read for one sync point. The narrowest pair counts, so
+/// an interrupt or a preemption during one of them does no harm; all take some ten microseconds.
 const ATTEMPTS: usize = 100;
 
-/// How long the first estimate of the frequency watches the clocks. A pair is narrower than
-/// 0.1 us, so the estimate is better than 10 parts per million.
+/// Duration of the first estimate of the frequency. A pair is narrower than 0.1 us, so the estimate
+/// is better than 10 parts per million.
 const FIRST_WATCH: Duration = Duration::from_millis(10);
 
-/// Sync points kept, four hours' worth at one a second; above that every second one is dropped.
+/// Maximum number of sync points: four hours at one a second; above it every second one is dropped.
 const MOST_POINTS: usize = 16_384;
 
 /// The clock of a recording: collects sync points.
@@ -26,7 +26,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Measures the TSC's frequency for 10 ms.
+    /// Starts the clock, measuring the TSC's frequency for 10 ms.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Clock {
         Ok(clock)
     }
 
-    /// The clock of a recording that was broken off, by what is known of it.
+    /// Recreates the clock of an interrupted recording from its model.
     pub fn resume(model: &ClockModel) -> Clock {
         Clock {
             step: model.step,
@@ -50,7 +50,7 @@ impl Clock {
         }
     }
 
-    /// The same where what records reads the counter in steps of at least so many ticks.
+    /// Returns the clock for a recorder that reads the counter in steps of at least `step` ticks.
     #[must_use]
     pub fn with_step(self, step: u64) -> Clock {
         Clock {
@@ -63,7 +63,7 @@ impl Clock {
     ///
     /// # Errors
     ///
-    /// If the TSC went backwards; the clock is then as before.
+    /// If the TSC went backwards; the clock is then unchanged.
     pub fn sync(&mut self) -> Result<SyncPoint, ClockError> {
         let point = measure();
         let last = self.points[self.points.len() - 1];
@@ -76,8 +76,8 @@ impl Clock {
 
     /// Adds a point that is later than the last one.
     fn add(&mut self, point: SyncPoint) {
-        // The point of the first watch is too near to the first one to make a good piece of the
-        // line, and of no use once there is a later one.
+        // The point of the first estimate is too close to the first one to make a good piece of the
+        // line, and useless once there is a later one.
         if let [first, second] = self.points[..]
             && second.monotonic_ns - first.monotonic_ns < 10 * FIRST_WATCH.as_nanos() as u64
         {
@@ -85,7 +85,7 @@ impl Clock {
         }
         self.points.push(point);
         if self.points.len() > MOST_POINTS {
-            // The first and the last carry the slope of the whole: keep both.
+            // The first and the last determine the overall slope: keep both.
             let mut index = 0;
             let last = self.points.len() - 1;
             self.points.retain(|_| {
@@ -95,7 +95,7 @@ impl Clock {
         }
     }
 
-    /// The conversion by all points so far.
+    /// Returns the conversion based on all points so far.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Clock {
     }
 }
 
-/// The three clocks at one moment, each within the width of the narrowest of many tries.
+/// Reads the three clocks at one moment, each within the width of the narrowest of many tries.
 fn measure() -> SyncPoint {
     let (tsc, monotonic_ns) = narrowest(tsc::read, || now(ClockId::Monotonic));
     let (monotonic, realtime) = narrowest(|| now(ClockId::Monotonic), || now(ClockId::Realtime));
@@ -123,7 +123,7 @@ fn measure() -> SyncPoint {
     }
 }
 
-/// Reads `inner` between two reads of `outer`, and gives the middle of the narrowest pair.
+/// Reads `inner` between two reads of `outer`, and returns the middle of the narrowest pair.
 fn narrowest(outer: impl Fn() -> u64, inner: impl Fn() -> u64) -> (u64, u64) {
     let mut best = (0, 0);
     let mut width = u64::MAX;
@@ -139,7 +139,7 @@ fn narrowest(outer: impl Fn() -> u64, inner: impl Fn() -> u64) -> (u64, u64) {
     best
 }
 
-/// A system clock in ns.
+/// Reads a system clock, in ns.
 fn now(clock: ClockId) -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
     (tv_sec.max(0) as u64) * NANOSECONDS + tv_nsec as u64

@@ -1,18 +1,18 @@
-//! Reading the processor's time stamp counter: the only unsafe code of the crate.
+//! Reads the processor's time stamp counter: the only unsafe code of the crate.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::sync::OnceLock;
 
-/// Times read for [`step`].
+/// Number of readings for [`step`].
 const READINGS: usize = 10_000;
 
-/// How many ticks the counter advances at once: 1 where that cannot be seen. Some processors
-/// count a slower clock, and multiply (26 ticks at a time, at 2.6 GHz, for one of 100 MHz).
+/// Returns the step of the counter in ticks: 1 where none can be detected. Some processors count a
+/// slower clock and multiply (26 ticks at a time, at 2.6 GHz, for one of 100 MHz).
 ///
-/// That is what all differences between times read one after the other are multiples of; or,
-/// where a hypervisor has scaled them so that they are rounded, the least difference that there
-/// is, if times are often the same. It is measured once in a process, which takes some 200 us.
+/// The step is the greatest common divisor of all differences between successive readings; or,
+/// where a hypervisor has scaled and rounded them, the smallest difference, provided that readings
+/// are often equal. It is measured once in a process, which takes some 200 us.
 pub fn step() -> u64 {
     static STEP: OnceLock<u64> = OnceLock::new();
     *STEP.get_or_init(|| {
@@ -46,7 +46,7 @@ fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// The time stamp counter, in ticks since it was last zero (mostly the machine's start).
+/// Returns the time stamp counter, in ticks since it was last zero (mostly the machine's start).
 ///
 /// The read is fenced on both sides: it happens after everything before it in program order
 /// has completed and before anything after it begins (Intel SDM vol. 2B, RDTSC).
@@ -56,7 +56,7 @@ pub fn read() -> u64 {
     // SAFETY: every x86-64 processor has RDTSC. A process that forbade it to itself with
     // prctl(PR_SET_TSC) gets SIGSEGV, which is defined behaviour.
     let ticks = unsafe { _rdtsc() };
-    // SAFETY: as the first.
+    // SAFETY: as for the first LFENCE.
     unsafe { _mm_lfence() };
     ticks
 }

@@ -1,4 +1,4 @@
-//! Call stacks behind their events, as lines of text and as JSON.
+//! Formats call stacks after their events, as lines of text and as JSON.
 
 use std::io::{self, Write};
 
@@ -10,17 +10,17 @@ use crate::callstack::{Backtrace, CallStacks, End, Frame};
 use crate::document::Document;
 use crate::reader::Event;
 
-/// Finds out the backtraces of a trace's events, and shows them.
+/// Determines the backtraces of a trace's events, and formats them.
 pub(super) struct Backtraces {
     stacks: CallStacks,
-    /// By number of the event: whether it has one.
+    /// Indexed like `Document::events`: true if the event has a call stack.
     events: Vec<bool>,
-    /// How calls are shown, by their numbers; nothing for those that were not shown yet.
+    /// Formatted calls by number; empty if not formatted yet.
     shown: Vec<Vec<u8>>,
 }
 
 impl Backtraces {
-    /// Nothing if no event has one.
+    /// Returns `None` if no event has a call stack.
     pub(super) fn of(document: &Document) -> Option<Backtraces> {
         Some(Backtraces {
             events: with_call_stacks(document)?,
@@ -29,7 +29,7 @@ impl Backtraces {
         })
     }
 
-    /// What had to do without a file.
+    /// Returns remarks on files that were missing.
     pub(super) fn into_remarks(self) -> Vec<String> {
         self.stacks.remarks().to_vec()
     }
@@ -42,7 +42,7 @@ impl Backtraces {
         Some(self.stacks.backtrace(event.info(), &stack))
     }
 
-    /// How the frames of a call are shown.
+    /// Returns the formatted frames of a call.
     fn shown(&mut self, call: usize, make: fn(&[Frame]) -> String) -> &[u8] {
         if self.shown.len() <= call {
             self.shown.resize(call + 1, Vec::new());
@@ -53,7 +53,7 @@ impl Backtraces {
         &self.shown[call]
     }
 
-    /// A line for each frame.
+    /// Writes a line for each frame.
     pub(super) fn put_text(
         &mut self,
         lines: &mut Lines<impl Write>,
@@ -74,7 +74,7 @@ impl Backtraces {
         lines.end()
     }
 
-    /// `,"stack":[...],"stack_end":"outermost"`
+    /// Writes `,"stack":[...],"stack_end":"outermost"`.
     pub(super) fn put_json(&mut self, lines: &mut Lines<impl Write>, event: &Event<'_>) {
         let Some(backtrace) = self.backtrace(event) else {
             return;
@@ -93,7 +93,7 @@ impl Backtraces {
     }
 }
 
-/// A line for each frame.
+/// Formats a line for each frame.
 fn text(frames: &[Frame]) -> String {
     let mut text = String::new();
     for frame in frames {
@@ -114,7 +114,7 @@ fn text(frames: &[Frame]) -> String {
     text
 }
 
-/// An object for each frame, with commas between them.
+/// Formats an object for each frame, separated by commas.
 fn json(frames: &[Frame]) -> String {
     let object = |frame: &Frame| {
         let or_null = |text: Option<&str>| text.map_or("null".to_string(), quoted);

@@ -1,4 +1,4 @@
-//! One table for the calls of a trace: how often, how long, and how long by themselves.
+//! One table for the calls of a trace: number, total times and self times.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::clock::Scale;
 use crate::damage::Health;
 use crate::reader::{Event, Trace};
 
-/// In which order functions stand in a table; the first ones are those with the most.
+/// Sort key of the functions in a table, greatest value first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// Time in the function itself.
@@ -29,7 +29,7 @@ pub enum Order {
     Calls,
 }
 
-/// The functions of a trace and what their calls took. `Display` is a table for people,
+/// The functions of a trace with the times of their calls. `Display` is a table for people,
 /// `Serialize` the same for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CallSummary {
@@ -41,15 +41,15 @@ pub struct CallSummary {
     pub total_ns: u64,
     /// Calls that ended without an exit.
     pub abandoned: u64,
-    /// Calls that had not ended when the trace did.
+    /// Calls still open at the end of the trace, or of their thread.
     pub open: u64,
-    /// Calls while which events were lost.
+    /// Calls during which events were lost.
     pub doubtful: u64,
-    /// Exits without a call.
+    /// Exits without an open call.
     pub unpaired: u64,
-    /// Entries and exits that were put together although Go had moved the stack.
+    /// Entries and exits that were paired although Go had moved the stack.
     pub moved: u64,
-    /// Recorded events that are no entries or exits.
+    /// Recorded events that are neither entries nor exits.
     pub other_events: u64,
     /// Hits that are not in the trace.
     pub lost_events: u64,
@@ -57,59 +57,59 @@ pub struct CallSummary {
     pub lost_packets: u64,
     /// Places of the trace that could not be read.
     pub damages: u64,
-    /// From the beginning of the recording to its end, in ns.
+    /// From the start of the recording to its end, in ns.
     pub duration_ns: u64,
-    /// The clock advances by so many ns at once, rounded up: no time is more exact.
+    /// Step of the clock in ns, rounded up: the resolution of all times.
     pub clock_step_ns: u64,
-    /// Different threads that made calls.
+    /// Number of threads that made calls.
     pub threads: u64,
-    /// Whether the recording ended in the ordinary way.
+    /// True if the recording ended normally.
     pub complete: bool,
-    /// What the recorder wants to be known.
+    /// Warnings from the recorder.
     pub warnings: Vec<String>,
-    /// The functions that were called, or left without a call.
+    /// The functions that were called, or had exits without a call.
     pub by_function: Vec<FunctionSummary>,
-    /// How many functions were never called.
+    /// Number of functions that were never called.
     pub silent: u64,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FunctionSummary {
     /// Its name.
     pub function: String,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: u64,
     /// Time from entry to exit, in ns. A call within a call of the same function counts once.
     pub total_ns: u64,
-    /// Time in the function, and not in recorded calls made by it, in ns.
+    /// Self time: time in the function, but not in recorded calls made by it, in ns.
     pub self_ns: u64,
-    /// Calls of which both ends were seen and no event was lost meanwhile; what follows is of
-    /// these.
+    /// Calls with both ends recorded and no events lost meanwhile; the following statistics are of
+    /// these calls.
     pub measured: u64,
-    /// Their average time from entry to exit, in ns.
+    /// Average time from entry to exit, in ns.
     pub average_ns: Option<f64>,
-    /// The shortest one.
+    /// Minimum time, in ns.
     pub min_ns: Option<u64>,
-    /// The longest one.
+    /// Maximum time, in ns.
     pub max_ns: Option<u64>,
-    /// Half of them took at most so long; to 1 %.
+    /// Median time, in ns, error at most 1 %.
     pub p50_ns: Option<u64>,
-    /// 99 % of them took at most so long; to 1 %.
+    /// 99th percentile, in ns, error at most 1 %.
     pub p99_ns: Option<u64>,
-    /// Calls that were left by a jump to another function.
+    /// Calls that ended by a jump to another function.
     pub tail_calls: u64,
     /// Calls that ended without an exit.
     pub abandoned: u64,
-    /// Calls that had not ended when the trace did.
+    /// Calls still open at the end of the trace, or of their thread.
     pub open: u64,
-    /// Calls while which events were lost.
+    /// Calls during which events were lost.
     pub doubtful: u64,
-    /// Exits without a call.
+    /// Exits without an open call.
     pub unpaired: u64,
 }
 
-/// What is counted of one function while reading.
+/// Counters of one function while reading.
 #[derive(Debug, Default)]
 struct Count {
     calls: u64,
@@ -119,7 +119,7 @@ struct Count {
     sum: u128,
     min: u64,
     max: u64,
-    /// Times in ticks.
+    /// Durations in ticks.
     times: Option<Histogram<u64>>,
     tail_calls: u64,
     abandoned: u64,
@@ -128,7 +128,7 @@ struct Count {
     unpaired: u64,
 }
 
-/// Digits that a histogram keeps of a time.
+/// Significant digits of a time in a histogram.
 const DIGITS: u8 = 2;
 
 impl Count {
@@ -157,7 +157,7 @@ impl Count {
         self.min = self.min.min(duration);
         self.max = self.max.max(duration);
         if self.times.is_none() {
-            // It grows as it has to.
+            // Grows as needed.
             self.times = Histogram::new(DIGITS).ok();
         }
         if let Some(times) = &mut self.times
@@ -171,7 +171,7 @@ impl Count {
         let measured = |ticks: u64| (self.measured > 0).then(|| scale.ns(u128::from(ticks)));
         let quantile = |part: f64| {
             let times = self.times.as_ref()?;
-            // The histogram knows the upper end of a range of times.
+            // The histogram returns the upper end of a bucket.
             measured(times.value_at_quantile(part).clamp(self.min, self.max))
         };
         let average = || scale.ns(self.sum) as f64 / self.measured as f64;
@@ -227,7 +227,7 @@ impl Visitor for Counter {
 }
 
 impl CallSummary {
-    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
     /// # Errors
     ///
@@ -288,7 +288,7 @@ impl CallSummary {
         Ok((summary, health))
     }
 
-    /// What a reader has to know of calls that are not like the others, one line each.
+    /// Returns remarks on calls that are not counted normally, one line each.
     fn remarks(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut remark = |count: u64, one: &str, many: &str, text: &str| {
@@ -383,7 +383,7 @@ impl fmt::Display for CallSummary {
     }
 }
 
-/// Whether a time is so short that the steps of the clock show.
+/// True if a time is so short that the clock's step matters.
 pub(super) fn is_near_step(ns: u64, step_ns: u64) -> bool {
     step_ns > 1 && ns < step_ns.saturating_mul(10)
 }

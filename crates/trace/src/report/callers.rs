@@ -1,4 +1,4 @@
-//! Who called whom, how often and how long.
+//! Callers and callees of each function, with number of calls and times.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,38 +26,38 @@ pub struct Callers {
     pub calls: u64,
     /// Hits that are not in the trace.
     pub lost_events: u64,
-    /// The functions that were called, that with the most time first.
+    /// The functions that were called, most time first.
     pub functions: Vec<FunctionCallers>,
 }
 
-/// A function, who called it, and whom it called.
+/// A function with its callers and callees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FunctionCallers {
     /// Its name.
     pub function: String,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: u64,
     /// Time from entry to exit, in ns. A call within a call of the same function counts once.
     pub total_ns: u64,
-    /// Time in the function, and not in recorded calls made by it, in ns.
+    /// Self time: time in the function, but not in recorded calls made by it, in ns.
     pub self_ns: u64,
-    /// Who called it, the one with the most time first. The sums are those of the function.
+    /// The callers, most time first. Their sums are the function's.
     pub callers: Vec<Edge>,
-    /// Whom it called, the one with the most time first.
+    /// The callees, most time first.
     pub callees: Vec<Edge>,
 }
 
-/// The calls of one function by another one.
+/// The calls from one function to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Edge {
-    /// The other one's name; nothing if no recorded function made the call.
+    /// Name of the other function; `None` if no recorded function made the call.
     pub function: Option<String>,
-    /// How many calls.
+    /// Number of calls.
     pub calls: u64,
-    /// Time of these calls from entry to exit, in ns; without those that were made, in whatever
-    /// way, by the called function itself.
+    /// Time of these calls from entry to exit, in ns; without calls nested, directly or indirectly,
+    /// in another call of the called function.
     pub total_ns: u64,
-    /// Time in the called function itself, in ns.
+    /// Self time of the called function in these calls, in ns.
     pub self_ns: u64,
 }
 
@@ -78,7 +78,7 @@ impl Sum {
 
 #[derive(Default)]
 struct Counter {
-    /// By caller and callee.
+    /// Keyed by caller and callee.
     edges: BTreeMap<(Option<usize>, usize), Sum>,
 }
 
@@ -103,7 +103,7 @@ impl Visitor for Counter {
 }
 
 impl Callers {
-    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ fn most_first(a: &Edge, b: &Edge) -> std::cmp::Ordering {
         .then_with(|| a.function.cmp(&b.function))
 }
 
-/// What stands in place of a caller that was not recorded.
+/// Shown in place of a caller that was not recorded.
 const OUTERMOST: &str = "(no recorded caller)";
 
 impl fmt::Display for Callers {
@@ -208,7 +208,7 @@ impl fmt::Display for Callers {
     }
 }
 
-/// The lines of one function, with an empty one in front.
+/// Returns the lines of one function, after an empty one.
 fn lines(function: &FunctionCallers) -> Vec<[String; 4]> {
     let line = |calls: u64, total: u64, own: u64, text: String| {
         [

@@ -1,13 +1,13 @@
-//! Text from the traced program, made harmless.
+//! Escapes text from the traced program, so that it is harmless.
 //!
-//! A string can hold anything, also what moves a terminal's cursor, what turns the direction of
-//! writing around, and what is not text at all. In a report only characters that can be seen
-//! stand as they are.
+//! A string can hold anything: terminal escape sequences, characters that reverse the writing
+//! direction, and bytes that are not text at all. In a report only printable characters appear
+//! unescaped.
 
 use std::io::Write;
 
-/// Appends bytes as a person reads them, as C and Rust write them in source: `\n`, `\x1b`,
-/// `\u{202e}`; bytes that are not UTF-8 as `\xff`. `quote` is what stands around them.
+/// Appends bytes in readable form, escaped as in C and Rust source: `\n`, `\x1b`, `\u{202e}`; bytes
+/// that are not UTF-8 as `\xff`. `quote` is the surrounding quote character.
 pub fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
     for part in parts(text, |byte| byte == quote || byte == b'\\') {
         match part {
@@ -31,8 +31,8 @@ pub fn put_escaped(out: &mut Vec<u8>, text: &[u8], quote: u8) {
     }
 }
 
-/// Appends bytes as what stands between the quotes of a JSON string. Bytes that are not UTF-8
-/// become U+FFFD, and all characters that cannot be seen are escaped.
+/// Appends bytes as the contents of a JSON string, without the quotes. Bytes that are not UTF-8
+/// become U+FFFD, and all non-printable characters are escaped.
 pub fn put_json(out: &mut Vec<u8>, text: &[u8]) {
     for part in parts(text, |byte| byte == b'"' || byte == b'\\') {
         match part {
@@ -59,8 +59,8 @@ pub fn put_json(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Appends `/* text */`, of a text that is escaped already. It does not end before its end: for
-/// `*/` there is `*\/`.
+/// Appends `/* text */` for a text that is already escaped. The text cannot end the comment: `*/`
+/// becomes `*\/`.
 pub fn put_comment(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b"/* ");
     let mut before = b' ';
@@ -74,8 +74,8 @@ pub fn put_comment(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b" */");
 }
 
-/// What stands behind a backslash for a byte of ASCII that cannot stand for itself, in C, Rust
-/// and JSON: the byte again if it can be seen. The others are written by their numbers.
+/// Returns the character that follows the backslash for an ASCII byte that must be escaped, in C,
+/// Rust and JSON: the byte itself if it is printable. Others are escaped by number: `None`.
 fn letter(byte: u8) -> Option<u8> {
     match byte {
         b'\n' => Some(b'n'),
@@ -87,7 +87,7 @@ fn letter(byte: u8) -> Option<u8> {
 }
 
 fn put_json_character(out: &mut Vec<u8>, character: char) {
-    // One character is left of those that need no escape.
+    // `escape_debug` yields one character for those that need no escape.
     if character.escape_debug().len() == 1 {
         out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
         return;
@@ -97,17 +97,17 @@ fn put_json_character(out: &mut Vec<u8>, character: char) {
     }
 }
 
-/// A piece of text that is treated in one way.
+/// A piece of text that is treated uniformly.
 enum Part<'a> {
-    /// Characters of ASCII that can be seen.
+    /// Printable ASCII characters.
     Plain(&'a [u8]),
-    /// One of ASCII that cannot be seen, or is special.
+    /// A non-printable or special ASCII character.
     Byte(u8),
-    /// Beyond ASCII.
+    /// Non-ASCII bytes.
     Other(&'a [u8]),
 }
 
-/// Cuts text into pieces.
+/// Splits text into pieces.
 fn parts(text: &[u8], special: impl Fn(u8) -> bool) -> impl Iterator<Item = Part<'_>> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -159,7 +159,7 @@ mod tests {
             (b"\n\r\t\0\x07\x7f", r"\n\r\t\x00\x07\x7f"),
             (b"\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
             ("größe 日本 😀".as_bytes(), "größe 日本 😀"),
-            // The one-character form of ESC [, and what turns the direction around.
+            // The one-character form of ESC [, and a character that reverses the writing direction.
             ("\u{9b}31m".as_bytes(), r"\u{9b}31m"),
             ("a\u{202e}b\u{2028}".as_bytes(), r"a\u{202e}b\u{2028}"),
             (b"\x9b31m \xff\xc3", r"\x9b31m \xff\xc3"),
@@ -196,7 +196,7 @@ mod tests {
             ("a */ b(); /* c", r"/* a *\/ b(); /* c */"),
             ("*/*/**/", r"/* *\/*\/**\/ */"),
             ("/ * /", "/* / * / */"),
-            // What was a backslash in the program is two by now.
+            // A backslash in the program's text has already become two.
             (r"*\\/", r"/* *\\/ */"),
         ] {
             let mut out = Vec::new();
@@ -208,7 +208,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Nothing comes out that a terminal acts on, and JSON is read back as the text it was.
+        /// The output has nothing that a terminal acts on, and the JSON is read back as the
+        /// original text.
         #[test]
         fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..60), text in "\\PC*|.*|[\\x00-\\u{a0}\u{2020}-\u{2030}]*") {
             for text in [&bytes[..], text.as_bytes()] {

@@ -1,4 +1,4 @@
-//! Flame graphs: which ways through the program took how long, as a picture.
+//! Flame graphs: the time or number of calls of each call path, as a picture.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use crate::clock::Scale;
 use crate::damage::Health;
 use crate::reader::{Event, Trace};
 
-/// What the width of a frame is.
+/// Meaning of a frame's width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlameBy {
     /// Time.
@@ -23,33 +23,33 @@ pub enum FlameBy {
     Calls,
 }
 
-/// The calls of a trace, those that were made in the same way taken together.
+/// The calls of a trace, merged by call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Flame {
-    /// Every way on which a call was made, in the order of names.
+    /// All call paths, sorted by names.
     pub stacks: Vec<FoldedStack>,
     /// Hits that are not in the trace.
     pub lost_events: u64,
 }
 
-/// All calls with the same functions around them.
+/// All calls with the same call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FoldedStack {
-    /// The functions' names, the outermost first, the called one last. What is deeper than
-    /// [`Flame::MOST_DEEP`] levels is taken together as [`Flame::DEEPER`].
+    /// The functions' names, outermost first, the called one last. Levels deeper than
+    /// [`Flame::MOST_DEEP`] are merged into [`Flame::DEEPER`].
     pub functions: Vec<String>,
     /// Calls of the last function.
     pub calls: u64,
-    /// Time in the last function itself, in ns.
+    /// Self time of the last function, in ns.
     pub self_ns: u64,
 }
 
-/// The calls with the same functions around them.
+/// The calls with the same call path.
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    /// Nothing for an outermost one.
+    /// `None` for an outermost call.
     parent: Option<usize>,
-    /// Nothing for what is too deep.
+    /// `None` for the merged deeper levels.
     function: Option<usize>,
     calls: u64,
     own: u128,
@@ -101,12 +101,12 @@ impl Visitor for Folder {
 }
 
 impl Flame {
-    /// How many levels are told apart.
+    /// Maximum number of levels that are distinguished.
     pub const MOST_DEEP: usize = 250;
-    /// What stands for everything deeper.
+    /// Name of the frame that replaces everything deeper.
     pub const DEEPER: &str = "(deeper)";
 
-    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
     /// # Errors
     ///
@@ -148,7 +148,7 @@ impl Flame {
     ///
     /// # Errors
     ///
-    /// If it cannot be written, or if there is nothing to be drawn.
+    /// If it cannot be written, or if there is nothing to draw.
     pub fn draw(&self, by: FlameBy, title: &str, out: impl Write) -> io::Result<()> {
         let lines: Vec<String> = self.stacks.iter().filter_map(|s| s.line(by)).collect();
         if lines.is_empty() {
@@ -162,14 +162,14 @@ impl Flame {
         }
         .to_string();
         options.name_type = "Function:".to_string();
-        // The same picture each time.
+        // Makes the picture reproducible.
         options.deterministic = true;
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
     }
 }
 
 impl FoldedStack {
-    /// `main;parse;read 123`; nothing if that would be 0.
+    /// Returns `main;parse;read 123`; `None` if the number would be 0.
     fn line(&self, by: FlameBy) -> Option<String> {
         let count = match by {
             FlameBy::Time => self.self_ns,
@@ -180,7 +180,7 @@ impl FoldedStack {
     }
 }
 
-/// A name without what ends a frame, and what XML cannot hold.
+/// Returns a name without characters that end a frame or that XML does not allow.
 pub(super) fn visible(name: &str) -> String {
     printable(name)
         .chars()

@@ -1,4 +1,4 @@
-//! Calls as function graph tracers show them.
+//! Calls in the layout of function graph tracers.
 //!
 //! ```text
 //! # CPU  TASK-PID          DURATION          FUNCTION CALLS
@@ -8,9 +8,9 @@
 //!   1)   orders-5574   | +     23.400 us |  } = 0 /* main */
 //! ```
 //!
-//! Marks as ftrace sets them: more than 10 us `+`, 100 us `!`, 1 ms `#`, 10 ms `*`, 100 ms `@`,
-//! 1 s `$`. The lines of one thread are in the order of time. Those of several threads stand
-//! where it is known what they say: a call that makes no other call stands where it ends.
+//! Marks as in ftrace: more than 10 us `+`, 100 us `!`, 1 ms `#`, 10 ms `*`, 100 ms `@`, 1 s `$`.
+//! The lines of one thread are in time order. Lines of different threads are ordered by when their
+//! contents are known: a call that makes no other call is printed at its end.
 
 use std::io::{self, Write};
 
@@ -29,14 +29,14 @@ use crate::damage::Health;
 use crate::document::{Document, EventInfo};
 use crate::reader::{Event, Trace};
 
-/// Which calls are shown.
+/// Selection of the calls to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GraphOptions {
-    /// How many levels; all if there is no limit. 1 shows only the outermost calls.
+    /// Number of levels; all if `None`. 1 shows only the outermost calls.
     pub depth: Option<usize>,
-    /// Calls that took less, in ns, are left out; with them events that are no calls.
+    /// Hides calls shorter than this, in ns; if not 0, also events that are not calls.
     pub min_duration_ns: u64,
-    /// Events that are no calls are shown by their fields alone, also those that have a format.
+    /// Shows events that are not calls by their fields only, even if they have a format.
     pub fields: bool,
 }
 
@@ -46,15 +46,16 @@ impl GraphOptions {
     }
 }
 
-/// Levels up to which lines are indented; the level's number stands there beyond that.
+/// Levels up to which lines are indented; deeper lines show the level's number.
 const MOST_INDENTED: usize = 50;
 
-/// Writes the calls of a trace as indented text, below a header, and says what is missing.
+/// Writes the calls of a trace as indented text, below a header, and marks where events are
+/// missing.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
-/// the answer, which is for the caller to tell.
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
+/// result, and the caller should report it.
 pub fn write_graph(
     trace: &Trace,
     out: impl Write,
@@ -100,17 +101,17 @@ fn task(comm: &str, tid: u32) -> String {
 
 fn task_width(document: &Document) -> usize {
     let named = Tasks::new(&document.threads, task).width();
-    // The widest pid of the kernel's, 4194304, for a thread that has no name.
+    // The widest pid of the kernel, 4194304, for a thread without a name.
     named.max(UNKNOWN.len() + 1 + 7)
 }
 
-/// What is the same for all events of one kind.
+/// Text that is the same for all events of one kind.
 struct Label {
     /// The event's own name.
     name: String,
-    /// `fd=` and so on; nothing for those that are not shown.
+    /// `fd=` and so on; `None` for fields that are not shown.
     fields: Vec<Option<Vec<u8>>>,
-    /// How many of them are shown.
+    /// Number of fields shown.
     shown: usize,
 }
 
@@ -134,32 +135,32 @@ impl Label {
 /// An open call.
 struct Shown {
     begin: Begin,
-    /// Whether its opening line has been printed.
+    /// True if its opening line has been printed.
     opened: bool,
-    /// `fd=3, size=12`, as long as that has not been printed.
+    /// `fd=3, size=12`, until it has been printed.
     arguments: Vec<u8>,
 }
 
 struct Printer<W> {
     lines: Lines<W>,
-    /// Where fields are put together.
+    /// Buffer for formatting fields.
     scratch: Lines<io::Sink>,
     options: GraphOptions,
     scale: Scale,
     names: Vec<String>,
-    /// What is shown where a call begins, and otherwise.
+    /// Labels at the start of a call; `labels` is for all other places.
     entries: Vec<Label>,
     labels: Vec<Label>,
-    /// What is shown in place of the first fields.
+    /// Format text that replaces the first fields.
     texts: Vec<Option<MarkerText>>,
     symbols: Symbols,
     tasks: Tasks,
     width: usize,
     calls: Open<Shown>,
     unpaired: u64,
-    /// The clock advances by so many ns at once.
+    /// Step of the clock, in ns.
     step_ns: u64,
-    /// A time was shown that is not much longer.
+    /// True if a time was shown that is not much longer than the step.
     shows_steps: bool,
 }
 
@@ -219,7 +220,7 @@ impl<W: Write> Printer<W> {
         self.lines.flush()
     }
 
-    /// The columns in front of a call, and its indentation.
+    /// Writes the columns before a call, and its indentation.
     fn put_columns(&mut self, cpu: u32, tid: u32, ticks: Option<u64>, depth: usize) {
         self.lines.put(format!("{cpu:>3})   ").as_bytes());
         let task = self.tasks.get(tid);
@@ -244,7 +245,7 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// `fd=3, size=12`, without some of the first.
+    /// Formats `fd=3, size=12`, without the first `without` fields.
     fn fields(&mut self, event: &Event<'_>, side: Side, without: usize) -> Vec<u8> {
         let label = match side {
             Side::Entry => &self.entries[event.index],
@@ -263,7 +264,7 @@ impl<W: Write> Printer<W> {
         std::mem::take(self.scratch.bytes())
     }
 
-    /// What an exit recorded: ` = 12`, or ` = (ret=12, errno=0)` if that is more than one value.
+    /// Formats the values recorded by an exit: ` = 12`, or ` = (ret=12, errno=0)` for several.
     fn returned(&mut self, event: Option<&Event<'_>>) -> Vec<u8> {
         let Some(event) = event else {
             return Vec::new();
@@ -284,7 +285,7 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// Prints the opening lines of the calls of a stack that are open.
+    /// Prints the opening lines of the open calls of a stack that are not printed yet.
     fn open(&mut self, stack: u64) -> io::Result<()> {
         let calls = self.calls.of(stack);
         let first = calls.partition_point(|call| call.opened);
@@ -301,7 +302,7 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    /// `read(fd=3)`
+    /// Writes `read(fd=3)`.
     fn put_call(&mut self, function: usize, arguments: &[u8]) {
         self.lines.put(self.names[function].as_bytes());
         self.lines.put(b"(");
@@ -310,7 +311,7 @@ impl<W: Write> Printer<W> {
     }
 }
 
-/// ftrace's mark for a duration in ns.
+/// Returns ftrace's mark for a duration in ns.
 fn mark(ns: u64) -> char {
     match ns {
         0..=10_000 => ' ',
@@ -323,7 +324,7 @@ fn mark(ns: u64) -> char {
     }
 }
 
-/// What has to be said of a call that did not end as usual.
+/// Returns a remark on a call that did not end normally.
 fn remark(call: &Call) -> Option<&'static str> {
     Some(match (call.exit, call.doubtful) {
         (Exit::Returned, false) => return None,
@@ -370,7 +371,7 @@ impl<W: Write> Visitor for Printer<W> {
         if !long && !shown.opened {
             return Ok(());
         }
-        // Whoever called it took at least as long.
+        // Its callers took at least as long.
         self.open(stack)?;
         let begin = call.begin;
         self.put_columns(call.cpu, call.tid, Some(duration), begin.depth);
@@ -420,7 +421,7 @@ impl<W: Write> Visitor for Printer<W> {
         };
         let fields = self.fields(event, Side::Exit, behind);
         let mut comment = self.labels[event.index].name.clone().into_bytes();
-        // The text is the last: whatever it looks like, the fields are those that were recorded.
+        // The text comes last, so that it cannot be mistaken for recorded fields.
         for part in [fields, text].iter().filter(|part| !part.is_empty()) {
             comment.extend_from_slice(b": ");
             comment.extend_from_slice(part);

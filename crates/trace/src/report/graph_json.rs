@@ -23,18 +23,18 @@ use crate::reader::{Event, Trace};
 /// {"lost_events":12,"cpu":1}
 /// ```
 ///
-/// `time_ns` is when it began, by `CLOCK_MONOTONIC`; `cpu` and `tid` are those at its beginning;
-/// `parent` is null for the outermost recorded call of a stack; `exit` is `returned`,
-/// `tail_call`, `abandoned` or `open`, as [`Exit`] has them. `arguments` and `return` are what
-/// was recorded at the entry and at the exit, in the form that
-/// [`write_json_lines`](super::write_json_lines) describes, `return` null if there was no exit.
-/// `"unpaired_exits":3` stands on the last line but that of lost events, if there are any.
-/// Events that are no calls are left out.
+/// `time_ns` is the start time by `CLOCK_MONOTONIC`; `cpu` and `tid` are those at the start;
+/// `parent` is null for the outermost recorded call of a stack; `exit` is `returned`, `tail_call`,
+/// `abandoned`, `open` or `thread_ended`, as in [`Exit`]. `arguments` and `return` are the fields
+/// recorded at the entry and at the exit, in the form that
+/// [`write_json_lines`](super::write_json_lines) describes; `return` is null if there was no exit.
+/// If there are unpaired exits, `"unpaired_exits":3` is on the last line, before that of lost
+/// events. Events that are not calls are left out.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
-/// the answer, which is for the caller to tell.
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
+/// result, and the caller should report it.
 pub fn write_graph_json(
     trace: &Trace,
     out: impl Write,
@@ -85,13 +85,13 @@ struct Printer<W> {
     scale: Scale,
     converter: Converter,
     names: Vec<String>,
-    /// What is shown where a call begins, and where it ends.
+    /// Arguments at the start of a call; `arguments` is for its end.
     entries: Vec<Arguments>,
     arguments: Vec<Arguments>,
     symbols: Symbols,
     named: HashSet<u32>,
     comms: Tasks,
-    /// What their entries recorded.
+    /// The fields recorded at the entries, formatted.
     calls: Open<Vec<u8>>,
     unpaired: u64,
 }

@@ -1,11 +1,11 @@
-//! Putting lines together without allocating for each.
+//! Builds lines without allocating for each.
 
 use std::io::{self, Write};
 
 /// Bytes collected before they are written.
 const FLUSH_AT: usize = 1 << 16;
 
-/// Text on its way out.
+/// Buffered output of text.
 pub(super) struct Lines<W> {
     out: W,
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ impl<W: Write> Lines<W> {
         self.bytes.extend_from_slice(text);
     }
 
-    /// The bytes of the lines so far, to add more.
+    /// Returns the buffered bytes, to append more.
     #[inline]
     pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -97,7 +97,7 @@ impl<W: Write> Lines<W> {
         self.flush()
     }
 
-    /// Writes what has been collected.
+    /// Writes the buffered bytes.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.out.write_all(&self.bytes)?;
         self.bytes.clear();

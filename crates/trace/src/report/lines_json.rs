@@ -22,9 +22,9 @@ use crate::value::Value;
 /// ```
 ///
 /// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name; `offset` is
-/// the link address of the probe in the object, as `nm` counts, not an offset in the file. A
-/// `lost_events` line stands before the event in front of which events of that CPU are missing;
-/// the last line `{"lost_events_total":12}` stands there only if there are any.
+/// the link-time address of the probe in the object, as `nm` shows it, not a file offset. A
+/// `lost_events` line precedes the event before which events of that CPU are missing; the last
+/// line `{"lost_events_total":12}` exists only if there are any.
 ///
 /// `arguments` has the fields by name:
 ///
@@ -36,25 +36,24 @@ use crate::value::Value;
 /// | `symbol` | a string: `"on_event+0x10"`, or `"0x55d0c0de1234"` if the trace does not know it |
 /// | arrays | an array of these |
 ///
-/// A field that could not be read is null, and `"faults":["path"]` behind the arguments has the
-/// names of all of those. Fields whose names begin with `_` are not shown. An event with a format,
-/// of a marker, has behind that `"text"`, its first fields as the format shows them.
+/// A field that could not be read is null, and `"faults":["path"]` after the arguments has the
+/// names of all such fields. Fields whose names begin with `_` are not shown. A marker event with a
+/// format then has `"text"`, its first fields formatted.
 ///
-/// An event with a call stack has, behind that, `"stack"`, an array of its functions, the
-/// innermost first, and `"stack_end"`, why there are no more: `outermost`, `truncated` or
-/// `unknown`:
+/// An event with a call stack then has `"stack"`, an array of its functions, innermost first, and
+/// `"stack_end"`, the reason why it ends: `outermost`, `truncated` or `unknown`:
 ///
 /// ```json
 /// {"address":"0x7f0c1a2b3c4d","symbol":"sqlite3_step","offset":"0x1d","object":"/usr/lib/libsqlite3.so.0"}
 /// ```
 ///
-/// Symbol, offset and object are null where they are unknown. `"inlined":true` says that a
-/// function was inlined into the next one that was not; it has no offset.
+/// Symbol, offset and object are null where they are unknown. `"inlined":true` marks a function
+/// that was inlined into the next one without this mark; it has no offset.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
-/// the answer, which is for the caller to tell.
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
+/// result, and the caller should report it.
 pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
     let document = trace.document();
     let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
@@ -105,19 +104,19 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
     Ok(health)
 }
 
-/// What is the same in each line of an event.
+/// The parts of a line that are the same for each record of an event.
 struct Label {
     /// From `,"event":` to `"arguments":{`.
     site: Vec<u8>,
-    /// `"arg1":` and so on, each but the first with a comma before it; `"arg1":"0x` if all are
-    /// hexadecimal, each but the first with what ends the one before. Nothing for a field that is
-    /// not shown.
+    /// `"arg1":` and so on, preceded by a comma except the first; `"arg1":"0x` if all are
+    /// hexadecimal, preceded by the end of the previous one except the first. Empty for a field
+    /// that is not shown.
     fields: Vec<Vec<u8>>,
     /// `"arg1"` and so on.
     names: Vec<String>,
-    /// Whether all fields are of the type `x64`, which is worth a way of its own.
+    /// True if all fields are of the type `x64`, which has a fast path.
     hexadecimal: bool,
-    /// What the first fields are as text.
+    /// Format for the first fields.
     text: Option<MarkerText>,
 }
 
@@ -160,12 +159,12 @@ impl Label {
     }
 }
 
-/// A JSON string.
+/// Returns a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text))
 }
 
-/// What stands between the quotes of a JSON string.
+/// Returns the contents of a JSON string, without the quotes.
 pub(super) fn escaped(text: &str) -> String {
     let mut bytes = Vec::new();
     put_json(&mut bytes, text.as_bytes());
@@ -203,7 +202,7 @@ fn put_event(
     }
 }
 
-/// The fields, and which could not be read.
+/// Writes the fields, and the names of those that could not be read.
 #[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     if put_arguments(lines, label, symbols, event) {
@@ -211,7 +210,7 @@ fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, e
     }
 }
 
-/// The fields of a label that has others than `x64`. Says whether one could not be read.
+/// Writes the fields of a label with other types than `x64`. Returns true if one could not be read.
 fn put_arguments(
     lines: &mut Lines<impl Write>,
     label: &Label,
@@ -249,14 +248,14 @@ impl Arguments {
         Arguments { label }
     }
 
-    /// Puts the object. Fields that could not be read are null.
+    /// Writes the object. Fields that could not be read are null.
     pub(super) fn put(&self, lines: &mut Lines<impl Write>, symbols: &Symbols, event: &Event<'_>) {
         lines.put(b"{");
         put_arguments(lines, &self.label, symbols, event);
     }
 }
 
-/// The names of the fields that could not be read.
+/// Writes the names of the fields that could not be read.
 #[cold]
 fn put_faults(lines: &mut Lines<impl Write>, label: &Label, event: &Event<'_>) {
     let shown = label.fields.iter().map(|field| !field.is_empty());
@@ -269,8 +268,8 @@ fn put_faults(lines: &mut Lines<impl Write>, label: &Label, event: &Event<'_>) {
     lines.put(b"]");
 }
 
-/// The largest number up to which all whole numbers are told apart by readers that take every
-/// number as a `double`.
+/// Greatest number up to which readers that store every number as a `double` distinguish all whole
+/// numbers.
 const MOST: u64 = 1 << 53;
 
 #[inline]
@@ -313,7 +312,7 @@ fn put_hex(lines: &mut Lines<impl Write>, value: u64) {
     lines.put(b"\"");
 }
 
-/// JSON has no infinity, and nothing for what is no number: they are texts.
+/// JSON has no infinity and no NaN: they are written as strings.
 fn put_float(lines: &mut Lines<impl Write>, finite: bool, shown: &str) {
     put_number(lines, finite, |lines| lines.put(shown.as_bytes()));
 }

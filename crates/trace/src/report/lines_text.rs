@@ -13,9 +13,9 @@
 //! u16[3]        ports={80,443,8080}      any        path=(fault)
 //! ```
 //!
-//! In strings and characters, all that cannot be seen is escaped, and bytes that are not UTF-8.
-//! A symbol is an address where the trace does not know it. Fields whose names begin with `_` are
-//! not shown. A call stack stands on lines of its own behind its event, one for each function:
+//! In strings and characters, non-printable characters and bytes that are not UTF-8 are escaped. A
+//! symbol unknown to the trace is shown as an address. Fields whose names begin with `_` are not
+//! shown. A call stack follows its event on lines of its own, one for each function:
 //!
 //! ```text
 //! \t    7f0c1a2b3c4d sqlite3_step+0x1d (/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6)
@@ -35,20 +35,20 @@ use crate::document::{Document, EventInfo, FieldInfo};
 use crate::reader::{Event, Trace};
 use crate::value::Value;
 
-/// How events are shown.
+/// Options for showing events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextOptions {
-    /// By their fields alone, also those that have a format.
+    /// Shows events by their fields only, even if they have a format.
     pub fields: bool,
 }
 
-/// Writes every event of a trace as a line, below a header, and says where events are missing.
-/// Times are `CLOCK_MONOTONIC` in seconds. An event with a format, of a marker, is shown by it.
+/// Writes every event of a trace as a line, below a header, and marks where events are missing.
+/// Times are `CLOCK_MONOTONIC` in seconds. A marker event with a format is shown in that format.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in
-/// the answer, which is for the caller to tell.
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
+/// result, and the caller should report it.
 pub fn write_text(
     trace: &Trace,
     out: impl Write,
@@ -101,18 +101,17 @@ fn task(comm: &str, tid: u32) -> String {
     format!("{}-{tid}", printable(comm))
 }
 
-/// What is the same in each line of an event.
+/// The parts of a line that are the same for each record of an event.
 struct Label {
     /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
     site: Vec<u8>,
-    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal. Nothing for a field that is not
-    /// shown.
+    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal. Empty for a field that is not shown.
     fields: Vec<Vec<u8>>,
-    /// Whether all fields are of the type `x64`, which is worth a way of its own.
+    /// True if all fields are of the type `x64`, which has a fast path.
     hexadecimal: bool,
-    /// What stands for the first fields.
+    /// Format that replaces the first fields.
     text: Option<MarkerText>,
-    /// Whether fields stand in front of the text.
+    /// True if there are fields before the text.
     is_fielded: bool,
 }
 
@@ -142,7 +141,7 @@ impl Label {
     }
 }
 
-/// The columns' widths.
+/// Widths of the columns.
 struct Layout {
     /// Task name, dash and id.
     task: usize,
@@ -153,7 +152,7 @@ struct Layout {
 impl Layout {
     fn new(document: &Document) -> Layout {
         let named = Tasks::new(&document.threads, task).width();
-        // The widest pid of the kernel's, 4194304, for a thread that has no name.
+        // The widest pid of the kernel, 4194304, for a thread without a name.
         let unknown = UNKNOWN.len() + 1 + 7;
         let end = document.time.end_monotonic_ns / 1_000_000_000;
         Layout {
@@ -201,7 +200,7 @@ impl Layout {
     }
 }
 
-/// As ftrace says it.
+/// Writes lost events in ftrace's wording.
 fn put_lost(lines: &mut Lines<impl Write>, cpu: u32, lost: u64) -> Result<(), ReportError> {
     lines.put(b"CPU:");
     lines.put_decimal(u64::from(cpu), 1);
@@ -242,7 +241,7 @@ fn put_event(
     Ok(lines.end()?)
 }
 
-/// The fields of an event that has others than `x64`, without those that are in its text.
+/// Writes the fields of an event with other types than `x64`, except those in its text.
 #[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     let in_text = label.text.as_ref().map_or(0, MarkerText::fields);
@@ -255,8 +254,8 @@ fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, e
     }
 }
 
-/// The text of an event that has one. It is the last of a line: whatever it looks like, what
-/// stands in front of it is not the program's.
+/// Writes the text of an event that has one. It comes last in a line, so that it cannot imitate
+/// other parts of the line.
 fn put_text(
     lines: &mut Lines<impl Write>,
     label: &Label,
@@ -282,7 +281,7 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Hexadecimal(value) => lines.put_hex(value),
         Value::Unsigned(value) => lines.put_decimal(value, 1),
         Value::Signed(value) => lines.put_signed(value),
-        // As short as it can be without being another number.
+        // The shortest form that is still the same number.
         Value::Single(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Double(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Character(value) => put_quoted(lines, &[value], b'\''),
@@ -303,7 +302,7 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
             lines.put(b"}");
         }
         Value::Fault => lines.put(b"(fault)"),
-        // It has lines of its own.
+        // Shown on lines of its own.
         Value::CallStack(_) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! The text that a marker's authors wrote: its fields by its format, as printf would show them.
+//! Formats the fields of a marker event with the marker's own printf format.
 
 use capriole_event::{Element, FieldType, Shown as Kind};
 use capriole_target::markers::format::{self, Amount, Part, Shown, parts};
@@ -9,15 +9,15 @@ use crate::document::EventInfo;
 use crate::reader::Event;
 use crate::value::Value;
 
-/// What stands for a value that could not be read.
+/// Shown in place of a value that could not be read.
 const FAULT: &[u8] = b"(fault)";
 
-/// The format of an event, ready to be used.
+/// A parsed event format.
 pub(super) struct MarkerText {
     pieces: Vec<Piece>,
-    /// How many of the fields, from the first on, are in it.
+    /// Number of fields, from the first on, used in the text.
     fields: usize,
-    /// Whether it ends with the end of a line.
+    /// True if the format ends with a newline.
     ends_line: bool,
 }
 
@@ -26,7 +26,7 @@ enum Piece {
     Value(format::Value, Argument),
 }
 
-/// The type of the argument that is shown.
+/// Size and sign of an argument's type.
 #[derive(Debug, Clone, Copy)]
 struct Argument {
     bytes: u8,
@@ -34,7 +34,7 @@ struct Argument {
 }
 
 impl MarkerText {
-    /// Of an event that has a format which shows its fields, from the first on.
+    /// Parses the format of an event; `None` if it has none or it does not fit the first fields.
     pub(super) fn of(event: &EventInfo) -> Option<MarkerText> {
         let format = event.format.as_ref()?;
         let mut fields = event.fields.iter().map(|field| field.field_type);
@@ -52,7 +52,7 @@ impl MarkerText {
                     continue;
                 }
                 Part::Value(value) => value,
-                // What it was nobody has recorded.
+                // The value of errno was not recorded.
                 Part::Errno => return None,
             };
             for amount in [value.width, value.precision] {
@@ -62,7 +62,7 @@ impl MarkerText {
                 }
             }
             let (field, argument) = take()?;
-            // Nor what text there was of wide characters.
+            // The text of wide strings was not recorded either.
             let known = value.letter != 'S' && is_shown_by(field, value.shown);
             known.then_some(())?;
             pieces.push(Piece::Value(value, argument));
@@ -75,12 +75,12 @@ impl MarkerText {
         })
     }
 
-    /// How many of the fields, from the first on, are in the text.
+    /// Returns the number of fields, from the first on, used in the text.
     pub(super) fn fields(&self) -> usize {
         self.fields
     }
 
-    /// Appends the text, as the program would have written it. It can be anything.
+    /// Appends the text as the program would have written it. It may contain any bytes.
     pub(super) fn put(&self, out: &mut Vec<u8>, event: &Event<'_>) {
         let mut values = event.fields();
         let mut next = || values.next().unwrap_or(Value::Fault);
@@ -95,8 +95,8 @@ impl MarkerText {
         }
     }
 
-    /// Appends the text as it stands in a line of a report: what cannot be seen is escaped, and
-    /// the end of a line is left out.
+    /// Appends the text as shown in a line of a report: non-printable characters are escaped, and
+    /// the final newline is left out.
     pub(super) fn put_line(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, event: &Event<'_>) {
         scratch.clear();
         self.put(scratch, event);
@@ -104,12 +104,12 @@ impl MarkerText {
             true => scratch.strip_suffix(b"\n").unwrap_or(scratch),
             false => scratch,
         };
-        // No quotes stand around it.
+        // There are no quotes around it.
         put_escaped(out, line, b'\\');
     }
 }
 
-/// What an argument is; none is an array.
+/// Returns size and sign of an argument; `None` for arrays and non-numbers.
 fn argument(field_type: FieldType) -> Option<Argument> {
     match (field_type.element, field_type.count) {
         (Element::Number { shown, bytes, bits }, None) => Some(Argument {
@@ -120,7 +120,7 @@ fn argument(field_type: FieldType) -> Option<Argument> {
     }
 }
 
-/// Whether a conversion can show what is recorded as this type.
+/// True if a conversion can show a value recorded as this type.
 fn is_shown_by(field_type: FieldType, conversion: Shown) -> bool {
     let is_number = matches!(field_type.element, Element::Number { .. });
     let one = field_type.count.is_none();
@@ -135,17 +135,17 @@ fn is_shown_by(field_type: FieldType, conversion: Shown) -> bool {
     }
 }
 
-/// Flags, width and precision, of which some may be values themselves.
+/// Returns flags, width and precision, some of which may be arguments themselves.
 fn style<'a>(value: &format::Value, next: &mut impl FnMut() -> Value<'a>) -> Style {
     let mut flags = value.flags;
     let mut given = |amount: Option<Amount>| match amount? {
         Amount::Number(number) => Some(i64::from(number)),
         Amount::Argument => bits(next()).map(|bits| i64::from(bits as i32)),
     };
-    // A width below zero is a flag and a width.
+    // A negative width means left-aligned.
     let width = given(value.width).unwrap_or(0);
     flags.left |= width < 0;
-    // A precision below zero is none.
+    // A negative precision is ignored.
     let precision = given(value.precision).and_then(|p| usize::try_from(p).ok());
     Style {
         flags,
@@ -154,7 +154,7 @@ fn style<'a>(value: &format::Value, next: &mut impl FnMut() -> Value<'a>) -> Sty
     }
 }
 
-/// The bits of a number; above its own there are those of its sign, if it is shown with one.
+/// Returns the bits of a number, sign-extended to 64 bits if it is signed.
 fn bits(value: Value<'_>) -> Option<u64> {
     match value {
         Value::Unsigned(value) | Value::Hexadecimal(value) | Value::Symbol(value) => Some(value),
@@ -195,11 +195,11 @@ fn put_value(
     }
 }
 
-/// What printf makes of an argument: an `int` of what is smaller than one, and of that the part
-/// that the conversion asks for.
+/// Converts an argument as printf does: promotes smaller types to `int`, then takes the part that
+/// the conversion's length asks for.
 fn passed(bits: u64, argument: Argument, conversion: &format::Value) -> u64 {
     let own = extended(bits, argument.bytes, argument.signed);
-    // In Rust a length means nothing, and in C larger ones are the argument's own.
+    // In Rust a length has no meaning, and in C longer lengths match the argument's type.
     let bytes = match conversion.bytes {
         Some(short @ (1 | 2)) => short,
         _ => argument.bytes.max(4),
@@ -207,7 +207,7 @@ fn passed(bits: u64, argument: Argument, conversion: &format::Value) -> u64 {
     extended(own, bytes, conversion.shown == Shown::Signed)
 }
 
-/// The low bytes of a number, with those of its sign or with zeros above.
+/// Extends the low bytes of a number, with its sign or with zeros.
 fn extended(bits: u64, bytes: u8, signed: bool) -> u64 {
     let unused = 64 - 8 * u32::from(bytes);
     match signed {

@@ -1,4 +1,4 @@
-//! Traces as text: every event a line, or one table.
+//! Traces as text: one line for each event, or one table.
 
 mod backtraces;
 mod call_summary;
@@ -40,37 +40,38 @@ use crate::document::{Document, EventInfo, FieldInfo};
 use crate::reader::Event;
 use crate::value::{CallStack, Value};
 
-/// Why a report stopped.
+/// Reasons why a report stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
     /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The report cannot be written. A reader that went away (`BrokenPipe`) is no fault.
+    /// The report cannot be written. A reader that has exited (`BrokenPipe`) is not treated as a
+    /// fault.
     #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Whether a field is for people, and stands in the line of its event. Others are there for
-/// reading the trace, such as `_sp`, and call stacks have lines of their own.
+/// True if a field is for people, and shown in the line of its event. Others are only needed to
+/// interpret the trace, such as `_sp`; call stacks have lines of their own.
 fn is_shown(field: &FieldInfo) -> bool {
     !field.name.starts_with('_') && !field.field_type.is_call_stack()
 }
 
-/// Whether events of a trace have call stacks.
+/// True if events of a trace have call stacks.
 pub fn has_call_stacks(document: &Document) -> bool {
     with_call_stacks(document).is_some()
 }
 
-/// Which events have call stacks, if there are any: of the events with the numbers that this is true of.
+/// Returns for each event, by index, whether it has a call stack; `None` if no event has one.
 fn with_call_stacks(document: &Document) -> Option<Vec<bool>> {
     let has = |event: &EventInfo| event.fields.iter().any(|f| f.field_type.is_call_stack());
     let all: Vec<bool> = document.events.iter().map(has).collect();
     all.contains(&true).then_some(all)
 }
 
-/// The call stack of an event.
+/// Returns the call stack of an event.
 fn call_stack<'a>(event: &Event<'a>) -> Option<CallStack<'a>> {
     event.fields().find_map(|value| match value {
         Value::CallStack(stack) => Some(stack),
@@ -78,7 +79,7 @@ fn call_stack<'a>(event: &Event<'a>) -> Option<CallStack<'a>> {
     })
 }
 
-/// The last part of a path: the file's name.
+/// Returns the last part of a path: the file's name.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -1,8 +1,8 @@
-//! What a report keeps of the calls that are open.
+//! Data that a report keeps for open calls.
 
 use std::collections::HashMap;
 
-/// Something for each open call, by stack; of those that the report shows.
+/// A value for each open call that the report shows, by stack.
 #[derive(Debug)]
 pub(super) struct Open<T> {
     stacks: HashMap<u64, Vec<T>>,
@@ -15,12 +15,12 @@ impl<T> Open<T> {
         }
     }
 
-    /// A call begins on a stack.
+    /// Adds a call that begins on a stack.
     pub(super) fn push(&mut self, stack: u64, call: T) {
         self.stacks.entry(stack).or_default().push(call);
     }
 
-    /// The innermost call of a stack ends.
+    /// Removes and returns the innermost call of a stack when it ends.
     pub(super) fn pop(&mut self, stack: u64) -> Option<T> {
         let open = self.stacks.get_mut(&stack)?;
         let call = open.pop();
@@ -30,7 +30,7 @@ impl<T> Open<T> {
         call
     }
 
-    /// The calls of a stack, the outermost first.
+    /// Returns the calls of a stack, outermost first.
     pub(super) fn of(&mut self, stack: u64) -> &mut [T] {
         self.stacks.get_mut(&stack).map_or(&mut [], |open| open)
     }

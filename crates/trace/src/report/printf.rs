@@ -1,27 +1,27 @@
-//! One value as printf shows it, in the locale that programs begin with.
+//! Formats one value as printf does, in the locale that programs start with.
 //!
-//! Digits of floating point numbers are those of the standard library, which are exact; what is
-//! done here is what C has around them. The results are glibc's, where C leaves a choice.
+//! The digits of floating point numbers come from the standard library, which is exact; this module
+//! adds C's flags, widths and forms. Where C leaves a choice, the results are glibc's.
 
 use capriole_target::markers::format::Flags;
 
-/// The largest width and precision. Both may come from a program, and a line that is a million
-/// blanks wide helps nobody.
+/// Maximum width and precision. Both may come from a program, and a line of a million blanks is
+/// useless.
 pub(super) const MOST: usize = 4000;
 
-/// What stands between the `%` and the letter.
+/// The part of a conversion between the `%` and the letter.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Style {
-    /// Signs, and what fills up.
+    /// Sign and padding flags.
     pub flags: Flags,
-    /// The least number of bytes.
+    /// Minimum number of bytes.
     pub width: usize,
-    /// How many digits, or at most how many bytes of a text.
+    /// Number of digits, or the maximum number of bytes of a string.
     pub precision: Option<usize>,
 }
 
 impl Style {
-    /// What stands before a number: its sign.
+    /// Returns the sign before a number.
     fn sign(&self, negative: bool) -> &'static [u8] {
         match (negative, self.flags.plus, self.flags.blank) {
             (true, ..) => b"-",
@@ -31,22 +31,22 @@ impl Style {
         }
     }
 
-    /// Digits, as many as the precision asks for; none of a zero that is to have none.
+    /// Pads digits to the precision; a zero with precision 0 has no digits.
     fn digits(&self, digits: String) -> String {
         let least = self.precision.unwrap_or(1).min(MOST);
         let digits = if digits == "0" { "" } else { &digits };
         format!("{digits:0>least$}")
     }
 
-    /// Appends sign, prefix and digits of a number that has no point.
+    /// Appends sign, prefix and digits of an integer.
     fn put_whole(&self, out: &mut Vec<u8>, sign: &[u8], prefix: &str, digits: &str) {
         let zeros = self.precision.is_none();
         let parts = [sign, prefix.as_bytes(), digits.as_bytes()];
         self.put(out, parts, zeros);
     }
 
-    /// Appends sign, prefix and digits, filled up to the width; if the flags ask for it, and it
-    /// can be, with zeros in front of the digits.
+    /// Appends sign, prefix and digits, padded to the width; with zeros before the digits if
+    /// `zeros` and the flags allow it.
     fn put(&self, out: &mut Vec<u8>, parts: [&[u8]; 3], zeros: bool) {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let missing = self.width.min(MOST).saturating_sub(length);
@@ -67,12 +67,12 @@ impl Style {
     }
 }
 
-/// Text as it is, filled up with blanks.
+/// Appends a string unchanged, padded with blanks.
 pub(super) fn filled(out: &mut Vec<u8>, style: &Style, text: &[u8]) {
     style.put(out, [b"", b"", text], false);
 }
 
-/// `%s`: at most as many bytes as the precision says.
+/// `%s`: at most as many bytes as the precision.
 pub(super) fn text(out: &mut Vec<u8>, style: &Style, text: &[u8]) {
     let most = style.precision.unwrap_or(text.len()).min(text.len());
     filled(out, style, &text[..most]);
@@ -95,7 +95,7 @@ pub(super) fn unsigned(out: &mut Vec<u8>, style: &Style, letter: char, value: u6
         _ => ("", value.to_string()),
     };
     let mut digits = style.digits(digits);
-    // The other form of an octal number begins with a zero, be it one of the precision's.
+    // The alternate form of an octal number begins with a zero, which may come from the precision.
     if letter == 'o' && style.flags.alternate && !digits.starts_with('0') {
         digits.insert(0, '0');
     }
@@ -107,7 +107,7 @@ pub(super) fn unsigned(out: &mut Vec<u8>, style: &Style, letter: char, value: u6
     style.put_whole(out, b"", prefix, &digits);
 }
 
-/// `%p`: glibc shows signs here, too, but not where there is nothing to point to.
+/// `%p`: glibc prints signs here, too, but not for a null pointer.
 pub(super) fn pointer(out: &mut Vec<u8>, style: &Style, value: u64) {
     match value {
         0 => filled(out, style, b"(nil)"),
@@ -139,7 +139,7 @@ pub(super) fn float(out: &mut Vec<u8>, style: &Style, letter: char, value: f64) 
     style.put(out, parts, value.is_finite());
 }
 
-/// How many digits stand behind the point.
+/// Returns the number of digits after the point.
 fn decimals(style: &Style) -> usize {
     style.precision.unwrap_or(6).min(MOST)
 }
@@ -164,10 +164,10 @@ fn exponential(style: &Style, magnitude: f64, decimals: usize) -> String {
     with_exponent(&format!("{digits}{point}"), exponent)
 }
 
-/// `3.14e+00`, or `3.14` if it is not too large or small for that; without zeros at the end.
+/// `3.14e+00`, or `3.14` if its exponent is small enough; without trailing zeros.
 fn general(style: &Style, magnitude: f64) -> String {
     let significant = decimals(style).max(1);
-    // The exponent that it has when it is rounded.
+    // The exponent after rounding.
     let (digits, exponent) = scientific(magnitude, significant - 1);
     let fits = exponent >= -4 && exponent < significant as i32;
     let digits = match fits {
@@ -189,22 +189,22 @@ fn general(style: &Style, magnitude: f64) -> String {
     }
 }
 
-/// The digits, one of them before the point, and the exponent of 10.
+/// Returns the digits, one of them before the point, and the exponent of 10.
 fn scientific(magnitude: f64, decimals: usize) -> (String, i32) {
     let text = format!("{magnitude:.decimals$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     (digits.to_owned(), exponent.parse().unwrap_or(0))
 }
 
-/// C shows a sign and two digits at least.
+/// Appends the exponent with a sign and at least two digits, as C does.
 fn with_exponent(digits: &str, exponent: i32) -> String {
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// `1.8p+0`, behind `0x`: the bits that the number has.
+/// `1.8p+0`, to follow `0x`: the exact bits of the number.
 fn hexadecimal(style: &Style, magnitude: f64) -> String {
-    /// Bits behind the point, four for each digit.
+    /// Bits after the point, four for each digit.
     const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;
     const DIGITS: usize = (FRACTION / 4) as usize;
     let bits = magnitude.to_bits();
@@ -217,7 +217,7 @@ fn hexadecimal(style: &Style, magnitude: f64) -> String {
     let mantissa = lead << FRACTION | fraction;
     let wanted = style.precision.unwrap_or(DIGITS).min(DIGITS);
     let dropped = 4 * (DIGITS - wanted) as u32;
-    // To the nearest; of two, the even one. The digit before the point may become 2.
+    // Round to nearest, ties to even. The digit before the point may become 2.
     let half = 1_u64 << dropped >> 1;
     let odd = mantissa >> dropped & 1;
     let rounded = match dropped {

@@ -1,4 +1,4 @@
-//! Who called whom on the way to events with call stacks, and how often.
+//! Callers and callees in the call stacks of events, with numbers of events.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -23,31 +23,31 @@ pub struct StackCallers {
     pub events: u64,
     /// Hits that are not in the trace.
     pub lost_events: u64,
-    /// The functions, that with the most events first.
+    /// The functions, most events first.
     pub functions: Vec<FunctionEvents>,
 }
 
-/// A function, who called it, and whom it called.
+/// A function with its callers and callees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FunctionEvents {
     /// Its name.
     pub function: String,
-    /// In the stacks of how many events it is.
+    /// Number of events with this function in their call stacks.
     pub events: u64,
-    /// How many of these happened in the function itself.
+    /// Number of these events that happened in the function itself.
     pub own_events: u64,
-    /// Who called it, the one with the most events first.
+    /// The callers, most events first.
     pub callers: Vec<EventEdge>,
-    /// Whom it called, the one with the most events first.
+    /// The callees, most events first.
     pub callees: Vec<EventEdge>,
 }
 
-/// How often one function called another on the way to an event.
+/// The calls from one function to another on the way to events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventEdge {
-    /// The other one's name; nothing if it was called by nobody.
+    /// Name of the other function; `None` if there is no caller.
     pub function: Option<String>,
-    /// In the stacks of how many events the call is.
+    /// Number of events with this call in their call stacks.
     pub events: u64,
 }
 
@@ -60,7 +60,7 @@ struct Counts {
 }
 
 impl StackCallers {
-    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl StackCallers {
         for (way, count) in ways {
             let functions = names.of(&way);
             events += count;
-            // Each function and each call counts once for an event, however often it is there.
+            // Count each function and each call once for an event, however often it occurs.
             let mut seen = HashSet::new();
             let mut calls = HashSet::new();
             for (at, function) in functions.iter().enumerate() {
@@ -137,7 +137,7 @@ impl fmt::Display for StackCallers {
         if self.lost_events > 0 {
             writeln!(f, "LOST {}", counted(self.lost_events, "EVENT", "EVENTS"))?;
         }
-        // No function is in more.
+        // No function has more events.
         let width = self.events.to_string().len().max("events".len());
         writeln!(f, "{:>width$}  {:>width$}", "events", "own")?;
         for function in &self.functions {

@@ -1,4 +1,4 @@
-//! Flame graphs of events: from where they came, and how often.
+//! Flame graphs of events: call paths and their numbers of events.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -13,28 +13,29 @@ use crate::callstack::{CallStacks, End};
 use crate::damage::Health;
 use crate::reader::Trace;
 
-/// The events of a trace that have call stacks, those with the same one taken together.
+/// The events of a trace that have call stacks, merged by call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StackFlame {
-    /// Every way on which an event was come to, in the order of names.
+    /// All call paths of events, sorted by names.
     pub stacks: Vec<EventStack>,
     /// Hits that are not in the trace.
     pub lost_events: u64,
 }
 
-/// All events with the same functions around them.
+/// All events with the same call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventStack {
-    /// The functions' names, the outermost first. One in brackets in front of them says that
-    /// there were more, which are not known; or stands for a function without a name. What is
-    /// deeper than [`Flame::MOST_DEEP`] is taken together as [`Flame::DEEPER`].
+    /// The functions' names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
+    /// means that outer functions are missing; another name in brackets replaces a function
+    /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into
+    /// [`Flame::DEEPER`].
     pub functions: Vec<String>,
-    /// How many events.
+    /// Number of events.
     pub events: u64,
 }
 
 impl StackFlame {
-    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
     /// # Errors
     ///
@@ -64,7 +65,7 @@ impl StackFlame {
     ///
     /// # Errors
     ///
-    /// If it cannot be written, or if there is nothing to be drawn.
+    /// If it cannot be written, or if there is nothing to draw.
     pub fn draw(&self, title: &str, out: impl Write) -> io::Result<()> {
         if self.stacks.is_empty() {
             return Err(io::Error::other("there are no call stacks in the trace"));
@@ -78,13 +79,13 @@ impl StackFlame {
         options.title = visible(title);
         options.count_name = "events".to_string();
         options.name_type = "Function:".to_string();
-        // The same picture each time.
+        // Makes the picture reproducible.
         options.deterministic = true;
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
     }
 }
 
-/// How often events came on each way.
+/// Counts the events of each call path.
 pub(super) fn ways(trace: &Trace) -> Result<(HashMap<Way, u64>, Names, Health), ReportError> {
     let document = trace.document();
     let mut stacks = CallStacks::of(document);

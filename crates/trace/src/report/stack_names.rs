@@ -1,18 +1,18 @@
-//! What functions in call stacks are called in reports that take many of them together.
+//! Names of functions for reports that merge many call stacks.
 
 use crate::callstack::{CallStacks, End, Frame};
 
 use super::file_name;
 
-/// A backtrace, as the numbers of its calls, the innermost first, and why there are no more,
-/// if that is not because the program begins there.
+/// A call path: the numbers of a backtrace's calls, innermost first, and the reason why it is cut,
+/// unless it reaches the outermost call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Way {
     pub calls: Vec<usize>,
     pub cut: Option<End>,
 }
 
-/// The names of the functions of all ways of a trace.
+/// The names of the functions in all call paths of a trace.
 pub(super) struct Names {
     stacks: CallStacks,
 }
@@ -22,7 +22,7 @@ impl Names {
         Names { stacks }
     }
 
-    /// The functions of a way, the outermost first.
+    /// Returns the functions of a call path, outermost first.
     pub(super) fn of(&self, way: &Way) -> Vec<String> {
         let cut = match way.cut {
             None | Some(End::Outermost) => None,
@@ -35,7 +35,7 @@ impl Names {
     }
 }
 
-/// The function's name, or else that of its file in brackets.
+/// Returns the function's name, or else its file's name in brackets.
 fn name(frame: &Frame) -> String {
     match (&frame.symbol, &frame.object) {
         (Some(symbol), _) => symbol.clone(),

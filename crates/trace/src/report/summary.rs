@@ -1,4 +1,4 @@
-//! One table for a whole trace: which functions were called how often.
+//! One table for a whole trace: the number of calls of each function.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,8 +11,8 @@ use super::tasks::printable;
 use crate::damage::{Health, TraceError};
 use crate::reader::Trace;
 
-/// What a trace holds, by event name. `Display` is a table for people, `Serialize` the same for
-/// programs.
+/// The contents of a trace, by event name. `Display` is a table for people, `Serialize` the same
+/// for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The trace directory.
@@ -25,42 +25,42 @@ pub struct Summary {
     pub lost_packets: u64,
     /// Places of the trace that could not be read.
     pub damages: u64,
-    /// From the beginning of the recording to its end, in ns.
+    /// From the start of the recording to its end, in ns.
     pub duration_ns: u64,
-    /// Different threads that hit a probe.
+    /// Number of threads that hit a probe.
     pub threads: u64,
-    /// Different CPUs on which a probe was hit.
+    /// Number of CPUs on which a probe was hit.
     pub cpus: u64,
-    /// Whether the recording ended in the ordinary way.
+    /// True if the recording ended normally.
     pub complete: bool,
-    /// What the recorder wants to be known.
+    /// Warnings from the recorder.
     pub warnings: Vec<String>,
     /// The events that were hit, most calls first.
     pub by_event: Vec<EventSummary>,
-    /// How many events were never hit.
+    /// Number of events that were never hit.
     pub silent: u64,
 }
 
-/// One line of the table: all sites with the same event name.
+/// One row of the table: all sites with the same event name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EventSummary {
     /// The event's name.
     pub event: String,
-    /// How often it was hit.
+    /// Number of hits.
     pub calls: u64,
-    /// The part of all recorded events, 0 to 1.
+    /// Share of all recorded events, 0 to 1.
     pub share: f64,
-    /// Calls over the recording's duration.
+    /// Calls per second of the recording.
     pub calls_per_second: f64,
     /// The first hit, in ns since the recording began.
     pub first_ns: u64,
     /// The last hit, in ns since the recording began.
     pub last_ns: u64,
-    /// Different threads that hit it.
+    /// Number of threads that hit it.
     pub threads: u64,
 }
 
-/// What is counted of one event while reading.
+/// Counters of one event while reading.
 #[derive(Debug, Default)]
 struct Count {
     calls: u64,
@@ -96,7 +96,7 @@ impl Count {
 }
 
 impl Summary {
-    /// Reads a whole trace. The second part of the answer says where it is damaged.
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
     /// # Errors
     ///
@@ -131,7 +131,8 @@ impl Summary {
             .values()
             .flat_map(|c| c.tids.iter().copied())
             .collect();
-        // Texts that others write have an event at no place, which nobody asked for.
+        // Messages from outside the program have an event without a site, which is not a chosen
+        // probe.
         let texts = document
             .events
             .iter()
@@ -174,7 +175,7 @@ impl Summary {
     }
 }
 
-/// What keeps a table from being the whole truth.
+/// Reasons why a table may be incomplete.
 pub(super) struct Doubts<'a> {
     /// Events that were recorded.
     pub(super) events: u64,
@@ -186,7 +187,7 @@ pub(super) struct Doubts<'a> {
 }
 
 impl Doubts<'_> {
-    /// One line for each reason.
+    /// Returns one line for each reason.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.lost_events > 0 {
@@ -238,7 +239,7 @@ pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// `97.2 %`; what is not quite 0 or 100 never looks like it.
+/// Formats `97.2 %`; a share that is not exactly 0 or 100 % is never shown as such.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 0.1 {
@@ -250,13 +251,13 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Whole calls, or tenths where there are few.
+/// Formats whole calls, or tenths below 100 a second.
 fn rate(calls_per_second: f64) -> String {
     let places = usize::from(calls_per_second < 100.0);
     format!("{calls_per_second:.places$}")
 }
 
-/// Seconds with microseconds.
+/// Formats seconds with microseconds.
 pub(super) fn seconds(ns: u64) -> String {
     format!("{}.{:06}", ns / 1_000_000_000, ns / 1_000 % 1_000_000)
 }

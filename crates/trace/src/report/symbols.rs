@@ -4,10 +4,10 @@ use crate::document::EventInfo;
 
 /// The functions that have probes.
 ///
-/// The trace says where its events are, and not how long functions are. A function is known
-/// from its first byte to the last of its probes; nothing is guessed behind that.
+/// The trace has the addresses of its events, but not the lengths of functions. A function is known
+/// from its first byte to the last of its probes; no guesses are made beyond that.
 pub(super) struct Symbols {
-    /// By address, none inside another.
+    /// Sorted by address, none inside another.
     known: Vec<Known>,
 }
 
@@ -18,7 +18,7 @@ struct Known {
 }
 
 impl Symbols {
-    /// Prepares the names, as `make` gives them.
+    /// Prepares the names, as formatted by `make`.
     pub(super) fn of(events: &[EventInfo], make: impl Fn(&str) -> String) -> Symbols {
         let mut all: Vec<Known> = events
             .iter()
@@ -30,7 +30,7 @@ impl Symbols {
                 })
             })
             .collect();
-        // The furthest probe of each function first.
+        // Of one function, the last probe comes first.
         all.sort_by_key(|known| (known.first, std::cmp::Reverse(known.last)));
         let mut known: Vec<Known> = Vec::with_capacity(all.len());
         for next in all {
@@ -41,7 +41,7 @@ impl Symbols {
         Symbols { known }
     }
 
-    /// The function that an address is in, and the bytes from its start.
+    /// Returns the function that contains an address, and the bytes from its start.
     pub(super) fn find(&self, address: u64) -> Option<(&str, u64)> {
         let at = self.known.partition_point(|known| known.first <= address);
         let known = &self.known[at.checked_sub(1)?];

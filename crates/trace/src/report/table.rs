@@ -1,9 +1,9 @@
-//! Tables for people.
+//! Formats tables for people.
 
 use super::tasks::printable;
 use std::fmt;
 
-/// Writes a table with columns as wide as they have to be; the name comes last and may be long.
+/// Writes a table with columns as wide as needed; the name comes last and may be long.
 pub(super) fn put_table(
     f: &mut fmt::Formatter<'_>,
     head: &[&str],
@@ -27,12 +27,12 @@ pub(super) fn put_table(
     Ok(())
 }
 
-/// ns in microseconds: `12.345`.
+/// Formats ns in microseconds: `12.345`.
 pub(super) fn microseconds(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
-/// A count that is mostly 0.
+/// Formats a count; 0 as `-`.
 pub(super) fn unless_zero(count: u64) -> String {
     match count {
         0 => "-".to_string(),

@@ -1,9 +1,9 @@
 //! The fields of an event in TSDL.
 //!
-//! Fields start at multiples of 64 bits: their types are aligned so, and what fills a field up
-//! needs no name of its own, which readers would show. Only an array of small numbers cannot say
-//! it by its type, since the numbers stand close together; behind a field that does not end
-//! there, an empty array of words in front brings it to its place.
+//! Fields start at multiples of 64 bits: their types are aligned so, and padding needs no name of
+//! its own, which readers would show. Only an array of small numbers cannot be aligned by its type,
+//! since the numbers are packed; after a field that does not end at such a multiple, an empty array
+//! of words before the array aligns it.
 //!
 //! ```text
 //! u32         integer { size = 32; align = 64; ... } _fd;
@@ -15,8 +15,8 @@
 //! string[2]   struct { length_t length; char8_t text[length]; } _names[2];
 //! ```
 //!
-//! The names of what was added begin with two underscores, as those of LTTng's lengths do:
-//! readers take one off and show `_path_length = 4, path = "/tmp"`.
+//! Names of added members begin with two underscores, like LTTng's length members: readers remove
+//! one and show `_path_length = 4, path = "/tmp"`.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -26,7 +26,7 @@ use capriole_event::{Bits, Element, Shown};
 use super::KEYWORDS;
 use crate::document::{EventInfo, FieldInfo};
 
-/// The types that fields share.
+/// Types used by several fields.
 pub(super) const TYPES: &str = "\
 typealias integer { size = 32; align = 64; signed = false; } := length_t;
 typealias integer { size = 8; align = 8; signed = false; encoding = UTF8; } := char8_t;
@@ -34,7 +34,7 @@ typealias integer { size = 64; align = 64; signed = false; base = 16; } := hex64
 typealias integer { size = 8; align = 8; signed = false; base = 16; } := byte_t;
 ";
 
-/// The members of the structure that an event's fields are.
+/// Writes the members of the structure that holds an event's fields.
 pub(super) fn write_fields(text: &mut String, event: &EventInfo) {
     let mut writer = Writer {
         text,
@@ -54,7 +54,7 @@ pub(super) fn write_fields(text: &mut String, event: &EventInfo) {
 struct Writer<'t> {
     text: &'t mut String,
     names: Names,
-    /// Whether the fields so far end at a multiple of 64 bits.
+    /// True if the fields so far end at a multiple of 64 bits.
     aligned: bool,
 }
 
@@ -77,7 +77,7 @@ impl Writer<'_> {
                 self.member(structure, name, &format!("[{count}]"));
                 self.aligned = false;
             }
-            // There are no arrays of them.
+            // There are no arrays of call stacks.
             (Element::CallStack { .. }, _) => {
                 for part in ["pointer", "frame_pointer"] {
                     let part = self.names.add(&format!("{name}_{part}"));
@@ -124,10 +124,10 @@ impl Writer<'_> {
     }
 }
 
-/// The type of a number; sizes and alignment in bits.
+/// Returns a number type; sizes and alignment in bits.
 fn integer(shown: Shown, size: u32, align: u32) -> String {
     let more = match shown {
-        // IEEE 754: the mantissa's digits count the one that is not stored, and the sign's bit
+        // IEEE 754: the mantissa's digits include the one that is not stored, and the sign bit
         // takes its place.
         Shown::Float => {
             let (exponent, mantissa) = if size == 32 { (8, 24) } else { (11, 53) };
@@ -143,13 +143,13 @@ fn integer(shown: Shown, size: u32, align: u32) -> String {
     format!("integer {{ size = {size}; align = {align}; {more} }}")
 }
 
-/// Bits that are not part of a field. In decimal: babeltrace2 2.0 shows hexadecimal numbers of
-/// 61 to 63 bits as 0.
+/// Returns a type for bits that are not part of a field. In decimal: babeltrace2 2.0 shows
+/// hexadecimal numbers of 61 to 63 bits as 0.
 fn skipped(size: u32, align: u32) -> String {
     integer(Shown::Unsigned, size, align)
 }
 
-/// A bit field with the number of `size` bits around it, for arrays.
+/// Returns a bit field with the number of `size` bits around it, for arrays.
 fn part(shown: Shown, size: u32, bits: Bits) -> String {
     let (width, offset) = (u32::from(bits.width), u32::from(bits.offset));
     let mut text = "struct { ".to_string();
@@ -164,16 +164,16 @@ fn part(shown: Shown, size: u32, bits: Bits) -> String {
     text
 }
 
-/// The names of an event's fields, and of what is added to them.
+/// The names of an event's fields and added members.
 struct Names {
     fields: Vec<String>,
     taken: HashSet<String>,
 }
 
 impl Names {
-    /// An underscore before each name, as LTTng does, which readers take off again and which
-    /// keeps names apart from keywords; what cannot stand in an identifier becomes `_`; a name
-    /// that is taken gets a number.
+    /// Makes the names. Each gets a leading underscore, as in LTTng, which readers remove and which
+    /// keeps names apart from keywords. Characters not allowed in an identifier become `_`, and a
+    /// name already in use gets a number.
     fn of(fields: &[FieldInfo]) -> Names {
         let mut names = Names {
             fields: Vec::with_capacity(fields.len()),
@@ -194,7 +194,7 @@ impl Names {
         names
     }
 
-    /// A name of its own for what is called so.
+    /// Returns a unique name made from `plain`.
     fn add(&mut self, plain: &str) -> String {
         let mut name = format!("_{plain}");
         let mut number = 2;

@@ -40,7 +40,7 @@ const KEYWORDS: [&str; 30] = [
     "false",
 ];
 
-/// Everything of the metadata but clock, environment and events.
+/// The metadata without clock, environment and events.
 const STREAM: &str = "\
 stream {
 	id = 0;
@@ -64,15 +64,15 @@ stream {
 };
 ";
 
-/// The types that the streams are made of; `tsc_t` needs the clock, and its alignment brings a
-/// record to its place behind what fills up the one before.
+/// The types used in the streams; `tsc_t` needs the clock, and its alignment puts a record at its
+/// place after the previous one's padding.
 const TYPES: &str = "\
 typealias integer { size = 8; align = 8; signed = false; } := uint8_t;
 typealias integer { size = 32; align = 8; signed = false; } := uint32_t;
 typealias integer { size = 64; align = 8; signed = false; } := uint64_t;
 ";
 
-/// The whole text of the metadata file.
+/// Returns the contents of the metadata file.
 pub(crate) fn metadata(document: &Document, uuid: &[u8; 16]) -> String {
     let mut text = String::with_capacity(2048 + 160 * document.events.len());
     let clock = &document.clock;
@@ -105,7 +105,7 @@ pub(crate) fn metadata(document: &Document, uuid: &[u8; 16]) -> String {
     text
 }
 
-/// One event declaration.
+/// Writes one event declaration.
 fn write_event(text: &mut String, event: &EventInfo) {
     let _ = write!(
         text,
@@ -117,8 +117,8 @@ fn write_event(text: &mut String, event: &EventInfo) {
     text.push_str("\t};\n};\n");
 }
 
-/// A TSDL string literal. Control characters, for which readers disagree about escapes, become
-/// `?`.
+/// Returns a TSDL string literal. Control characters, for which readers disagree about escapes,
+/// become `?`.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -148,7 +148,7 @@ pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
     text
 }
 
-/// The bytes of what [`uuid_text`] gives.
+/// Parses the format of [`uuid_text`].
 pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     if digits.len() != 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -161,7 +161,7 @@ pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// Major and minor of `major.minor.patch`.
+/// Returns major and minor of `major.minor.patch`.
 fn version(text: &str) -> (u32, u32) {
     let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))

@@ -1,5 +1,5 @@
-//! `capriole bench attach`: what it takes to put many probes into a program that runs,
-//! and to take them out again.
+//! `capriole bench attach`: the cost of attaching many probes to a running program, and of
+//! detaching them.
 
 mod footprint;
 mod hits;
@@ -34,16 +34,16 @@ use std::time::{Duration, Instant};
 
 /// Threads that call the functions of the crowd all the time.
 const THREADS: usize = 4;
-/// Memory for events, as `record` takes it.
+/// Memory for events in bytes, as `record` takes it.
 const BUFFER: u64 = 64 << 20;
 
 /// A program to attach to.
 trait Subject {
     fn name(&self) -> &'static str;
     fn pid(&self) -> u32;
-    /// The event that means at least the first `sites` functions.
+    /// Returns the event that matches at least the first `sites` functions.
     fn event(&self, sites: usize) -> String;
-    /// Whether it still does what it should.
+    /// Checks that it still works correctly.
     fn check(&mut self) -> anyhow::Result<()>;
 }
 
@@ -83,18 +83,18 @@ impl Subject for Server {
     }
 }
 
-/// What is wanted of a program, found and planned.
+/// Sites of a program, found and planned.
 struct Prepared {
     probes: Vec<Probe>,
     guards: Guards,
-    /// Sites that were found.
+    /// Number of sites found.
     sites: usize,
-    /// Why some have no probe, and how many.
+    /// Sites without a probe, counted by reason.
     refused: BTreeMap<String, usize>,
     time: Duration,
 }
 
-/// Finds and plans `sites` functions, as evenly spread as there are more.
+/// Finds and plans `sites` functions, evenly spread if there are more.
 fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepared> {
     let started = Instant::now();
     let objects = Objects::of_process(process)?;
@@ -155,7 +155,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
     })
 }
 
-/// A program with its probes, how long that took, and how long to take them out.
+/// One attach and detach: their results, durations, and the memory used between them.
 struct Visit {
     attached: Attached,
     attach: Duration,
@@ -164,7 +164,7 @@ struct Visit {
     detach: Duration,
 }
 
-/// Attaches, has `meanwhile` look, and detaches, as `record` does.
+/// Attaches, calls `meanwhile`, and detaches, as `record` does.
 fn visit<T>(
     process: &Process,
     probes: Vec<Probe>,
@@ -196,7 +196,7 @@ fn visit<T>(
     Ok((visit, result))
 }
 
-/// A row on its way through the rounds.
+/// State of a row during the rounds.
 struct Row {
     sites: usize,
     rounds: Vec<(Duration, Visit)>,
@@ -240,7 +240,7 @@ fn nanoseconds(time: Duration) -> f64 {
 struct Measured {
     name: String,
     sites: usize,
-    /// Of the last round, as everything that is no spread.
+    /// Sites with a probe. All values that are no spread are from the last round.
     probed: usize,
     tactics: BTreeMap<&'static str, usize>,
     refused: BTreeMap<String, usize>,
@@ -258,7 +258,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// `None` if there was no round.
+    /// Summarises a row; `None` if there was no round.
     fn of(program: &str, row: &Row) -> Option<Measured> {
         let (_, last) = row.rounds.last()?;
         let mut tactics = BTreeMap::new();
@@ -290,7 +290,7 @@ impl Measured {
     }
 }
 
-/// The numbers of sites of the rows.
+/// Returns the number of sites of each row.
 fn sizes(most: usize) -> Vec<usize> {
     crowd::SETS
         .into_iter()
@@ -298,7 +298,7 @@ fn sizes(most: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Rows of one program, round after round.
+/// Measures the rows of one program, round after round.
 fn measure(
     subject: &mut dyn Subject,
     rounds: u32,
@@ -321,7 +321,7 @@ fn measure(
             go_on()?;
             if let Err(error) = row.round(subject) {
                 row.failed = Some(format!("{error:#}"));
-                // One that is gone, or wrong, is of no use to the others.
+                // A program that has ended, or works incorrectly, is of no use to the other rows.
                 if subject.check().is_err() {
                     return Ok(rows);
                 }
@@ -332,7 +332,7 @@ fn measure(
     Ok(rows)
 }
 
-/// Adds the rows of one program to the outcome.
+/// Adds the rows of one program to the outcome; true if one has failed.
 fn report(outcome: &mut Vec<Value>, text: &mut String, program: &str, rows: &[Row]) -> bool {
     let mut measured = Vec::new();
     let mut failed = false;
@@ -355,7 +355,7 @@ fn report(outcome: &mut Vec<Value>, text: &mut String, program: &str, rows: &[Ro
     failed
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let rounds = arguments.rounds.unwrap_or(5);
     let most = arguments.sites as usize;

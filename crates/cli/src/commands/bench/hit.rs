@@ -1,4 +1,4 @@
-//! `capriole bench hit`: what a hit costs here, next to the floor and to other ways.
+//! `capriole bench hit`: the cost of a hit on this machine, next to the floor and to other tracers.
 
 use super::reading::Reading;
 use super::{Arguments, Outcome};
@@ -29,10 +29,10 @@ use capriole_trace::write_file;
 use std::process::Command;
 use std::time::Duration;
 
-/// What one of our own probes does.
+/// Work of one of our own probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Adds up, with these aggregates and keys; counts, without any.
+    /// Aggregates, with these aggregates and keys; counts if there are none.
     Add(&'static str),
     /// Records these fields.
     Record(&'static str),
@@ -44,21 +44,22 @@ enum Kind {
     Breakpoint,
     /// Records two arguments at the entry, and the result at the exit.
     Both,
-    /// The same, with the return address replaced.
+    /// Records as [`Kind::Both`], with the return address replaced.
     Stack,
     /// Times the call, from entry to exit.
     Time,
 }
 
-/// A pattern that means this symbol alone. For a plain name debug information would be read,
-/// each time anew, to find copies that were inlined: there are none.
+/// Returns a pattern that matches only this symbol. For a plain name, debug information would be
+/// read each time to find inlined copies: there are none.
 fn only(symbol: &str) -> String {
     let (head, last) = symbol.split_at(symbol.len() - 1);
     format!("{head}[{last}]")
 }
 
 impl Kind {
-    /// The event at a function, and the bytes of its records. [`TEXT`] stands at `text`.
+    /// Returns the event at a function, and the size of its records in bytes. [`TEXT`] is at the
+    /// address `text`.
     fn event(self, function: Function, text: u64) -> (String, usize) {
         let symbol = only(function.symbol());
         let fields = |fields: &str| format!(":{symbol} {fields}");
@@ -72,7 +73,7 @@ impl Kind {
                 fields("$arg1 if arg1 == 0x8000000000000001"),
                 record_size(1),
             ),
-            // The mask of fields that could not be read, the length, the text.
+            // The mask of fields that could not be read, the length, the string.
             Kind::Text => {
                 let size = record_size(1) + (4 + TEXT.len() - 1).next_multiple_of(8);
                 (fields(&format!("text=@{text:#x}:string")), size)
@@ -81,7 +82,7 @@ impl Kind {
     }
 }
 
-/// A function of the measured program under one of our own probes.
+/// A function of the measured program with one of our own probes.
 struct Ours {
     function: Function,
     kind: Kind,
@@ -92,9 +93,9 @@ struct Armed {
     attached: Attached,
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
-    /// If it adds up: what is kept.
+    /// If it aggregates: the table of its aggregates.
     kept: Option<Kept>,
-    /// Nothing may be recorded.
+    /// True if nothing may be recorded.
     rejects: bool,
 }
 
@@ -151,7 +152,7 @@ impl Ours {
         };
         let text = match self.kind {
             Kind::Text => {
-                // The target is this very file, mapped elsewhere.
+                // The target runs this same executable, mapped elsewhere.
                 let (_, there) = site(&format!(":{}", only(self.function.symbol())))?;
                 let here = self.function.address();
                 let text = std::ptr::from_ref(&TEXT) as u64;
@@ -262,7 +263,7 @@ impl Ours {
     }
 }
 
-/// The same site reached by a breakpoint.
+/// Returns the plan with its site reached by a breakpoint.
 fn as_breakpoint(plan: Plan) -> Plan {
     let shape = plan.shape;
     let first = shape.displaced.first().copied();
@@ -308,16 +309,16 @@ impl Drop for Ours {
     }
 }
 
-/// All arguments that are in registers.
+/// All arguments passed in registers.
 const SIX: &str = "$arg1 $arg2 $arg3 $arg4 $arg5 $arg6";
 /// Keys that the tables have room for.
 pub const KEYS: u32 = 1024;
-/// Fewest rounds.
+/// Minimum number of rounds.
 const ROUNDS: u32 = 7;
 
-/// All rows: the call and the floors, ours, the kernel's, and those of other tools. The first
-/// three with threads as well, if there are to be any; but not `floor.count`, which counts
-/// in memory of one thread.
+/// Returns all rows: the bare call and the floors, ours, the kernel's, and those of other tools.
+/// The bare call, the floors and ours are added again with `threads` threads if that is more than
+/// one; but not `floor.count`, whose counter is for one thread.
 fn all_rows(threads: usize) -> Vec<Row> {
     let with_threads =
         |row: &Row| row.name() != "floor.count" && !row.name().starts_with("kernel.");
@@ -369,19 +370,18 @@ fn rows_of_one_thread() -> Vec<Row> {
     rows
 }
 
-/// Whether that is the row's name, or what it begins with up to a dot or an at sign.
+/// True if `name` is the row's name, or its beginning up to a dot or an at sign.
 pub fn is_named(row: &str, name: &str) -> bool {
     let rest = row.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '@']))
 }
 
-/// Whether the row is among those that are asked for. The bare call always is: others are
-/// compared with it.
+/// True if the row is among those requested. The bare call always is: others are compared with it.
 fn wanted(row: &str, names: &[String]) -> bool {
     names.is_empty() || is_named(row, "bare") || names.iter().any(|name| is_named(row, name))
 }
 
-/// Threads for the rows that are measured with more than one.
+/// Returns the number of threads for the rows that are measured with more than one.
 fn threads(arguments: &Arguments) -> anyhow::Result<usize> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = arguments.threads.map_or(cpus, |n| n as usize);
@@ -392,7 +392,7 @@ fn threads(arguments: &Arguments) -> anyhow::Result<usize> {
     Ok(threads)
 }
 
-/// How it is measured; `few` is what is said if the rounds are too few.
+/// Returns the options of the measurement; `few` is the message for too few rounds.
 pub(super) fn options(arguments: &Arguments, few: &'static str) -> anyhow::Result<HitOptions> {
     let rounds = arguments.rounds.unwrap_or(9);
     anyhow::ensure!(rounds >= ROUNDS, Usage(few));
@@ -404,8 +404,8 @@ pub(super) fn options(arguments: &Arguments, few: &'static str) -> anyhow::Resul
     })
 }
 
-/// Measures so many rows, and shows how far it is: gives `run` the command of the measured
-/// program, and what is to be told of each round.
+/// Measures `rows` rows and shows the progress: passes to `run` the command of the measured
+/// program, and a callback for the progress.
 pub(super) fn measured<R>(
     options: &HitOptions,
     rows: usize,
@@ -422,7 +422,7 @@ pub(super) fn measured<R>(
     Ok(results?)
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let mut rows = all_rows(threads(arguments)?);
     for name in &arguments.rows {

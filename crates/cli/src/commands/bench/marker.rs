@@ -1,5 +1,5 @@
-//! `capriole bench marker`: what static markers cost, off and on, and what they add to a
-//! program.
+//! `capriole bench marker`: the cost of static markers, off and on, and the bytes that they add to
+//! a program.
 
 mod probes;
 
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// All rows that are timed: the loops with markers that are off, those that are on, the kernel's,
-/// and those of LTTng and of a real program.
+/// Returns all timed rows: loops with markers that are off, loops with markers that are on, the
+/// kernel's, and those of LTTng and of a real program.
 fn all_rows() -> Vec<MarkerRow> {
     let on = |name: &str, run: &'static str, probe| {
         MarkerRow::plain(name, "marker.empty", Subject::Loops, run).with(probe)
@@ -71,7 +71,7 @@ fn all_rows() -> Vec<MarkerRow> {
     rows
 }
 
-/// The rows that are asked for, those that they are compared with, and the floor.
+/// Selects the rows requested, those that they are compared with, the bare call and the floor.
 fn chosen(rows: Vec<MarkerRow>, names: &[String]) -> Vec<MarkerRow> {
     if names.is_empty() {
         return rows;
@@ -87,7 +87,7 @@ fn chosen(rows: Vec<MarkerRow>, names: &[String]) -> Vec<MarkerRow> {
         .collect()
 }
 
-/// Sizes as a table.
+/// Formats the sizes as a table.
 fn size_table(all: &[Result<Size, (String, String)>]) -> String {
     let mut text = format!(
         "{:<18}  {:>9}  {:>9}  {:>10}  {:>10}  {:>10}\n",
@@ -112,7 +112,7 @@ fn size_table(all: &[Result<Size, (String, String)>]) -> String {
     text
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let rows = all_rows();
     for name in &arguments.rows {

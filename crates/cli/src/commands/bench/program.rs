@@ -1,5 +1,5 @@
-//! `capriole bench program`: how much slower real programs are while every function of
-//! their library is counted, or recorded.
+//! `capriole bench program`: the slowdown of real programs while every function of their library is
+//! counted or recorded.
 
 mod table;
 mod uftrace;
@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How the program is watched.
+/// Way of tracing the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Not at all.
@@ -34,12 +34,12 @@ pub enum Way {
 }
 
 impl Way {
-    /// Those that any program is watched by.
+    /// Ways for any program.
     const ALL: [Way; 3] = [Way::Untraced, Way::Stat, Way::Record];
-    /// Those that Python is watched by.
+    /// Ways for Python.
     const PYTHON: [Way; 4] = [Way::Untraced, Way::Stat, Way::Record, Way::Uftrace];
 
-    /// The name in results.
+    /// Returns the name in results.
     fn name(self) -> &'static str {
         match self {
             Way::Untraced => "untraced",
@@ -50,22 +50,22 @@ impl Way {
     }
 }
 
-/// A row on its way through the rounds.
+/// State of a row during the rounds.
 #[derive(Debug)]
 struct Row {
     way: Way,
     rounds: Vec<Times>,
-    /// Of the last round.
+    /// Counts of the last round.
     seen: Option<Seen>,
-    /// Of all rounds.
+    /// Calls not recorded, in all rounds.
     lost: u64,
-    /// Of the trace, in the last round.
+    /// Bytes of the trace, in the last round.
     bytes: u64,
     skipped: Option<String>,
     failed: Option<String>,
 }
 
-/// What a round says.
+/// Results of a round.
 struct Round {
     times: Times,
     seen: Option<Seen>,
@@ -76,10 +76,10 @@ struct Round {
 #[derive(Debug, Serialize)]
 struct Measured {
     name: String,
-    /// By the program's own wall clock, and its processor time.
+    /// Wall-clock time of the work; `cpu_ns` is the program's CPU time.
     wall_ns: Spread,
     cpu_ns: Spread,
-    /// Median as a multiple of the untraced one.
+    /// Median wall-clock time as a multiple of the untraced one; `cpu_times` likewise for CPU time.
     times: f64,
     cpu_times: f64,
     /// Functions with a probe.
@@ -94,7 +94,7 @@ struct Measured {
     /// Calls not recorded, in all rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<u64>,
-    /// Processor time of the program over the untraced one, for each event.
+    /// CPU time of the program minus the untraced one, per event.
     #[serde(skip_serializing_if = "Option::is_none")]
     ns_per_event: Option<f64>,
     /// Bytes of the trace, in the last round.
@@ -166,7 +166,7 @@ impl Row {
     }
 }
 
-/// How much work takes at least so long.
+/// Finds the units of work that take at least `round`.
 fn calibrate(workload: &mut dyn Workload, round: Duration) -> Result<u64, BenchError> {
     let mut units = 1;
     loop {
@@ -180,7 +180,7 @@ fn calibrate(workload: &mut dyn Workload, round: Duration) -> Result<u64, BenchE
     }
 }
 
-/// One round of one row.
+/// Measures one round of one row.
 fn round(workload: &mut dyn Workload, way: Way, units: u64, buffer: u64) -> anyhow::Result<Round> {
     match way {
         Way::Untraced => {
@@ -216,7 +216,7 @@ fn round(workload: &mut dyn Workload, way: Way, units: u64, buffer: u64) -> anyh
     })
 }
 
-/// The rows of one program, round after round.
+/// Measures the rows of one program, round after round.
 fn measure(
     workload: &mut dyn Workload,
     ways: &[Way],
@@ -239,7 +239,7 @@ fn measure(
     Ok(rows)
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let rounds = u64::from(arguments.rounds.unwrap_or(5));
     signals::catch();

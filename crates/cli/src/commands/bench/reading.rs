@@ -1,4 +1,4 @@
-//! A reader without a trace.
+//! A reader that counts records and writes no trace.
 
 use capriole_ring::Reader;
 use capriole_target::attach::Attached;
@@ -40,7 +40,7 @@ fn lock(count: &Mutex<Count>) -> MutexGuard<'_, Count> {
 }
 
 impl Reading {
-    /// Starts it, for records of that many bytes.
+    /// Starts the reader, for records of `record_bytes` bytes.
     pub fn start(attached: &Attached, record_bytes: usize) -> Reading {
         let memory = &attached.memory;
         let reader = Reader::new(memory.memory.clone(), memory.geometry);
@@ -65,7 +65,7 @@ impl Reading {
         }
     }
 
-    /// Events recorded so far, and those for which there was no room.
+    /// Returns the number of events recorded so far, plus those lost for lack of room.
     pub fn hits(&self) -> u64 {
         let mut count = lock(&self.count);
         count.collect();
@@ -73,10 +73,10 @@ impl Reading {
         bytes / count.record_bytes + count.reader.lost()
     }
 
-    /// Ends it.
+    /// Stops the reader.
     ///
     /// # Errors
-    /// It has panicked.
+    /// The reader's thread has panicked.
     pub fn end(self) -> Result<(), String> {
         self.stop.store(true, Ordering::Relaxed);
         let joined = self.thread.join();

@@ -6,7 +6,7 @@ use iced_x86::{
 };
 use std::collections::HashMap;
 
-/// Bytes in hexadecimal, a blank between two.
+/// Formats bytes in hexadecimal, separated by blanks.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
@@ -15,12 +15,12 @@ pub(super) fn hex(bytes: &[u8]) -> String {
         .join(" ")
 }
 
-/// The name of a register as it is written in text.
+/// Returns the name of a register in lower case.
 pub(super) fn name(register: Register) -> String {
     format!("{register:?}").to_lowercase()
 }
 
-/// What writes instructions as GNU tools do, with names for some addresses.
+/// Creates a formatter for AT&T syntax, as GNU tools print it, with names for some addresses.
 pub(super) fn formatter(names: Option<Names>) -> GasFormatter {
     let names = names.map(|names| Box::new(names) as Box<dyn SymbolResolver>);
     let mut formatter = GasFormatter::with_options(names, None);
@@ -30,7 +30,7 @@ pub(super) fn formatter(names: Option<Names>) -> GasFormatter {
     formatter
 }
 
-/// An instruction without names.
+/// Formats an instruction without symbol names.
 pub(super) fn assembly(instruction: &Instruction) -> String {
     let mut formatter = formatter(None);
     let mut text = String::new();
@@ -38,7 +38,7 @@ pub(super) fn assembly(instruction: &Instruction) -> String {
     text
 }
 
-/// Names for the addresses of a session that does not exist.
+/// Symbol names for the addresses of a session that does not exist.
 pub(super) struct Names(pub(super) HashMap<u64, String>);
 
 impl SymbolResolver for Names {
@@ -55,8 +55,8 @@ impl SymbolResolver for Names {
     }
 }
 
-/// Decodes copies. A displaced call pushes its return address from 8 bytes that stand
-/// behind it.
+/// Decodes copies of displaced instructions. The copy of a call pushes its return address from 8
+/// bytes of data behind it.
 pub(super) fn instructions(bytes: &[u8], start: u64) -> Vec<Instruction> {
     let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
     let mut literals: Vec<u64> = Vec::new();

@@ -25,15 +25,15 @@ struct Line {
     /// `save`, `record`, `commit`, `restore`, `copy of ADDRESS`, `evicted copy of
     /// ADDRESS`, `go on`.
     what: String,
-    /// What a recording instruction is for.
+    /// Purpose of a recording instruction.
     note: String,
 }
 
-/// The detour as it would be made, at an address where it could be.
+/// The detour as it would be compiled, at an address where it could be.
 #[derive(Debug)]
 pub(super) struct Sketch {
     entry: u64,
-    /// Bytes of its own, those of them off the hot path, and those that it shares.
+    /// Bytes of its own, how many of them are off the hot path, and bytes that it shares.
     size: usize,
     cold: usize,
     shared: usize,
@@ -41,8 +41,8 @@ pub(super) struct Sketch {
     used: Vec<Used>,
 }
 
-/// Where the memory for detours could be: in a process where it is free now, of a file
-/// right behind it.
+/// Returns an address for detours: free memory near the object in a process, or right behind a
+/// file.
 fn arena(event: &Selected, objects: &Objects, size: u64) -> u64 {
     let near = event.site.object.range();
     let free = objects.process().and_then(|process| {
@@ -61,7 +61,7 @@ impl Sketch {
         threads: &Threads,
     ) -> Result<Sketch, CompileError> {
         let work = [event.record()];
-        // Where the resident would stand: it has two entries for records.
+        // Space for the resident code, which has two entries for records.
         let resident = PAGE_SIZE as usize;
         let start = arena(event, objects, PAGE_SIZE + room(&work));
         let session = start + (1 << 20);
@@ -87,7 +87,7 @@ impl Sketch {
             live: shape.live,
         };
         let chain = compiler.compile_chain(&[point], &shape.displaced, shape.resume)?;
-        // What is run before the site, if its jump stands before it.
+        // The first part runs before the site, if the jump is before the site.
         let (detour, lead) = match chain.parts.as_slice() {
             [lead, detour, ..] => (detour, Some(lead)),
             [detour] => (detour, None),
@@ -107,7 +107,7 @@ impl Sketch {
         let end = detour.address + detour.size as u64;
         let code = decode(detour.entry..end);
         let copies = detour.copies.first().map(|(_, copy)| *copy);
-        // Without copies there is the way back only: `jmp rel32`.
+        // Without copies there is only the jump back: `jmp rel32`.
         let copies = copies.unwrap_or(end - 5);
         let descriptor = code.iter().find(|i| {
             i.ip() < copies && i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand()
@@ -125,7 +125,7 @@ impl Sketch {
             }
             None => Parts::locked(detour.entry, copies, &code),
         };
-        // What the resident runs stands before the code.
+        // A program for the resident is placed before the code.
         let cold = match &work[0] {
             Work::Run { .. } => "program",
             _ => "cold",
@@ -147,7 +147,7 @@ impl Sketch {
         if let Some(streams) = streams {
             names.insert(streams.ip_rel_memory_address(), "streams".to_owned());
         }
-        // The formatter takes what is below the thread pointer for an address.
+        // The formatter takes negative offsets from the thread pointer for addresses.
         for offset in threads.rseq_offset.into_iter().flat_map(|o| [o + 4, o + 8]) {
             if offset < 0 {
                 names.insert(i64::from(offset) as u64, format!("-{:#x}", -offset));
@@ -243,7 +243,7 @@ impl Sketch {
 }
 
 impl Sketch {
-    /// For a person.
+    /// Appends the detour as text.
     pub(super) fn describe(&self, threads: &Threads, text: &mut String) {
         for (index, used) in self.used.iter().enumerate() {
             let label = if index == 0 { "registers" } else { "" };
@@ -276,7 +276,7 @@ impl Sketch {
         }
     }
 
-    /// Adds it to the site, for `--json`.
+    /// Adds the detour to the site's JSON.
     pub(super) fn json(&self, site: &mut Value) {
         let hex = |address: u64| format!("{address:#x}");
         let line = |line: &Line| {

@@ -1,23 +1,23 @@
-//! The parts of a detour, and what its instructions are for.
+//! The parts of a detour, and the purpose of its instructions.
 
 use super::threads::Threads;
 use crate::selection::Selected;
 use capriole_ring::layout::record;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-/// Where the parts of a detour begin.
+/// Start addresses of the parts of a detour.
 pub(super) struct Parts {
     record: u64,
     commit: u64,
     restore: u64,
     copies: u64,
-    /// What holds the place behind the record.
+    /// Register that holds the address behind the record.
     pub(super) place: Register,
 }
 
 impl Parts {
-    /// Recording is from `begin` to `done`. With restartable sequences the last instruction
-    /// before `done` is the commit: `mov %place, (%stream)`.
+    /// Splits a detour that records from `begin` to `done`. With restartable sequences the last
+    /// instruction before `done` is the commit: `mov %place, (%stream)`.
     pub(super) fn between(begin: u64, done: u64, copies: u64, code: &[Instruction]) -> Parts {
         let last = code.iter().rfind(|i| i.next_ip() == done);
         let commit =
@@ -31,7 +31,8 @@ impl Parts {
         }
     }
 
-    /// The locked way moves the stack pointer around what it does.
+    /// Splits a detour that records the locked way, which moves the stack pointer before and after
+    /// its work.
     pub(super) fn locked(entry: u64, copies: u64, code: &[Instruction]) -> Parts {
         let moves = |i: &&Instruction| {
             i.mnemonic() == Mnemonic::Lea && i.op0_register() == Register::RSP && i.ip() < copies
@@ -44,7 +45,7 @@ impl Parts {
         Parts::between(begin, done, copies, code)
     }
 
-    /// The part that an instruction belongs to; none of the copies.
+    /// Returns the part that an instruction belongs to; `None` for the copies.
     pub(super) fn name(&self, at: u64) -> Option<&'static str> {
         match at {
             _ if at < self.record => Some("save"),
@@ -56,7 +57,7 @@ impl Parts {
     }
 }
 
-/// What is known about the record's fields.
+/// Data for the notes on recording instructions.
 pub(super) struct Notes<'a> {
     pub(super) event: &'a Selected,
     pub(super) threads: &'a Threads,
@@ -64,7 +65,7 @@ pub(super) struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    /// What a recording instruction is for, where that is not plain to see.
+    /// Returns the purpose of a recording instruction where it is not obvious.
     pub(super) fn of(&self, instruction: &Instruction) -> String {
         let i = instruction;
         let displacement = i.memory_displacement64() as i64;
@@ -80,7 +81,7 @@ impl Notes<'_> {
             },
             Mnemonic::Mov if i.op0_kind() == OpKind::Memory && i.memory_index() == self.place => {
                 const FIELDS: i64 = record::FIELDS as i64;
-                // The place is behind the record.
+                // `place` is behind the record.
                 let size = FIELDS + 8 * self.event.fields.fetch.recorded as i64;
                 match displacement + size {
                     offset if offset == record::ID as i64 => "event 0",

@@ -1,4 +1,4 @@
-//! A site: tactics and reasons, the bytes before and after, what is displaced.
+//! A site: tactics and reasons, the bytes before and after, the displaced instructions.
 
 use super::assembly::{assembly, hex, name};
 use crate::marker;
@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// The site for a person.
+/// Formats the site as text.
 pub(super) fn describe(event: &Selected) -> String {
     let mut text = String::new();
     let site = &event.site;
@@ -140,7 +140,7 @@ pub(super) fn describe(event: &Selected) -> String {
     text
 }
 
-/// What stands where, of a jump whose bytes are given.
+/// Appends the bytes, stubs and traps of a jump whose target bytes are fixed.
 fn describe_placed(placed: &Placed, text: &mut String) {
     let changes = |at: u64| {
         let holds = |w: &&Write| (w.address..w.address + w.after.len() as u64).contains(&at);
@@ -165,7 +165,7 @@ fn describe_placed(placed: &Placed, text: &mut String) {
                 format!("a copy of {:#x}: {}", evicted.ip(), assembly(evicted))
             }
         };
-        // A file that is not loaded is taken to be at 0, and there is room below it.
+        // A file that is not loaded is assumed to be at 0, with room below it.
         let at = stub.address as i64;
         let sign = if at < 0 { "-" } else { "" };
         let at = at.unsigned_abs();
@@ -179,7 +179,7 @@ fn describe_placed(placed: &Placed, text: &mut String) {
     }
 }
 
-/// The instruction at which the program goes on.
+/// Formats the instruction at which the program continues.
 fn next(event: &Selected, address: u64) -> String {
     let code = event
         .site
@@ -196,7 +196,7 @@ fn next(event: &Selected, address: u64) -> String {
     format!(": {}", assembly(&decoder.decode()))
 }
 
-/// The site for `--json`.
+/// Formats the site for `--json`.
 pub(super) fn json(event: &Selected) -> Value {
     let mut site = event.json();
     if let (Ok(plan), None) = (&event.plan, &event.left_out) {

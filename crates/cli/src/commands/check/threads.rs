@@ -1,22 +1,22 @@
-//! What is known of the program's threads without stopping them.
+//! Facts about the program's threads that are known without stopping them.
 
 use capriole_target::object::Objects;
 use capriole_target::symbols::OtherSymbol;
 
-/// Where threads keep what detours read, in bytes from the thread pointer.
+/// Offsets of the thread data that detours read, in bytes from the thread pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Threads {
-    /// Of `struct rseq`; none if the program registers none.
+    /// Offset of `struct rseq`; `None` if the program registers none.
     pub(super) rseq_offset: Option<i32>,
-    /// Of the thread's id.
+    /// Offset of the thread id.
     pub(super) tid_offset: Option<i32>,
-    /// Whose they are.
+    /// Source of these offsets, for messages.
     pub(super) whose: &'static str,
 }
 
 impl Threads {
-    /// As the C library of a process tells debuggers; it need not be stopped for that.
-    /// Attaching asks the kernel for each thread instead.
+    /// Reads the offsets that a process's C library publishes for debuggers, without stopping the
+    /// process. Attaching asks the kernel for each thread instead.
     pub(super) fn of(objects: &Objects) -> Threads {
         let usual = Threads {
             rseq_offset: Some(0x920),
@@ -39,7 +39,7 @@ impl Threads {
         };
         // The lower half of a `ptrdiff_t`; the size is 0 where the kernel refused.
         let rseq = word("__rseq_offset", 0).zip(word("__rseq_size", 0));
-        // For libthread_db: bits, how many, offset; u32 each.
+        // Layout for libthread_db: bits, count, offset; u32 each.
         let tid = word("_thread_db_pthread_tid", 8);
         match rseq {
             Some((offset, size)) => Threads {

@@ -1,4 +1,4 @@
-//! What a detour does with registers and flags.
+//! Registers and flags that a detour uses.
 
 use super::assembly::name;
 use crate::selection::Selected;
@@ -6,7 +6,7 @@ use capriole_insn::RegSet;
 use capriole_plan::site::Shape;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 
-/// What becomes of a register that the detour uses, or of the flags.
+/// Use of one register by the detour, or of the flags.
 #[derive(Debug)]
 pub(super) struct Used {
     pub(super) name: String,
@@ -17,7 +17,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// In a few words, for a person.
+    /// Describes the use in a few words.
     pub(super) fn why(&self) -> String {
         let live = if self.live { "live" } else { "dead" };
         match (&self.field, self.written, self.saved) {
@@ -30,7 +30,7 @@ impl Used {
     }
 }
 
-/// The registers that a detour reads or writes for its work, and the flags.
+/// Lists the registers that a detour reads or writes for its work, and the flags.
 pub(super) fn used<'a>(
     event: &Selected,
     shape: &Shape,

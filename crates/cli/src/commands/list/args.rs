@@ -1,4 +1,4 @@
-//! `list --args`: what debug information knows at functions.
+//! `list --args`: parameters and variables of functions, from debug information.
 
 use crate::fields::Reader;
 use crate::selection::Selected;
@@ -7,13 +7,13 @@ use capriole_target::debug::Described;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// The type that a field gets without one, or why it has none.
+/// Returns the type that a field gets by default, or why it has none.
 fn recorded(described: &Described) -> Result<String, String> {
     let typed = described.fetch.as_ref().map_err(ToString::to_string)?;
     Ok(typed.field_type.to_string())
 }
 
-/// As text: the function, then a line for each parameter and variable.
+/// Writes text: the function, then a line for each parameter and variable.
 pub(super) fn write(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
     let mut reader = Reader::default();
     for event in selected {
@@ -51,7 +51,7 @@ pub(super) fn write(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
     Ok(())
 }
 
-/// As JSON.
+/// Formats the parameters and variables as JSON.
 pub(super) fn json(selected: &[Selected]) -> Value {
     let mut reader = Reader::default();
     let functions = selected.iter().map(|event| {

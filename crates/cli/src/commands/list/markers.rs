@@ -9,7 +9,7 @@ use capriole_event::printable;
 use capriole_target::object::Objects;
 use std::io::Write;
 
-/// Markers as a table.
+/// Writes the markers as a table.
 pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
     let lists: Vec<String> = selected
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
     Ok(())
 }
 
-/// Says that there are markers, besides all functions that were listed.
+/// Prints that the object also has markers, if all its functions were listed.
 pub(super) fn mention(arguments: &Arguments, objects: &Objects, selected: &[Selected]) {
     let all = match arguments.pid {
         Some(_) => arguments.words.is_empty(),

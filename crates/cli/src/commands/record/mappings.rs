@@ -1,22 +1,22 @@
-//! Where the program has code, so that call stacks can be found out when the trace is read.
+//! Code mappings of the program, for resolving call stacks when the trace is read.
 
 use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use capriole_trace::{EventInfo, MappingInfo};
 use std::collections::HashSet;
 
-/// Whether somebody will ask.
+/// True if an event has a call stack field, which needs the mappings.
 pub(crate) fn are_needed(events: &[EventInfo]) -> bool {
     let mut fields = events.iter().flat_map(|event| &event.fields);
     fields.any(|field| field.field_type.is_call_stack())
 }
 
-/// The files that are mapped as code at this moment, if there are other ones than when it was
-/// asked the last time, which `seen` is for. None if the process has just ended.
+/// Returns the file mappings with code that are not in `seen` yet, and adds them there. Empty if
+/// the process has just ended.
 pub(crate) fn new(process: &Process, seen: &mut HashSet<(u64, u64)>) -> Vec<MappingInfo> {
     let mut maps = process.maps().unwrap_or_default();
     maps.retain(|m| {
-        // Memory may have a number but no file: that of JIT compilers, and our own stubs.
+        // Memory may have an inode but no file: that of JIT compilers, and our own stubs.
         let named = !m.path.as_encoded_bytes().starts_with(b"/memfd:");
         m.is_file() && m.perms.execute && named && seen.insert((m.start, m.end))
     });

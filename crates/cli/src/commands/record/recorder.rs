@@ -1,4 +1,4 @@
-//! From session memory to the trace directory, while the program runs.
+//! Copies session memory to the trace directory while the program runs.
 
 use super::mappings;
 use crate::commands::mark;
@@ -18,20 +18,20 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What was recorded.
+/// Totals of a recording.
 #[derive(Debug, Clone, Copy)]
 pub struct Summary {
     /// Events in the trace.
     pub events: u64,
-    /// Events that are not.
+    /// Events that were lost.
     pub lost: u64,
-    /// Those of them for which all lanes of a CPU were taken.
+    /// Events among `lost` for which all lanes of a CPU were taken.
     pub busy: u64,
     /// Bytes of the streams.
     pub bytes: u64,
     /// Packets that could not be read.
     pub damaged: u64,
-    /// From attach to detach.
+    /// Time from attach to detach.
     pub duration: Duration,
 }
 
@@ -40,29 +40,30 @@ pub struct Recorder {
     writer: TraceWriter,
     clock: Clock,
     process: Process,
-    /// Names by thread id as the records have it.
+    /// Thread names by thread id as in the records.
     threads: BTreeMap<u32, String>,
-    /// The program's threads when that was last looked at: their ids as /proc has them, and as
-    /// the records have them.
+    /// The program's threads at the last check: from thread ids in /proc to thread ids in the
+    /// records.
     seen: BTreeMap<u32, u32>,
-    /// Threads that were there when the recording ended, of all processes.
+    /// Threads of all processes that existed when the recording ended.
     last_threads: BTreeSet<u32>,
-    /// The event of texts that others write into the session.
+    /// Number of the event for messages that others write into the session.
     texts: u32,
     reader: Option<Reader>,
     started: Instant,
     ended: Option<Instant>,
-    /// A time, in ticks, and how many events had been lost in locked lanes by then.
+    /// Time of the last loss check, in ticks, and the number of events lost in locked lanes by
+    /// then.
     losses: (u64, u64),
-    /// Code that the program has, by address; nothing unless events have call stacks.
+    /// Known code mappings, by start and end address; `None` unless events have call stacks.
     mapped: Option<HashSet<(u64, u64)>>,
     failed_packets: bool,
-    /// What the description of the trace has to say at the end.
+    /// Warnings for the description of the trace, which is completed at the end.
     warnings: Vec<String>,
 }
 
-/// The threads of a process as /proc has them, but for a main thread that has ended before the
-/// others; none if it has ended.
+/// Returns the threads of a process as listed in /proc, without a main thread that has ended before
+/// the others; empty if the process has ended.
 fn threads_of(process: &Process) -> Vec<u32> {
     let mut threads = process.threads().unwrap_or_default();
     if process
@@ -80,30 +81,30 @@ enum Which {
     New,
 }
 
-/// Which records are read from session memory.
+/// Selects the records to read from session memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Collect {
-    /// Those in full packets.
+    /// Records in full packets.
     Closed,
-    /// Also those committed so far in packets that are still being filled.
+    /// Also records committed so far in packets that are still being filled.
     Committed,
-    /// All, at the end, when nobody writes any more.
+    /// All records, at the end, when nothing is written any more.
     All,
 }
 
-/// Between two looks at whether something else than a packet has happened.
+/// Interval between checks for anything but packets.
 const TICK: Duration = Duration::from_millis(20);
-/// For how long it is looked at every tick what code the program has; then every second.
+/// Time after the start in which code mappings are checked every tick; then every second.
 const BEGINNING: Duration = Duration::from_secs(5);
-/// For how long somebody is waited for who is writing a text when the recording ends.
+/// Longest wait at the end of the recording for someone who is still writing a message.
 const WRITERS: Duration = Duration::from_secs(1);
-/// Between two looks at the losses of locked lanes, of which there are many on a large machine.
+/// Interval between checks of the losses in locked lanes, of which a large machine has many.
 const LOSSES: Duration = Duration::from_millis(1);
-/// Between two sync points of the clock.
+/// Interval between sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Recorder {
-    /// Makes the trace directory.
+    /// Creates the trace directory.
     pub fn create(
         directory: &Path,
         process: &Process,
@@ -157,14 +158,14 @@ impl Recorder {
         *self.writer.uuid()
     }
 
-    /// Removes the directory of a recording that did not come about.
+    /// Removes the trace directory of a recording that did not start.
     pub fn abandon(self) {
-        // It holds nothing but the description that was just written.
+        // It holds only the description that was just written.
         let _ = self.writer.remove();
     }
 
-    /// Notes the names of the threads there are: of all, since a name may change,
-    /// or of those that are new.
+    /// Notes the names of the current threads: all of them, since a name may change, or only new
+    /// ones.
     fn look_at_threads(&mut self, which: Which) {
         let tids = threads_of(&self.process);
         if tids.is_empty() {
@@ -182,8 +183,8 @@ impl Recorder {
         }
     }
 
-    /// Notes which threads are there at the end, or were there when it was last looked at if the
-    /// program has ended. What has ended of its children has ended before.
+    /// Notes which threads exist at the end, or existed at the last check if the program has ended.
+    /// Children that have ended did so earlier.
     fn look_at_last_threads(&mut self, others: impl Iterator<Item = Process>) {
         self.look_at_threads(Which::New);
         self.last_threads.extend(self.seen.values());
@@ -194,7 +195,7 @@ impl Recorder {
         }
     }
 
-    /// Notes what libraries have come.
+    /// Notes newly mapped libraries.
     fn look_at_mappings(&mut self) -> Result<(), WriteError> {
         match &mut self.mapped {
             Some(seen) => {
@@ -205,7 +206,7 @@ impl Recorder {
         }
     }
 
-    /// Notes whether locked lanes have lost events since this was last called.
+    /// Notes whether locked lanes have lost events since the last call.
     fn look_at_losses(&mut self) {
         let Some(reader) = &self.reader else { return };
         let (since, before) = self.losses;
@@ -241,7 +242,7 @@ impl Recorder {
         self.ended = Some(Instant::now());
         self.failed_packets = result.is_err();
         if self.failed_packets {
-            // What others write would go nowhere.
+            // Nothing reads messages from others any more.
             writer::close(&probed.attached.memory.memory, WRITERS);
         }
         result
@@ -278,7 +279,7 @@ impl Recorder {
             }
             if second.elapsed() >= SECOND {
                 second = Instant::now();
-                // Whoever kills this process costs no more than a second.
+                // If this process is killed, at most one second is lost.
                 self.collect(Collect::Committed)?;
                 self.clock.sync()?;
                 self.look_at_threads(Which::All);
@@ -292,30 +293,29 @@ impl Recorder {
         }
     }
 
-    /// Has the trace tell what happened, now among the events, and at the end in its
-    /// description.
+    /// Adds a notice to the trace: now as an event, and at the end in its description.
     fn note(&mut self, notice: String) {
-        // A full buffer is no place for it, but the description is.
+        // A full buffer cannot take the event, but the description still gets it.
         let _ = mark::write_to(&self.process, &format!("capriole: {notice}"));
         self.warnings.push(notice);
     }
 
-    /// Writes what is still in session memory, and the end of the trace. Nobody
-    /// writes to session memory any more: the probes are out or the program is dead.
+    /// Writes the rest of session memory and completes the trace. Nothing writes to session memory
+    /// any more: the probes are out or the program is dead.
     pub fn finish(
         mut self,
         attached: &Attached,
         detached: Option<&Detached>,
         exit: Option<ExitStatus>,
     ) -> anyhow::Result<Summary> {
-        // The program writes nothing any more; nor does anybody else from now on.
+        // The program no longer writes; from here on nobody else can either.
         writer::close(&attached.memory.memory, WRITERS);
         if exit.is_none() {
             self.look_at_threads(Which::All);
             self.look_at_mappings()?;
         }
-        // The end of the recording, not of writing down what is left of it. Two
-        // points are enough if this one is no better.
+        // Sync at the end of the recording, not after writing the rest of it. Two points are enough
+        // if this one is no better.
         let _ = self.clock.sync();
         if !self.failed_packets {
             self.collect(Collect::All)?;

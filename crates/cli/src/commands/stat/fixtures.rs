@@ -3,12 +3,12 @@
 use super::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Total, Value};
 use std::time::Duration;
 
-/// The names of the events of all snapshots here.
+/// Returns the event names for all snapshots here.
 pub fn names() -> Vec<String> {
     ["read", "write", "malloc", "free"].map(String::from).into()
 }
 
-/// A snapshot of so many seconds.
+/// Creates a snapshot that covers `seconds` seconds.
 pub fn snapshot(seconds: u64, groups: impl Into<Vec<Group>>) -> Snapshot {
     Snapshot {
         lost: 0,
@@ -17,7 +17,7 @@ pub fn snapshot(seconds: u64, groups: impl Into<Vec<Group>>) -> Snapshot {
     }
 }
 
-/// Plain counting of the events from `first` on.
+/// Creates a group that only counts events, numbered from `first`.
 pub fn plain(first: usize, calls: &[u64]) -> Group {
     let rows = (first..).zip(calls);
     let rows = rows.map(|(event, calls)| row(event, [], *calls, []));
@@ -29,7 +29,7 @@ pub fn plain(first: usize, calls: &[u64]) -> Group {
     }
 }
 
-/// A group of some events.
+/// Creates a group of some events.
 pub fn group<const K: usize, const M: usize>(
     events: impl Into<Vec<usize>>,
     keys: [&str; K],
@@ -47,7 +47,7 @@ pub fn group<const K: usize, const M: usize>(
     }
 }
 
-/// A row whose values could all be read.
+/// Creates a row whose values could all be read.
 pub fn row<const K: usize, const M: usize>(
     event: usize,
     keys: [Value; K],
@@ -64,7 +64,7 @@ pub fn row<const K: usize, const M: usize>(
     }
 }
 
-/// A sum.
+/// Creates a signed sum.
 pub fn total(sum: i128) -> Total {
     Total {
         word: sum as u64,
@@ -72,12 +72,13 @@ pub fn total(sum: i128) -> Total {
     }
 }
 
-/// A key's value.
+/// Creates a key's value from text.
 pub fn text(text: &str) -> Value {
     Value::Text(text.as_bytes().to_owned())
 }
 
-/// Buckets as the program may keep them: exact below 8, then four for each power of two.
+/// Creates a histogram with buckets as the program may keep them: exact below 8, then four per
+/// power of two.
 pub fn histogram(values: impl IntoIterator<Item = i128>) -> Histogram {
     let mut buckets: Vec<Bucket> = Vec::new();
     for value in values {
@@ -97,7 +98,7 @@ pub fn histogram(values: impl IntoIterator<Item = i128>) -> Histogram {
     Histogram { buckets }
 }
 
-/// Those of the bucket of a value.
+/// Returns the bounds of the bucket that holds a value.
 pub fn bounds(value: i128) -> (i128, i128) {
     let size = value.unsigned_abs() as i128;
     if size < 8 {
@@ -113,7 +114,8 @@ pub fn bounds(value: i128) -> (i128, i128) {
     }
 }
 
-/// Reads by file and program: what `read sum(n) min(n) max(n) avg(n) hist(n) by fd, comm` gives.
+/// Creates reads by file and program, as for `read sum(n) min(n) max(n) avg(n) hist(n) by fd,
+/// comm`.
 pub fn reads() -> Group {
     let measures = |values: &[i128]| {
         [

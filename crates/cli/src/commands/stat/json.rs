@@ -8,17 +8,17 @@ use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Which values `min` and `max` are of.
+/// Time covered by `min` and `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// As all other measures.
+    /// The time that all other measures cover.
     Same,
-    /// All since the start, while other measures are of an interval.
+    /// Since the start, while other measures cover an interval.
     SinceStart,
 }
 
-/// The groups that are more than plain counting, with their rows, the most frequent one
-/// first. `time` is that of the rates, `names` are those of the events.
+/// Formats the groups that are more than plain counting, with their rows, the most frequent first.
+/// `time` is the base of the rates; `names` are the event names.
 pub fn groups(groups: &[Group], names: &[String], time: Duration, extent: Extent) -> Vec<Value> {
     let shown = groups.iter().filter(|group| !group.is_plain());
     let one = |group: &Group| {
@@ -54,7 +54,7 @@ fn row(group: &Group, row: &Row, names: &[String], time: Duration, extent: Exten
     })
 }
 
-/// A key's value; one that could not be read is null.
+/// Formats a key's value; null if it could not be read.
 fn key(value: &Key) -> Value {
     match value {
         Key::Number(value) => number(*value),
@@ -65,7 +65,8 @@ fn key(value: &Key) -> Value {
     }
 }
 
-/// A text; what is no character in UTF-8 is `\xff`, so that different texts stay different.
+/// Returns a string in which bytes that are not UTF-8 are written as `\xff`, so that different keys
+/// stay different.
 fn characters(text: &[u8]) -> String {
     let mut shown = String::with_capacity(text.len());
     for chunk in text.utf8_chunks() {
@@ -117,7 +118,8 @@ fn put_histogram(value: &mut Value, histogram: &Histogram) {
     value["buckets"] = buckets.collect();
 }
 
-/// An exact number; one that has no place in 64 bits, which only sums can be, is a text.
+/// Formats an exact number; one that does not fit 64 bits, possible only for sums, becomes a
+/// string.
 fn number(value: i128) -> Value {
     match (u64::try_from(value), i64::try_from(value)) {
         (Ok(value), _) => json!(value),
@@ -126,10 +128,10 @@ fn number(value: i128) -> Value {
     }
 }
 
-/// JSON on one line, in which also what acts on a terminal is escaped, as in reports.
+/// Formats JSON on one line, with characters that act on a terminal escaped, as in reports.
 pub fn line(value: &Value) -> String {
     let mut out = Vec::new();
-    // Writing to a vector does not fail, nor do a value's keys, which are texts.
+    // Neither writing to a vector nor serializing keys, which are strings, can fail.
     let _ = value.serialize(&mut Serializer::with_formatter(&mut out, Harmless));
     out.push(b'\n');
     String::from_utf8_lossy(&out).into_owned()

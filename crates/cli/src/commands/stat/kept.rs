@@ -1,4 +1,4 @@
-//! What the program keeps of a definition's events: which table, and what its cells are.
+//! Tables that the program keeps for a definition's events, and the meaning of their cells.
 
 use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
 use crate::fields::Fields;
@@ -13,30 +13,30 @@ use capriole_trace::clock::Clock;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The highest bit: turned over, signed numbers are in the order of unsigned ones.
+/// The highest bit: inverting it sorts signed numbers in the order of unsigned ones.
 const SIGN: u64 = 1 << 63;
 
-/// What is kept of one definition's events.
+/// The table of one definition's events.
 #[derive(Debug)]
 pub struct Kept {
     table: Table,
     key_names: Vec<String>,
     measures: Vec<(String, Cells)>,
     calls: Calls,
-    /// The cell of hits of which a number could not be read, if there may be any.
+    /// The cell that counts hits with a number that could not be read, if there may be any.
     unreadable: Option<u32>,
     capacity: u32,
-    /// If calls are timed: what tells how long a tick is.
+    /// Clock that gives the length of a tick, if calls are timed.
     clock: Option<Clock>,
 }
 
-/// How many hits there were.
+/// Source of the number of hits.
 #[derive(Debug, Clone, Copy)]
 enum Calls {
-    /// A cell has it.
+    /// A cell of its own.
     Cell(u32),
-    /// All of a histogram's together, and those that could not be read: every hit is in one
-    /// of its buckets, or there.
+    /// The sum of a histogram's buckets, and of the hits that could not be read: every hit is in
+    /// one of the two.
     Sum {
         first: u32,
         buckets: u32,
@@ -47,13 +47,13 @@ enum Calls {
 /// The cells of a measure.
 #[derive(Debug, Clone, Copy)]
 enum Cells {
-    /// The number of calls: it is told anyway.
+    /// The number of calls, which is always shown.
     Calls,
     Sum {
         value: usize,
         cell: u32,
     },
-    /// The largest value, or the least.
+    /// The largest value, or the smallest if `least`.
     Extreme {
         value: usize,
         cell: u32,
@@ -78,10 +78,10 @@ impl Cells {
     }
 }
 
-/// What all sites of a definition have in common, as far as a table has to know.
+/// Properties shared by all sites of a definition, as far as its table depends on them.
 struct Common {
     key: u32,
-    /// For each value: whether it is signed somewhere, and may be unreadable somewhere.
+    /// For each value: signed at some site, and possibly unreadable at some site.
     values: Vec<(bool, bool)>,
 }
 
@@ -104,12 +104,12 @@ impl Common {
     }
 }
 
-/// Hands out the cells of a row.
+/// Allocates the cells of a row.
 #[derive(Default)]
 struct Row0 {
     next: u32,
     maxima: Vec<u32>,
-    /// The cell that counts how often a value could be read.
+    /// Cells that count how often a value could be read, by value.
     readable: HashMap<usize, u32>,
 }
 
@@ -125,7 +125,7 @@ impl Row0 {
         cell
     }
 
-    /// If not every hit has this value.
+    /// Returns the cell that counts readable hits of this value, if not every hit has it.
     fn readable(&mut self, value: usize, faults: bool) -> Option<u32> {
         if !faults {
             return None;
@@ -140,8 +140,8 @@ impl Row0 {
 }
 
 impl Kept {
-    /// Makes room for what a definition asks for at `sites`, whose events have these ids.
-    /// `keys` is how many there has to be room for.
+    /// Adds a table for a definition at `sites`, whose events have these ids, with room for `keys`
+    /// keys.
     ///
     /// # Errors
     /// There is not enough room.
@@ -162,7 +162,7 @@ impl Kept {
             let cells = match (aggregate.function, &aggregate.field) {
                 (Function::Count, _) | (_, None) => Cells::Calls,
                 (function, Some(name)) => {
-                    // Without a site nothing is kept, whatever it is.
+                    // Without a site nothing is kept, so any value will do.
                     let value = value(name).unwrap_or(0);
                     let kind = common.values.get(value).copied();
                     Cells::new(function, value, kind.unwrap_or_default(), &mut row)
@@ -172,7 +172,7 @@ impl Kept {
         }
         let faults = common.values.iter().any(|(_, faults)| *faults);
         let unreadable = faults.then(|| row.cells(1));
-        // With one value alone a hit is in its histogram, or it could not be read.
+        // With a single value, each hit is in its histogram or could not be read.
         let single = common.values.len() == 1;
         let whole = measures.iter().find_map(|(_, cells)| match *cells {
             Cells::Histogram {
@@ -214,7 +214,7 @@ impl Kept {
         })
     }
 
-    /// The same for values that are ticks of this clock, to be shown as nanoseconds.
+    /// Marks the values as ticks of this clock, to be shown as nanoseconds.
     pub fn timed(self, clock: Clock) -> Kept {
         Kept {
             clock: Some(clock),
@@ -222,15 +222,15 @@ impl Kept {
         }
     }
 
-    /// How many ns the clock advances at once, if times are kept.
+    /// Returns the step of the clock in ns, if calls are timed.
     pub fn clock_step_ns(&self) -> Option<u64> {
         Some(self.clock.as_ref()?.model().ok()?.step_ns())
     }
 
-    /// What the probe of the event `id`, which has these fields, does.
+    /// Returns the work of the probe of event `id`, which has these fields.
     ///
     /// # Errors
-    /// A field cannot be added up, or is no key.
+    /// A field cannot be aggregated, or cannot be a key.
     pub fn work(&self, id: u32, fields: &Fields) -> anyhow::Result<Vec<Work>> {
         let Fields {
             fetch, keys, infos, ..
@@ -290,7 +290,7 @@ impl Kept {
         works.map_err(|error| anyhow!("{}", error.with_names(name)))
     }
 
-    /// What there is of events `events`, which have a probe; `selected` are all.
+    /// Reads the rows of `events`, which have a probe; `selected` lists all events.
     pub fn read(&self, reader: &TableReader, selected: &[Selected], events: &[usize]) -> Group {
         let mut contents = reader.read(&self.table);
         let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
@@ -319,7 +319,7 @@ impl Kept {
         }
     }
 
-    /// All hits that were counted.
+    /// Returns the number of hits that were counted.
     pub fn hits(&self, reader: &TableReader) -> u64 {
         let mut rows = reader.read(&self.table).rows;
         let hits = rows.iter_mut().map(|row| {
@@ -329,8 +329,8 @@ impl Kept {
         hits.fold(0, u64::wrapping_add)
     }
 
-    /// Takes numbers that nobody can have counted, since they were written over, for none; how
-    /// many there were. Sums may be any number.
+    /// Zeroes counts that are impossibly large, since they were overwritten, and returns how many
+    /// there were. Sums may be any number.
     fn mend(&self, row: &mut tables::Row) -> u64 {
         let one = |cell: u32| cell..cell + 1;
         let calls = match self.calls {
@@ -467,8 +467,8 @@ impl Cells {
     }
 }
 
-/// What bits of a number are turned over, so that the largest of the results, as unsigned
-/// numbers, is what is asked for.
+/// Returns the bits of a number to invert, so that the unsigned maximum of the results is the
+/// wanted extreme.
 fn flip(field_type: &FieldType, least: bool) -> u64 {
     let sign = if is_signed(field_type) { SIGN } else { 0 };
     if least { !sign } else { sign }
@@ -484,8 +484,8 @@ fn is_signed(field_type: &FieldType) -> bool {
     )
 }
 
-/// The same histogram of times: each bucket goes to that of its middle, so that bounds are
-/// those of times within an eighth.
+/// Converts a histogram of ticks to nanoseconds: each bucket's count goes to the bucket of its
+/// middle, so bounds are correct within an eighth.
 fn in_nanoseconds(ticks: &[u64], per_second: u64) -> Vec<u64> {
     let mut times = vec![0u64; ticks.len()];
     for (bucket, count) in ticks.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -499,7 +499,7 @@ fn in_nanoseconds(ticks: &[u64], per_second: u64) -> Vec<u64> {
     times
 }
 
-/// The buckets that have something, from the least numbers on.
+/// Returns the buckets that are not empty, in ascending order.
 fn histogram_of(cells: &[u64]) -> Histogram {
     let buckets = cells.iter().enumerate().filter(|(_, count)| **count > 0);
     let mut buckets: Vec<Bucket> = buckets
@@ -516,7 +516,8 @@ fn histogram_of(cells: &[u64]) -> Histogram {
     Histogram { buckets }
 }
 
-/// The values of a key's fields, from its bytes. What the target wrote over is not there.
+/// Decodes the values of a key's fields from its bytes. Bytes that are missing, since the target
+/// overwrote the key, read as 0.
 fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
     let mut rest = bytes;
     let mut take = |size: usize| -> Vec<u8> {
@@ -545,7 +546,7 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                 take((length + 4).next_multiple_of(8) - length - 4);
                 Value::Text(text)
             }
-            // Refused as a key, when the event was read.
+            // Refused as a key when the event was parsed.
             Element::CallStack { .. } => Value::Unreadable,
             Element::Number { shown, .. } => {
                 let word = word(take(8));

@@ -1,8 +1,8 @@
-//! The table on a terminal while counting goes on, drawn again in place.
+//! The table on a terminal while counting goes on, redrawn in place.
 //!
-//! Nothing of the terminal's state is changed: the cursor goes up to where the table began,
-//! each line is written over the old one and what is left of that is cleared. Whoever is
-//! killed leaves the last table, and the cursor below it.
+//! The terminal's state is not changed: the cursor moves up to where the table began, each line
+//! overwrites the old one, and the rest of the old line is cleared. A process killed midway leaves
+//! the last table, and the cursor below it.
 
 use super::terminal::Size;
 use super::text::{Page, Style};
@@ -14,9 +14,9 @@ use unicode_width::UnicodeWidthChar;
 /// Rows of a table that are shown even if no histogram fits below them.
 const ROWS: usize = 3;
 
-/// What of a page fits a terminal: rows of tables, below them one histogram, then more of
-/// those. The terminal's last line stays free for the cursor. At most `most` rows of each
-/// table are wanted.
+/// Returns the lines of a page that fit a terminal: rows of tables, below them one histogram, then
+/// more histograms. The terminal's last line stays free for the cursor. Shows at most `most` rows
+/// of each table.
 pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<String> {
     let room = size.rows.saturating_sub(1).max(1);
     let most = most.min(page.longest());
@@ -42,7 +42,7 @@ pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<St
     shown.iter().map(|line| cut(line, size.columns)).collect()
 }
 
-/// The beginning of a line that takes at most so many columns.
+/// Cuts a line to at most `columns` columns.
 fn cut(line: &str, columns: usize) -> String {
     let mut used = 0;
     let fits = |character: &char| {
@@ -53,22 +53,22 @@ fn cut(line: &str, columns: usize) -> String {
     text.trim_end().to_owned()
 }
 
-/// What is drawn again and again.
+/// Lines on a terminal that are redrawn in place.
 #[derive(Debug)]
 pub struct Screen<W> {
     out: W,
-    /// The lines above the cursor that are ours, and for which size.
+    /// Number of our lines above the cursor, and the terminal size that they were drawn for.
     drawn: Option<(usize, Size)>,
 }
 
 impl<W: Write> Screen<W> {
-    /// On a terminal, from the line on in which the cursor is.
+    /// Starts on the line in which the terminal's cursor is.
     pub fn new(out: W) -> Screen<W> {
         Screen { out, drawn: None }
     }
 
-    /// Draws lines that fit `size` in place of those before. If the size has changed, the
-    /// terminal may have wrapped or cut those in its own way, and they stay where they are.
+    /// Draws lines that fit `size` over those before. If the size has changed, the terminal may
+    /// have wrapped or cut the old lines in its own way, so they stay where they are.
     ///
     /// # Errors
     /// They cannot be written.
@@ -83,7 +83,7 @@ impl<W: Write> Screen<W> {
         self.put(&text)
     }
 
-    /// Takes what was drawn away. The cursor is where it was at the beginning.
+    /// Clears the drawn lines and moves the cursor back to where it was at the beginning.
     ///
     /// # Errors
     /// It cannot be written.
@@ -96,7 +96,7 @@ impl<W: Write> Screen<W> {
         self.put(&text)
     }
 
-    /// What moves the cursor to the beginning of what was drawn.
+    /// Returns the control sequence that moves the cursor to the beginning of the drawn lines.
     fn back(&self, size: Option<Size>) -> String {
         match self.drawn {
             Some((lines, before)) if lines > 0 && size == Some(before) => {

@@ -1,35 +1,36 @@
-//! What `capriole stat` shows, whatever it was read from.
+//! The data that `capriole stat` shows, independent of its source.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// One key's value.
+/// Value of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Value {
     /// A number of any of the types that fields have.
     Number(i128),
-    /// A number that was asked for as a hexadecimal one, such as a pointer.
+    /// A number of a hexadecimal type, such as a pointer.
     Hexadecimal(u64),
     /// A character, by its byte.
     Character(u8),
-    /// A text; what was not UTF-8 is U+FFFD. It can hold anything, and is escaped when shown.
+    /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when
+    /// shown.
     Text(Vec<u8>),
-    /// It could not be read.
+    /// A value that could not be read.
     Unreadable,
 }
 
-/// A sum as the program has it: modulo 2^64.
+/// A sum as the program keeps it: modulo 2^64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Total {
-    /// Its bits.
+    /// The bits of the sum.
     pub word: u64,
-    /// Whether they are a signed number.
+    /// True if the bits are a signed number.
     pub signed: bool,
 }
 
 impl Total {
-    /// The number.
+    /// Returns the sum as a number.
     pub fn value(self) -> i128 {
         match self.signed {
             true => i128::from(self.word as i64),
@@ -45,28 +46,28 @@ impl Total {
     }
 }
 
-/// What was found out about a field in all hits whose value could be read.
+/// An aggregate of a field over all hits whose value could be read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Measure {
     /// All values added up.
     Sum(Total),
-    /// The least value; `None` without any.
+    /// The smallest value; `None` without any.
     Minimum(Option<i128>),
     /// The largest value; `None` without any.
     Maximum(Option<i128>),
-    /// What the average is made of: an average itself could not be subtracted.
+    /// The parts of an average, since averages themselves cannot be subtracted.
     Average {
         /// All values added up.
         sum: Total,
-        /// How many there were.
+        /// Number of values.
         count: u64,
     },
-    /// How often which values came.
+    /// A histogram of the values.
     Histogram(Histogram),
 }
 
 impl Measure {
-    /// An average's value; `None` for what is none, and without any value.
+    /// Returns the mean of an average; `None` for other measures, and without any value.
     pub fn mean(&self) -> Option<f64> {
         match *self {
             Measure::Average { sum, count } if count > 0 => Some(sum.value() as f64 / count as f64),
@@ -74,7 +75,8 @@ impl Measure {
         }
     }
 
-    /// Whether it tells of no value. The least and the largest tell nothing of an interval.
+    /// True if the measure has no value. Minimum and maximum count as empty: they do not belong to
+    /// an interval.
     fn is_empty(&self) -> bool {
         match self {
             Measure::Sum(sum) => sum.word == 0,
@@ -84,7 +86,7 @@ impl Measure {
         }
     }
 
-    /// What came since `before`. The least and the largest value stay those since the start.
+    /// Returns the difference to `before`. Minimum and maximum stay those since the start.
     fn since(&self, before: &Measure) -> Measure {
         match (self, before) {
             (Measure::Sum(now), Measure::Sum(then)) => Measure::Sum(now.since(*then)),
@@ -106,26 +108,26 @@ impl Measure {
     }
 }
 
-/// What is said of a histogram besides its buckets, and its permille. The buckets know a value
-/// no better than between two bounds; what is told is the larger one.
+/// Quantiles shown for a histogram, with their permille. Buckets know a value only between two
+/// bounds; the upper bound is shown.
 pub const QUANTILES: [(&str, u16); 4] =
     [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)];
 
-/// How often which values came.
+/// Number of values by bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// In ascending order, without common values, and only those with a count.
+    /// Buckets in ascending order, not overlapping, and only those with a count.
     pub buckets: Vec<Bucket>,
 }
 
 impl Histogram {
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn total(&self) -> u128 {
         self.buckets.iter().map(|b| u128::from(b.count)).sum()
     }
 
-    /// The bucket that holds the value which `permille` thousandths of all values are not
-    /// above (the nearest rank; 0 is the least value); `None` without any value.
+    /// Returns the bucket of the smallest value that at least `permille` thousandths of all values
+    /// do not exceed (nearest rank; 0 is the smallest value); `None` without any value.
     pub fn quantile(&self, permille: u16) -> Option<&Bucket> {
         let permille = u128::from(permille.min(1000));
         let rank = (self.total() * permille).div_ceil(1000).max(1);
@@ -153,33 +155,32 @@ impl Histogram {
     }
 }
 
-/// The values from `low` to `high`.
+/// A histogram bucket: the values from `low` to `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bucket {
-    /// The least value that belongs here.
+    /// The smallest value in this bucket.
     pub low: i128,
-    /// The largest value that belongs here, not below `low`.
+    /// The largest value in this bucket, not below `low`.
     pub high: i128,
-    /// How often such values came.
+    /// Number of values in this bucket.
     pub count: u64,
 }
 
-/// What names a row among all rows: its event, its keys as they are shown, and as the program
-/// has them.
+/// Identity of a row: its event, its keys as shown, and its keys as the program has them.
 pub type RowName<'a> = (usize, &'a [Value], &'a [u8]);
 
-/// What was found out about one event with one set of keys' values.
+/// The aggregates of one event for one set of key values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The event's number.
     pub event: usize,
     /// One for each of [`Group::key_names`].
     pub keys: Vec<Value>,
-    /// The keys as the program has them: what is shown alike need not be the same.
+    /// The keys as the program has them: keys that look alike when shown may differ.
     pub key: Vec<u8>,
     /// All hits.
     pub calls: u64,
-    /// Those of them with a value that could not be read.
+    /// Hits with a value that could not be read.
     pub unreadable: u64,
     /// One for each of [`Group::measure_names`].
     pub measures: Vec<Measure>,
@@ -198,40 +199,39 @@ impl Row {
         }
     }
 
-    /// Whether there was a hit. Of a hit that came while the row was read, not all may be
-    /// there yet.
+    /// True if there was a hit. A hit that came while the row was read may be there only in part.
     pub fn is_hit(&self) -> bool {
         let measured = || self.measures.iter().any(|measure| !measure.is_empty());
         self.calls > 0 || self.unreadable > 0 || measured()
     }
 
-    /// Its name.
+    /// Returns the identity of the row.
     pub fn name(&self) -> RowName<'_> {
         (self.event, &self.keys, &self.key)
     }
 }
 
-/// What one definition of the user's asked for.
+/// The results of one definition of the user's.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Group {
-    /// `fd`, `comm`; none without `by`.
+    /// Names of the keys, such as `fd`, `comm`; empty without `by`.
     pub key_names: Vec<String>,
-    /// `sum(n)`, `hist(n)`; none for plain counting.
+    /// Names of the measures, such as `sum(n)`, `hist(n)`; empty for plain counting.
     pub measure_names: Vec<String>,
     /// The numbers of the definition's events that have a probe.
     pub events: Vec<usize>,
-    /// In no order. Events that were not hit may have a row without calls.
+    /// Rows in no order. Events that were not hit may have a row without calls.
     pub rows: Vec<Row>,
-    /// Hits of new keys when the table was full.
+    /// Number of hits of new keys when the table was full.
     pub dropped: u64,
-    /// How many keys there is room for in each event's table.
+    /// Number of keys that fit in each event's table.
     pub capacity: u32,
-    /// Counts that were written over, and so are none.
+    /// Number of counts that were overwritten, and are left out.
     pub damaged: u64,
 }
 
 impl Group {
-    /// Whether calls are counted by event, and nothing else.
+    /// True if calls are only counted by event.
     pub fn is_plain(&self) -> bool {
         self.key_names.is_empty() && self.measure_names.is_empty()
     }
@@ -261,41 +261,41 @@ impl Group {
     }
 }
 
-/// Rows that were hit, the most frequent one first, then by event and keys: rows that are
-/// read in another order each time stay where they are.
+/// Sorts the rows that were hit, the most frequent first, then by event and keys, so that rows keep
+/// their places although each reading has them in another order.
 pub fn sorted<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
     let mut sorted: Vec<&Row> = rows.filter(|row| row.is_hit()).collect();
     sorted.sort_by_key(|row| (Reverse(row.calls), row.name()));
     sorted
 }
 
-/// Everything that was found out until some moment.
+/// All results until some moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
-    /// Since the start.
+    /// Time since the start.
     pub time: Duration,
-    /// One for each definition, in the order given.
+    /// One group for each definition, in the order given.
     pub groups: Vec<Group>,
-    /// Hits that the program could not look at.
+    /// Number of hits that the program could not process.
     pub lost: u64,
 }
 
-/// What was found out between two moments.
+/// The results between two moments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Interval {
-    /// When it was over, since the start.
+    /// End of the interval, since the start.
     pub end: Duration,
-    /// How long it was.
+    /// Length of the interval.
     pub time: Duration,
-    /// As in [`Snapshot`], but only with rows that were hit. The least and the largest values
-    /// are those since the start.
+    /// Groups as in [`Snapshot`], but only with rows that were hit. Minimum and maximum are those
+    /// since the start.
     pub groups: Vec<Group>,
 }
 
 impl Snapshot {
-    /// The difference to `before`, an earlier snapshot of the same definitions. Sums are
-    /// taken modulo 2^64, as the program adds them up; counts that are less than before were
-    /// written over.
+    /// Returns the difference to `before`, an earlier snapshot of the same definitions. Sums are
+    /// subtracted modulo 2^64, as the program adds them up; a count below its earlier value was
+    /// overwritten.
     pub fn since(&self, before: &Snapshot) -> Interval {
         let groups = self.groups.iter().enumerate();
         Interval {
@@ -307,15 +307,15 @@ impl Snapshot {
         }
     }
 
-    /// All calls that were counted, modulo 2^64.
+    /// Returns the number of calls that were counted, modulo 2^64.
     pub fn calls(&self) -> u64 {
         let rows = self.groups.iter().flat_map(|group| &group.rows);
         rows.map(|row| row.calls).fold(0, u64::wrapping_add)
     }
 }
 
-/// The calls of each event that has a probe, modulo 2^64, the most frequent one first, then
-/// in the order of their numbers.
+/// Returns the calls of each event that has a probe, modulo 2^64, the most frequent first, then in
+/// the order of their numbers.
 pub fn by_event(groups: &[Group]) -> Vec<(usize, u64)> {
     let mut calls: HashMap<usize, u64> = HashMap::new();
     for group in groups {
@@ -332,7 +332,7 @@ pub fn by_event(groups: &[Group]) -> Vec<(usize, u64)> {
     calls
 }
 
-/// A rate in 1/s.
+/// Returns a rate in 1/s; 0 if `time` is zero.
 pub fn per_second(calls: u64, time: Duration) -> f64 {
     match time.is_zero() {
         true => 0.0,

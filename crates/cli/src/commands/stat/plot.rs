@@ -5,7 +5,7 @@ use super::model::{Bucket, Histogram, QUANTILES};
 /// The length of the longest bar, in columns.
 const BAR: u64 = 40;
 
-/// The histogram; nothing without values. Bars are of blocks, or of `#`.
+/// Draws the histogram; nothing without values. Bars are of block characters, or of `#`.
 pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
     let said = QUANTILES.iter().filter_map(|(name, permille)| {
         let bucket = histogram.quantile(*permille)?;
@@ -35,13 +35,13 @@ pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
     std::iter::once(said.join(", ")).chain(drawn).collect()
 }
 
-/// A bar for `count` of at most `most`; of every count but 0 something is seen.
+/// Draws a bar for `count` of at most `most`; every count but 0 is visible.
 fn bar(count: u64, most: u64, blocks: bool) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let length = |unit: u64| {
         let exact = u128::from(count) * u128::from(BAR * unit);
         let rounded = (exact + u128::from(most) / 2) / u128::from(most.max(1));
-        // Not more than BAR times the unit.
+        // At most BAR times the unit.
         (rounded as usize).max(usize::from(count > 0))
     };
     match blocks {
@@ -50,9 +50,9 @@ fn bar(count: u64, most: u64, blocks: bool) -> String {
     }
 }
 
-/// Buckets merged into those of a power of two each: `0`, `1`, `2 .. 3`, `4 .. 7`, and
-/// mirrored below 0. From the first with a count to the last, those without one between them.
-/// If a bucket belongs to several, these become one.
+/// Merges buckets into one per power of two: `0`, `1`, `2 .. 3`, `4 .. 7`, and mirrored below 0.
+/// Covers the range from the first bucket with a count to the last, including empty ones. Powers of
+/// two that share a bucket become one.
 fn merge(buckets: &[Bucket]) -> Vec<Bucket> {
     let mut merged: Vec<Bucket> = Vec::new();
     for bucket in buckets.iter().filter(|bucket| bucket.count > 0) {
@@ -82,7 +82,7 @@ fn merge(buckets: &[Bucket]) -> Vec<Bucket> {
     merged
 }
 
-/// The least and the largest value with the sign and the highest bit of `value`.
+/// Returns the smallest and the largest value with the sign and the highest bit of `value`.
 fn around(value: i128) -> (i128, i128) {
     let Some(bit) = value.unsigned_abs().checked_ilog2() else {
         return (0, 0);

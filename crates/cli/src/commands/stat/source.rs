@@ -1,4 +1,4 @@
-//! Reads what the program keeps.
+//! Reads the tables that the program keeps.
 
 use super::kept::Kept;
 use super::model::{Group, Snapshot};
@@ -7,19 +7,19 @@ use crate::selection::Selected;
 use capriole_ring::tables::TableReader;
 use std::time::Duration;
 
-/// What can be read of a program with probes that count.
+/// The tables of a program with counting probes.
 #[derive(Debug)]
 pub struct Source {
     reader: TableReader,
-    /// What is kept of each definition, and its events that have a probe.
+    /// For each definition its table, and its events that have a probe.
     groups: Vec<(Kept, Vec<usize>)>,
 }
 
 impl Source {
-    /// Of the probes for these definitions.
+    /// Creates the source for the probes of these definitions.
     pub fn new(probed: &Probed, kept: Vec<Option<Kept>>) -> Source {
         let memory = &probed.attached.memory;
-        // Of what only begins calls there is nothing to read.
+        // Events that only begin calls have no table.
         let mut groups: Vec<(Option<Kept>, Vec<usize>)> =
             kept.into_iter().map(|kept| (kept, Vec::new())).collect();
         // An event may have several sites.
@@ -41,7 +41,7 @@ impl Source {
         }
     }
 
-    /// What there was at the start.
+    /// Returns the snapshot at the start: all empty.
     pub fn nothing(&self) -> Snapshot {
         Snapshot {
             time: Duration::ZERO,
@@ -50,7 +50,7 @@ impl Source {
         }
     }
 
-    /// What was found out until now, which is `time` after the start.
+    /// Reads all results until now, which is `time` after the start.
     pub fn read(&self, time: Duration, selected: &[Selected]) -> Snapshot {
         let groups = self.groups.iter();
         Snapshot {

@@ -1,19 +1,19 @@
-//! Lines of columns.
+//! Text tables.
 
 use unicode_width::UnicodeWidthStr;
 
-/// What stands below each other.
+/// One column of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// The head.
+    /// The heading.
     pub title: String,
-    /// Numbers end in the same place, text begins there.
+    /// Alignment: numbers end in the same place, text begins there.
     pub align: Align,
-    /// One a line.
+    /// The cells, one per line.
     pub cells: Vec<String>,
 }
 
-/// Where the cells of a column are in line.
+/// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// At their beginning.
@@ -23,7 +23,7 @@ pub enum Align {
 }
 
 impl Column {
-    /// A column of numbers.
+    /// Creates a column of numbers.
     pub fn numbers(title: impl Into<String>, cells: impl Iterator<Item = String>) -> Column {
         Column {
             title: title.into(),
@@ -32,7 +32,7 @@ impl Column {
         }
     }
 
-    /// A column of text.
+    /// Creates a column of text.
     pub fn text(title: impl Into<String>, cells: impl Iterator<Item = String>) -> Column {
         Column {
             align: Align::Left,
@@ -41,7 +41,7 @@ impl Column {
     }
 }
 
-/// The head and the lines, with two spaces between columns and none at the end.
+/// Formats the heading and the lines, with two spaces between columns and none at the end.
 pub fn lines(columns: &[Column]) -> Vec<String> {
     let height = columns.iter().map(|c| c.cells.len()).max().unwrap_or(0);
     let mut lines = vec![String::new(); 1 + height];

@@ -1,11 +1,11 @@
-//! What the terminal at standard output can do.
+//! Capabilities of the terminal at standard output.
 
 use crate::output;
 use rustix::termios::tcgetwinsize;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-/// How much there is room for.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     /// Lines.
@@ -15,8 +15,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// Of the terminal at standard output, if one is there in which the cursor can be moved.
-    /// One that does not know its size has 24 lines of 80 columns.
+    /// Returns the size of the terminal at standard output, if there is one with a movable cursor.
+    /// A terminal that reports no size has 24 lines of 80 columns.
     pub fn of_terminal() -> Option<Size> {
         let out = output::terminal();
         if !out.is_terminal() || std::env::var_os("TERM").is_none_or(|term| term == "dumb") {
@@ -34,12 +34,12 @@ impl Size {
     }
 }
 
-/// Whether standard output is a terminal that shows more than ASCII.
+/// True if standard output is a terminal that shows more than ASCII.
 pub fn shows_blocks() -> bool {
     output::terminal().is_terminal() && is_utf8(|name| std::env::var_os(name))
 }
 
-/// Whether characters are UTF-8: the first variable that is set and not empty decides
+/// True if the locale's characters are UTF-8: the first variable that is set and not empty decides
 /// (POSIX.1-2017, Base Definitions, 8.2).
 fn is_utf8(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]

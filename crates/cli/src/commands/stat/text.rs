@@ -1,4 +1,4 @@
-//! A snapshot or an interval as lines of text: tables, and below each its histograms.
+//! Formats a snapshot or an interval as lines of text: tables, each followed by its histograms.
 
 use super::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
 use super::plot;
@@ -8,45 +8,45 @@ use capriole_trace::report::put_escaped;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How much is shown, and with which characters.
+/// Limits on what is shown, and the character set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Rows of each table.
+    /// Maximum number of rows of each table.
     pub rows: usize,
-    /// Histograms of each measure of each table.
+    /// Maximum number of histograms for each measure of each table.
     pub plots: usize,
-    /// Whether there is more than ASCII.
+    /// True if more than ASCII can be shown.
     pub blocks: bool,
 }
 
-/// What is shown, in order.
+/// The tables to be shown, in order.
 #[derive(Debug)]
 pub struct Page<'a> {
     names: Vec<String>,
     tables: Vec<Table<'a>>,
-    /// Events that were not hit; not told of an interval.
+    /// Number of events that were not hit; 0 for an interval, which does not show them.
     silent: u64,
-    /// What is said of those.
+    /// Words for events that were not hit.
     never_hit: &'static str,
-    /// Stands behind the names of measures that are since the start, in an interval.
+    /// Suffix for the names of measures that are since the start, in an interval.
     so_far: &'static str,
     rates: Rates<'a>,
 }
 
-/// What has columns in common.
+/// Rows that share columns.
 #[derive(Debug)]
 struct Table<'a> {
-    /// That of the keys and measures; one of those that are plain, if they are.
+    /// The group with the keys and measures; for plain counting, one of the plain groups.
     group: &'a Group,
     /// Sorted.
     rows: Vec<&'a Row>,
 }
 
-/// What `calls/s` is.
+/// Basis of the column `calls/s`.
 #[derive(Debug)]
 struct Rates<'a> {
     time: Duration,
-    /// The calls in that time, if it is not that of the rows.
+    /// The calls in that time, if the rows cover another one.
     calls: Option<HashMap<RowName<'a>, u64>>,
 }
 
@@ -61,7 +61,7 @@ impl Rates<'_> {
 }
 
 impl<'a> Page<'a> {
-    /// Everything until now; `names` are those of the events.
+    /// Creates a page of everything so far; `names` are the event names.
     pub fn whole(snapshot: &'a Snapshot, names: &[String]) -> Page<'a> {
         let mut page = Page::new(&snapshot.groups, names, snapshot.time);
         let events = model::by_event(&snapshot.groups);
@@ -69,14 +69,15 @@ impl<'a> Page<'a> {
         page
     }
 
-    /// What came in an interval.
+    /// Creates a page of an interval.
     pub fn interval(interval: &'a Interval, names: &[String]) -> Page<'a> {
         let mut page = Page::new(&interval.groups, names, interval.time);
         page.so_far = " so far";
         page
     }
 
-    /// Everything until now, with the rates of the time just over, which is `recent`.
+    /// Creates a page of everything so far, with the rates of `recent`, the interval that just
+    /// ended.
     pub fn live(snapshot: &'a Snapshot, recent: &'a Interval, names: &[String]) -> Page<'a> {
         let mut page = Page::whole(snapshot, names);
         let rows = recent.groups.iter().flat_map(|group| &group.rows);
@@ -112,13 +113,13 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// How many rows the longest table has.
+    /// Returns the number of rows of the longest table.
     pub fn longest(&self) -> usize {
         let lengths = self.tables.iter().map(|table| table.rows.len());
         lengths.max().unwrap_or(0)
     }
 
-    /// The lines, with an empty one between things.
+    /// Formats the lines, with an empty one between parts.
     pub fn lines(&self, style: Style) -> Vec<String> {
         let mut parts: Vec<Vec<String>> = Vec::new();
         for table in &self.tables {
@@ -139,7 +140,7 @@ impl<'a> Page<'a> {
         self.names.get(event).map_or("?", String::as_str)
     }
 
-    /// The head, the rows, and what is not among them.
+    /// Formats the heading, the rows, and remarks on what is left out.
     fn table(&self, table: &Table<'_>, style: Style) -> Vec<String> {
         let group = table.group;
         let shown = &table.rows[..style.rows.min(table.rows.len())];
@@ -208,7 +209,7 @@ impl<'a> Page<'a> {
         columns
     }
 
-    /// The histograms of the most frequent rows, each with whose it is.
+    /// Formats the histograms of the most frequent rows, each with a heading that names its row.
     fn plots(&self, table: &Table<'_>, measure: usize, style: Style) -> Vec<Vec<String>> {
         let name = &table.group.measure_names[measure];
         let plot = |row: &&Row| {
@@ -227,8 +228,8 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The event that is not in a column of its own, because there is only one. Without keys
-/// nothing else would name a row.
+/// Returns the event that goes into the title instead of a column, because it is the only one.
+/// Without keys the column is needed to name the row.
 fn title_event(group: &Group) -> Option<usize> {
     match group.events[..] {
         [event] if !group.key_names.is_empty() => Some(event),
@@ -246,8 +247,8 @@ fn measure_cell(measure: &Option<Measure>) -> String {
     shown.unwrap_or_else(|| "-".to_owned())
 }
 
-/// A key in a column: text as it is, unless one could not see where it ends, or could take it
-/// for something else.
+/// Formats a key in a column: text as it is, or quoted if its ends would not be visible or it could
+/// be taken for something else.
 fn key_cell(value: &Value) -> String {
     match value {
         Value::Text(text) => {
@@ -263,7 +264,7 @@ fn key_cell(value: &Value) -> String {
     }
 }
 
-/// A key among other text.
+/// Formats a key within other text.
 fn key_value(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
@@ -274,7 +275,7 @@ fn key_value(value: &Value) -> String {
     }
 }
 
-/// Text without what acts on a terminal, as reports have it.
+/// Escapes characters that act on a terminal, as in reports.
 fn escaped(text: &[u8], quote: u8) -> String {
     let mut out = Vec::new();
     put_escaped(&mut out, text, quote);

@@ -1,4 +1,4 @@
-//! Jumps among the bytes around a site: which of these may change, and what they become.
+//! Jumps among the bytes around a site: which of these may change, and to which values.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::place::{Mask, Placer, Slot};
 
 /// `jmp rel32`.
 const NEAR_JUMP: u8 = 0xe9;
-/// Addresses that are tried for the first of two jumps that share bytes.
+/// Number of addresses tried for the first of two jumps that share bytes.
 pub(super) const TRIES: usize = 48;
 
 /// A jump to be written: prefixes, opcode, displacement.
@@ -36,7 +36,7 @@ impl Jump {
         jump
     }
 
-    /// With every number of prefixes that leaves the opcode in the first `len`
+    /// Returns the jump with every number of prefixes that leaves the opcode in the first `len`
     /// bytes.
     pub(super) fn forms(at: u64, len: u64) -> impl Iterator<Item = Self> {
         let prefixes: [&[u8]; 4] = [&[], &[0x48], &[0x2e, 0x48], &[0x2e, 0x2e, 0x48]];
@@ -56,14 +56,14 @@ impl Jump {
     }
 }
 
-/// The bytes around a site: which may change, and what they become.
+/// The bytes around a site: which may change, and their new values.
 #[derive(Clone)]
 pub(super) struct Cells<'a> {
     pub(super) code: &'a Code<'a>,
-    /// What may change.
+    /// Bytes that may change.
     pub(super) own: Vec<Range<u64>>,
     pub(super) changed: Vec<(u64, u8)>,
-    /// Bytes that stay and are part of a displacement.
+    /// Bytes that stay unchanged and are part of a displacement.
     pub(super) shared: Vec<u64>,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Cells<'a> {
         self.own.iter().any(|range| range.contains(&at))
     }
 
-    /// Makes a byte what it has to be; false if it is something else and stays.
+    /// Gives a byte the required value; false if it has another value and must stay.
     pub(super) fn set(&mut self, at: u64, byte: u8) -> bool {
         match self.changed(at) {
             Some(is) => return is == byte,
@@ -119,7 +119,7 @@ impl<'a> Cells<'a> {
             .all(|(at, byte)| self.set(at, byte))
     }
 
-    /// The form of a jump's displacement, or the byte that another probe changes.
+    /// Returns the form of a jump's displacement, or the byte that another probe changes.
     pub(super) fn mask(&self, jump: &Jump, placer: &Placer) -> Result<Mask, Refusal> {
         let mut bytes = [None; 4];
         for (at, byte) in (jump.displacement()..).zip(&mut bytes) {
@@ -133,7 +133,7 @@ impl<'a> Cells<'a> {
         Ok(Mask::new(bytes))
     }
 
-    /// Leads a jump to a stub.
+    /// Directs a jump to a stub.
     pub(super) fn lead(&mut self, jump: &Jump, placer: &Placer) -> Result<Slot, Refusal> {
         if !self.set_opcode(jump) {
             return Err(Refusal::NoStubAddress);
@@ -147,7 +147,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// Leads two jumps that may share bytes to two stubs.
+    /// Directs two jumps that may share bytes to two stubs.
     pub(super) fn lead_both(
         &mut self,
         jumps: [&Jump; 2],
@@ -173,7 +173,7 @@ impl<'a> Cells<'a> {
         Err(Refusal::NoStubAddress)
     }
 
-    /// What changes of one instruction.
+    /// Returns the changes within one instruction.
     pub(super) fn write(&self, own: Range<u64>) -> Option<Write> {
         let inside = || self.changed.iter().filter(|(at, _)| own.contains(at));
         let start = inside().map(|(at, _)| *at).min()?;
@@ -190,7 +190,7 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// What has to be there before, as stretches of the original bytes.
+    /// Returns the bytes that must be there before, as ranges of original bytes.
     pub(super) fn relied(
         &self,
         at: impl Iterator<Item = u64>,
@@ -209,7 +209,7 @@ impl<'a> Cells<'a> {
         Ok(stretches)
     }
 
-    /// Puts it together, and has the placer hold it.
+    /// Builds the result, and makes the placer hold its bytes and stubs.
     pub(super) fn place(
         self,
         placer: &mut Placer,

@@ -1,4 +1,4 @@
-//! From the place that holds a parameter to where it is at the entry.
+//! Maps the place that holds a parameter to its place at the entry.
 
 use std::rc::Rc;
 
@@ -7,11 +7,11 @@ use capriole_event::Gpr;
 use super::super::place::{Place, Start, Sum};
 use super::{ARGUMENTS, At, Byte, Prologue, Source, State, add, at};
 
-/// Bytes of an object that are looked at: more is not stored by first instructions.
+/// Maximum bytes of an object examined: first instructions store no more.
 const OBJECT: u64 = 256;
 
 impl Prologue<'_> {
-    /// What a number that is calculated here is in terms of the entry.
+    /// Expresses a number that is calculated here in terms of the state at the entry.
     fn at_entry(&mut self, sum: &Sum) -> Option<Source> {
         let mut source = match sum.start {
             Start::Register(register) => self.register_source(register as usize)?,
@@ -31,8 +31,8 @@ impl Prologue<'_> {
         add(source, sum.plus)
     }
 
-    /// Where the object of `size` bytes that is at `place` here is at the entry. `truth` if it
-    /// is a truth value.
+    /// Returns the place at the entry of the object of `size` bytes that is at `place` here.
+    /// `truth` is true for a boolean.
     pub(in crate::debug) fn arrival(
         &mut self,
         place: &Place,
@@ -105,8 +105,8 @@ impl Prologue<'_> {
         }
     }
 
-    /// The next instruction that stores to the object at `sum` here is before this address,
-    /// if nothing was stored to it yet.
+    /// Returns the address after the next instruction that stores to the object at `sum` here, if
+    /// nothing was stored to it yet.
     pub(in crate::debug) fn next_store(&mut self, sum: &Sum) -> Option<u64> {
         let at = match at(&self.at_entry(sum)?)? {
             At::Entry(0..) => return None,
@@ -124,8 +124,8 @@ impl Prologue<'_> {
         None
     }
 
-    /// Where an object is of which these are the bytes, some of them perhaps not stored at all;
-    /// `None` if that is not known of any.
+    /// Returns the place of an object with these bytes, some of them perhaps not stored at all;
+    /// `None` if the place of no byte is known.
     fn of_bytes(&self, bytes: &[Option<Byte>], truth: bool) -> Option<Place> {
         let mut pieces: Vec<(u64, Place)> = Vec::new();
         let mut before = None;
@@ -165,7 +165,7 @@ impl Prologue<'_> {
         let (source, at) = match byte {
             Some(Some(known)) => known,
             Some(None) => return several(),
-            // Nobody writes padding.
+            // Padding is not written.
             None => return Place::Missing,
         };
         match &self.sources[usize::from(source)] {
@@ -194,7 +194,7 @@ impl Prologue<'_> {
     }
 }
 
-/// The register that a parameter was passed in.
+/// Returns the register that a parameter was passed in.
 pub(super) fn argument(sum: &Sum) -> Option<Gpr> {
     match sum.start {
         Start::Register(register) if sum.reads.is_empty() && sum.plus == 0 => {

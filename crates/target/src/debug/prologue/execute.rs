@@ -1,4 +1,4 @@
-//! What single instructions do to registers and the stack.
+//! Effects of single instructions on registers and the stack.
 
 use capriole_event::Gpr;
 use iced_x86::{
@@ -91,7 +91,7 @@ impl Prologue<'_> {
         }
     }
 
-    /// Arithmetic with a constant.
+    /// Executes arithmetic with a constant.
     fn calculate(&mut self, i: &Instruction) {
         use Mnemonic as M;
         let (Some((number, size)), Some(value)) = (general(i.op0_register()), immediate(i)) else {
@@ -108,7 +108,7 @@ impl Prologue<'_> {
                 self.rounded = true;
                 self.set(number, Some(Source::Rounded(0)));
             }
-            // A truth value, as clang stores it.
+            // A boolean, as clang stores it.
             (M::And, 1) if value == 1 => {
                 if let Some((source, 0)) = before[0]
                     && let Source::Number(sum) = &self.sources[usize::from(source)]
@@ -146,7 +146,8 @@ impl Prologue<'_> {
         self.set(Gpr::Rsp as usize, lowered);
     }
 
-    /// A plain copy from one operand to the other; of a vector register from byte `skip` on.
+    /// Executes a plain copy from one operand to the other; a vector register is copied from byte
+    /// `skip` on.
     fn copy(&mut self, i: &Instruction, skip: usize) {
         let to_memory = i.op0_kind() == OpKind::Memory;
         let from_memory = i.op1_kind() == OpKind::Memory;
@@ -180,7 +181,7 @@ impl Prologue<'_> {
             }
         } else if let Some((number, own)) = general(i.op0_register()) {
             let register = &mut self.state.general[number];
-            // Of 1 or 2 bytes the others are kept.
+            // Writing 1 or 2 bytes keeps the others.
             if own >= 4 {
                 *register = [None; 8];
             }
@@ -202,7 +203,7 @@ impl Prologue<'_> {
         }
     }
 
-    /// What an instruction writes to is not known any more.
+    /// Marks the registers and stack bytes that an instruction writes to as unknown.
     pub(super) fn forget(&mut self, i: &Instruction) {
         let mut memory = Vec::new();
         let info = self.info.info(i);
@@ -228,7 +229,7 @@ impl Prologue<'_> {
         }
     }
 
-    /// The address of an instruction's memory operand.
+    /// Returns the address of an instruction's memory operand.
     fn address(&self, i: &Instruction) -> Option<Source> {
         let plain = i.memory_index() == Register::None && i.segment_prefix() == Register::None;
         let (number, size) = general(i.memory_base())?;
@@ -241,12 +242,12 @@ impl Prologue<'_> {
         )
     }
 
-    /// Bytes of the stack.
+    /// Loads bytes of the stack.
     pub(super) fn load(&mut self, address: &Source, size: usize) -> Vec<Byte> {
         let Some(start) = at(address) else {
             return vec![None; size];
         };
-        // What the caller put there, if nothing was written over it.
+        // The value that the caller put there, if nothing was written over it.
         let caller = match address {
             Source::Number(sum) if matches!(start, At::Entry(8..)) => sum.clone().read(),
             _ => None,
@@ -262,8 +263,8 @@ impl Prologue<'_> {
             .collect()
     }
 
-    /// Behind the first statement only what no parameter was stored to yet: what follows is
-    /// the program's own.
+    /// Stores bytes to the stack. After the first statement, only to bytes that no parameter was
+    /// stored to yet: later stores are the program's own.
     fn store(&mut self, at: At, value: &[Byte], pushed: bool) {
         let late = self.decoder.ip() > self.body;
         for (index, byte) in value.iter().enumerate() {
@@ -276,8 +277,8 @@ impl Prologue<'_> {
     }
 }
 
-/// The instructions that store to the memory at `base` plus `offset`: link addresses of them
-/// and of those behind them.
+/// Finds the instructions that store to the memory at `base` plus `offset`: their link addresses
+/// and those of the next instructions.
 pub(in crate::debug) fn stores(
     code: &[u8],
     start: u64,
@@ -305,7 +306,7 @@ fn writes(access: OpAccess) -> bool {
     )
 }
 
-/// Number and size of (a part of) a general register.
+/// Returns number and size of (a part of) a general register.
 fn general(register: Register) -> Option<(usize, usize)> {
     use Register::{AH, BH, CH, DH};
     if !register.is_gpr() || matches!(register, AH | BH | CH | DH) {

@@ -7,7 +7,7 @@ fn one(text: &str) -> Result<Argument, String> {
     all.remove(0).map_err(|error| error.to_string())
 }
 
-/// What an argument is written back as; refusals by a part of their reason.
+/// Each argument string with the form it is written back in, or a part of the error.
 #[test]
 fn operands_of_every_kind() {
     for (text, means) in [
@@ -20,10 +20,10 @@ fn operands_of_every_kind() {
         ("1@%r15b", "1@%r15b"),
         ("4@%r8d", "4@%r8d"),
         ("8@%r15", "8@%r15"),
-        // The lower half of what a compiler names wholly.
+        // The lower half of a register that a compiler names in full.
         ("4@%rax", "4@%eax"),
         ("1@%eax", "1@%al"),
-        // There is no more than the register has.
+        // Limited to the size of the register.
         ("8@%edi", "4@%edi"),
         ("-8@%edi", "-4@%edi"),
         ("8f@%xmm0", "8f@%xmm0"),
@@ -52,7 +52,7 @@ fn operands_of_every_kind() {
         ("4@limit", "4@limit(%rip)"),
         ("4@limit+4", "4@limit+4(%rip)"),
         ("4@state.0(%rip)", "4@state.0(%rip)"),
-        // Without a size: that of the operand.
+        // Without a size: the operand's size is used.
         ("%rdi", "8@%rdi"),
         ("%edi", "4@%edi"),
         ("$1", "8@$1"),
@@ -186,7 +186,7 @@ fn some_argument() -> impl Strategy<Value = Argument> {
 }
 
 proptest! {
-    /// What is written is read as the same.
+    /// Formatting and parsing gives the same argument.
     #[test]
     fn written_and_read(all in proptest::collection::vec(some_argument(), 0..12)) {
         let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -194,7 +194,7 @@ proptest! {
         prop_assert_eq!(read.expect("they were written by us"), all);
     }
 
-    /// Whatever stands there, it is read or refused, and each word at most once.
+    /// Any string is parsed or refused, without a crash, and no word gives two arguments.
     #[test]
     fn anything(text in "[-+0-9a-z@%$(),.\\[\\] f]{0,60}|\\PC{0,40}") {
         let all = arguments(&text);

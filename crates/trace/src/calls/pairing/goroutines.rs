@@ -1,8 +1,9 @@
-//! Calls of which the trace says in which goroutine they are (`_g`).
+//! Pairs calls for which the trace records the goroutine (`_g`).
 //!
-//! A goroutine has one stack, which Go copies to another place when it has to grow or can shrink.
-//! Where to, the trace does not say. But the new stack does not overlap the old one, and none has
-//! less than 2 KiB. So the next call is above all open ones, or at least 2 KiB below the innermost:
+//! A goroutine has one stack, which Go copies to another address when it has to grow or can shrink.
+//! The trace does not record where to. But the new stack does not overlap the old one, and none is
+//! smaller than 2 KiB. So the next call is above all open ones, or at least 2 KiB below the
+//! innermost:
 //!
 //! ```text
 //!   entry of f   0x5f00 ┐ a piece
@@ -13,9 +14,9 @@
 //!   exit of f    0x9f00
 //! ```
 //!
-//! So open calls are in *pieces*, each moved as a whole, of which only the innermost is where it
-//! was. (Where nothing was moved, a piece more does no harm.) An exit that is at the place of no
-//! call there ends the innermost call of its function, which is then where the exit is.
+//! So open calls are in *pieces*, each moved as a whole, and only the innermost piece is at its
+//! recorded address. (An extra piece does no harm if nothing was moved.) An exit that matches no
+//! call's address there ends the innermost call of its function, whose address is then the exit's.
 
 use std::io;
 
@@ -32,9 +33,9 @@ const SMALLEST_STACK: u64 = 2 << 10;
 #[derive(Debug)]
 pub(super) struct Goroutine {
     pub(super) stack: Stack,
-    /// The index of the first call of each piece; the outermost one begins at 0.
+    /// Index of the first call of each piece; the outermost piece begins at 0.
     pieces: Vec<usize>,
-    /// The innermost piece is not where it was.
+    /// The innermost piece may have been moved since it was recorded.
     moved: bool,
     /// The time of its last event.
     time: u64,
@@ -50,7 +51,7 @@ impl Goroutine {
         }
     }
 
-    /// The place of an event. Time does not go backwards in a goroutine.
+    /// Returns the place of an event. Time does not go backwards in a goroutine.
     fn place(&mut self, event: &Event<'_>) -> Place {
         self.time = self.time.max(event.tsc);
         Place {
@@ -60,17 +61,17 @@ impl Goroutine {
         }
     }
 
-    /// The index of the first call of the innermost piece.
+    /// Returns the index of the first call of the innermost piece.
     fn first(&self) -> usize {
         self.pieces.last().copied().unwrap_or(0)
     }
 
-    /// The calls of the innermost piece.
+    /// Returns the calls of the innermost piece.
     fn piece(&self) -> &[Frame] {
         &self.stack.frames[self.first()..]
     }
 
-    /// Pieces that have no call any more are none.
+    /// Drops innermost pieces that have no open call left.
     fn settle(&mut self) {
         while self.pieces.len() > 1 && self.first() >= self.stack.frames.len() {
             self.pieces.pop();
@@ -78,8 +79,8 @@ impl Goroutine {
         }
     }
 
-    /// Makes the innermost piece the one in which the call at an index is, which is at this place
-    /// now.
+    /// Moves the innermost piece, so that its call at `index` is at `stack_pointer`. Drops empty
+    /// pieces first.
     fn move_to(&mut self, index: usize, stack_pointer: u64) {
         self.settle();
         let first = self.first();
@@ -133,7 +134,7 @@ impl Goroutine {
 }
 
 impl Pairing {
-    /// A function is entered in a goroutine.
+    /// Handles an entry of a function in a goroutine.
     pub(super) fn enter_in(
         &mut self,
         (goroutine, stack_pointer): (u64, u64),
@@ -159,7 +160,7 @@ impl Pairing {
                 own.pieces.push(own.stack.frames.len());
                 own.moved = false;
             }
-            // Calls below it, or at its place, were left by a panic.
+            // Calls below this one, or at its place, were left by a panic.
             Some(_) => {
                 let dead = |frame: &Frame| frame.stack_pointer <= stack_pointer;
                 while own.piece().last().is_some_and(dead) {
@@ -195,7 +196,7 @@ impl Pairing {
         visitor.begin(&begin, event)
     }
 
-    /// A function is left in a goroutine.
+    /// Handles an exit of a function in a goroutine.
     pub(super) fn leave_in(
         &mut self,
         (goroutine, stack_pointer): (u64, u64),
@@ -220,7 +221,7 @@ impl Pairing {
                 .rposition(here)
                 .map(|at| at + own.first()),
         };
-        // Below the innermost call is one whose entry was lost.
+        // An exit below the innermost call is of a call whose entry was lost.
         let last = own.piece().last();
         let is_lost = last.is_some_and(|l| l.losses != losses && stack_pointer < l.stack_pointer);
         let elsewhere = || own.stack.frames.iter().rposition(own_pair);
@@ -242,7 +243,7 @@ impl Pairing {
         Ok(())
     }
 
-    /// The trace ends: so do all calls of goroutines, unfinished.
+    /// Ends all open calls of goroutines at the end of the trace.
     pub(super) fn finish_goroutines(
         &mut self,
         time: u64,

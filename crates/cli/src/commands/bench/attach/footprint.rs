@@ -1,4 +1,4 @@
-//! The memory that probes take in a program.
+//! Memory that probes use in a program.
 
 use anyhow::Context;
 use capriole_target::attach::Attached;
@@ -12,21 +12,21 @@ pub struct Footprint {
     /// Session memory in front of the packets (header, streams, controls, counters), and the
     /// ledger with the journal.
     pub session_bytes: u64,
-    /// Pages of stubs that there really are, however often they are mapped.
+    /// Physical pages of stubs, however often they are mapped.
     pub stub_bytes: u64,
-    /// Mappings of stubs.
+    /// Number of mappings of stubs.
     pub stub_mappings: u64,
     /// Pages of the arenas that are in use: detours, shared code, tables.
     pub code_bytes: u64,
-    /// Of that, detours by themselves.
+    /// Part of `code_bytes` that the detours themselves use.
     pub detour_bytes: u64,
 }
 
 impl Footprint {
-    /// Of a program with its probes in.
+    /// Measures a program with its probes attached.
     ///
     /// # Errors
-    /// The kernel does not tell (`/proc/PID/smaps`).
+    /// `/proc/PID/smaps` cannot be read.
     pub fn of(process: &Process, attached: &Attached) -> anyhow::Result<Footprint> {
         let geometry = &attached.memory.geometry;
         let arenas: Vec<u64> = attached.arenas().collect();
@@ -59,7 +59,8 @@ impl Footprint {
 struct Mapping<'a> {
     start: u64,
     name: &'a str,
-    /// Bytes in memory; those of pages that are mapped several times are shared out.
+    /// Proportional set size in bytes: a page that is mapped several times is divided among the
+    /// mappings.
     proportional: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a hit costs when all other functions of the program have probes, too.
+//! Cost of a hit when all other functions of the program have probes, too.
 
 use super::super::reading::Reading;
 use super::{go_on, prepare, visit};
@@ -14,16 +14,16 @@ use iced_x86::Register;
 use indicatif::ProgressBar;
 use std::fmt::Write as _;
 
-/// How many calls of the measured function are thought to take a millisecond.
+/// Estimated number of calls of the measured function per millisecond.
 const CALLS: u64 = 50_000;
 
-/// Has a probe record both arguments, as `capriole.record2` of `bench hit` does.
+/// Makes a probe record both arguments, as `capriole.record2` of `bench hit` does.
 fn record2(probe: &mut Probe) {
     let record = Record::new(u32::MAX, vec![Register::RDI, Register::RSI]);
     probe.points[0].work = vec![record.into()];
 }
 
-/// Nanoseconds that `calls` calls take with these probes in; each has to be seen.
+/// Returns the nanoseconds that `calls` calls take with these probes; every call must be seen.
 fn time(crowd: &mut Crowd, probes: &[Probe], guards: &Guards, calls: u64) -> anyhow::Result<u64> {
     let process = Process::open(crowd.pid())?;
     let (_, (ns, hits)) = visit(&process, probes.to_vec(), guards, |attached| {
@@ -37,10 +37,10 @@ fn time(crowd: &mut Crowd, probes: &[Probe], guards: &Guards, calls: u64) -> any
     Ok(ns)
 }
 
-/// Measures a crowd that pauses: `hit.bare`, `hit.alone`, `hit.among` the others.
+/// Measures a paused crowd: `hit.bare`, `hit.alone`, and `hit.among` the others.
 ///
 /// # Errors
-/// The program is gone, or its functions are not found.
+/// The program has ended, or its functions are not found.
 pub fn measure(
     crowd: &mut Crowd,
     functions: usize,
@@ -51,7 +51,7 @@ pub fn measure(
     let process = Process::open(crowd.pid())?;
     let prepared = prepare(&process, &format!(":{}", crowd::MEASURED), 1)?;
     let (mut alone, guards) = (prepared.probes, prepared.guards);
-    // All planned together, so that none gets in another's way.
+    // All are planned together, so that none conflicts with another.
     let mut all = prepare(&process, crowd::ALL, usize::MAX)?.probes;
     let site = alone.first().map(|probe| probe.shape.site);
     let same = all.iter_mut().find(|probe| Some(probe.shape.site) == site);
@@ -99,7 +99,7 @@ pub fn measure(
     Ok(results)
 }
 
-/// For a person.
+/// Formats the results as a table.
 pub fn table(results: &[RowResult]) -> String {
     let width = results.iter().map(|row| row.name().len()).max();
     let width = width.unwrap_or(0);
@@ -126,7 +126,7 @@ pub fn table(results: &[RowResult]) -> String {
     text
 }
 
-/// Whether one is wrong.
+/// True if a row has failed.
 pub fn failed(results: &[RowResult]) -> bool {
     results
         .iter()

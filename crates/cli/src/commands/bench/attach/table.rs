@@ -1,4 +1,4 @@
-//! The numbers of one program, a column for each number of sites.
+//! Table of one program's numbers, with a column for each number of sites.
 
 use super::Measured;
 use crate::units;
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 const LABEL: usize = 26;
 const COLUMN: usize = 24;
 
-/// `1.23 (1.20 .. 1.41)`, milliseconds of nanoseconds.
+/// Formats nanoseconds as milliseconds: `1.23 (1.20 .. 1.41)`.
 fn milliseconds(spread: Spread) -> String {
     let ms = |ns: f64| match ns / 1e6 {
         ms if ms < 10.0 => format!("{ms:.2}"),
@@ -44,7 +44,7 @@ const LINES: [(&str, Cell); 8] = [
     }),
 ];
 
-/// The table; empty if there is nothing in it.
+/// Formats the table; empty if there are no columns.
 pub fn of(program: &str, columns: &[Measured]) -> String {
     let mut text = String::new();
     if columns.is_empty() {
@@ -70,7 +70,7 @@ pub fn of(program: &str, columns: &[Measured]) -> String {
     text
 }
 
-/// `jump 3, region 1,200`.
+/// Formats counts: `jump 3, region 1,200`.
 fn counts<'a>(counts: impl Iterator<Item = (&'a str, usize)>) -> String {
     let counts = counts.map(|(what, count)| format!("{what} {}", units::count(count as u64)));
     counts.collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! What is put on a marker: a probe of ours, or one of the kernel's.
+//! Probes on a marker: our own, or the kernel's.
 
 use super::super::hit::KEYS;
 use super::super::reading::Reading;
@@ -20,18 +20,18 @@ use capriole_target::planner::Planner;
 use capriole_target::process::Process;
 use capriole_target::resolve::{Site, resolve};
 
-/// What a probe of ours does.
+/// Work of one of our own probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Nothing: the program jumps away and back.
     Nothing,
     /// Counts.
     Count,
-    /// Records so many values.
+    /// Records this number of values.
     Record(usize),
 }
 
-/// The one place of a marker in a program, and what is asked of it.
+/// Finds the only site of a marker in a program; returns it with the parsed event.
 fn found(objects: &Objects, event: &str) -> anyhow::Result<(EventSpec, Site)> {
     let spec = EventSpec::parse(event).map_err(|e| anyhow::anyhow!("{e}"))?;
     let mut sites = resolve(objects, &spec)?.into_iter();
@@ -43,7 +43,7 @@ fn found(objects: &Objects, event: &str) -> anyhow::Result<(EventSpec, Site)> {
     Ok((spec, site))
 }
 
-/// A marker under one of our own probes.
+/// A marker with one of our own probes.
 pub struct Ours {
     event: String,
     kind: Kind,
@@ -54,12 +54,12 @@ struct Armed {
     attached: Attached,
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
-    /// If it counts.
+    /// If it counts: the table of its count.
     kept: Option<Kept>,
 }
 
 impl Ours {
-    /// At `PROVIDER:NAME`, with fields behind it.
+    /// Creates a probe at `PROVIDER:NAME`; fields may follow the name.
     pub fn at(marker: &str, kind: Kind) -> Box<dyn BenchProbe> {
         Box::new(Ours {
             event: format!("usdt::{marker}"),
@@ -151,14 +151,14 @@ impl Drop for Ours {
     }
 }
 
-/// A marker under a uprobe of the kernel's, which records its arguments.
+/// A marker with a uprobe of the kernel, which records the marker's arguments.
 pub struct Kernel {
     event: String,
     uprobe: UprobeAt,
 }
 
 impl Kernel {
-    /// At `PROVIDER:NAME`.
+    /// Creates a uprobe at `PROVIDER:NAME`.
     pub fn at(marker: &str) -> Box<dyn BenchProbe> {
         Box::new(Kernel {
             event: format!("usdt::{marker}"),
@@ -167,7 +167,7 @@ impl Kernel {
     }
 }
 
-/// The arguments as `uprobe_events` wants them.
+/// Formats the arguments in the syntax of `uprobe_events`.
 fn fetched(site: &Site) -> anyhow::Result<String> {
     let marker = site.marker.as_ref().context("it is no marker")?;
     let mut words = Vec::new();
@@ -177,7 +177,7 @@ fn fetched(site: &Site) -> anyhow::Result<String> {
             anyhow::bail!("the compiler has put an argument elsewhere than in a register");
         };
         let name = format!("{register:?}").to_lowercase();
-        // The kernel says `di` and `r12`.
+        // The kernel names registers `di` and `r12`.
         let short = name
             .strip_prefix('r')
             .filter(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));

@@ -1,4 +1,4 @@
-//! The numbers for a person.
+//! Table of the results.
 
 use super::Measured;
 use crate::units;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 pub enum Line {
     /// The columns.
     Numbers([String; 8]),
-    /// A sentence in their place.
+    /// A sentence in place of the columns.
     Said(String),
 }
 
@@ -49,13 +49,13 @@ impl Line {
         ])
     }
 
-    /// A row that was not, `skipped` or `failed`.
+    /// A row that was not measured: `skipped` or `failed`.
     pub fn said(name: &str, what: &str, why: &str) -> Line {
         Line::Said(format!("{name}  {what}: {why}"))
     }
 }
 
-/// The table.
+/// Formats the table.
 pub fn of(lines: &[Line]) -> String {
     let head = HEAD.map(str::to_owned);
     let numbers = || {

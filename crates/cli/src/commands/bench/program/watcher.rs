@@ -1,4 +1,4 @@
-//! Our own `stat` and `record`, as a user starts them.
+//! Our own `stat` and `record`, started as a user starts them.
 
 use super::Way;
 use anyhow::{Context, bail, ensure};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What one saw.
+/// Counts that a [`Watcher`] reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Functions that were to have a probe.
@@ -20,22 +20,22 @@ pub struct Seen {
     pub probed: u64,
     /// Calls counted or recorded.
     pub events: u64,
-    /// Calls that were not, because there was no room.
+    /// Calls not counted or recorded, because there was no room.
     pub lost: u64,
     /// Bytes of the trace.
     pub bytes: u64,
 }
 
-/// A `capriole stat` or `capriole record` that has attached. Asked to end, and waited
-/// for, when dropped, so that its probes are out then.
+/// An attached `capriole stat` or `capriole record`. Dropping it ends it and waits for it, so that
+/// its probes are removed.
 #[derive(Debug)]
 pub struct Watcher(Option<Child>);
 
 impl Watcher {
-    /// Starts it, and waits until its probes are in.
+    /// Starts the command, and waits until its probes are in.
     ///
     /// # Errors
-    /// It ends before that; the error is what it says.
+    /// It ends before that; the error is its message.
     pub fn start(
         way: Way,
         pid: u32,
@@ -72,10 +72,10 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Ends it as Ctrl-C does; its probes are out then.
+    /// Ends it as Ctrl-C does; its probes are removed then.
     ///
     /// # Errors
-    /// It fails; the error is what it says.
+    /// It fails; the error is its message.
     pub fn end(mut self) -> anyhow::Result<Seen> {
         let Some(child) = self.0.take() else {
             bail!("it has ended already");
@@ -99,19 +99,19 @@ impl Drop for Watcher {
 }
 
 fn ask_to_end(child: &Child) {
-    // One that has ended was not waited for, or this fails.
+    // A child that has ended has not been waited for; otherwise this fails.
     let _ = kill_process(Pid::from_child(child), Signal::INT);
 }
 
-/// Whether all probes are in a process: some were written, in one stop, and that is
+/// True if all probes are in a process: some are written, and the single stop that writes them is
 /// over.
 fn is_probed(process: &Process) -> anyhow::Result<bool> {
     Ok(recover::is_probed(process)? && process.status()?.tracer == 0)
 }
 
-/// Sums up what `stat` or `record` says.
+/// Summarises the JSON of `stat` or `record`.
 fn seen(value: &Value) -> Option<Seen> {
-    // `stat` has its events where `record` has the number of them.
+    // In `stat`, `events` is the list of events; in `record`, their number.
     let calls = |events: &Vec<Value>| events.iter().filter_map(|e| e["calls"].as_u64()).sum();
     let sites = value["sites"].as_array().or(value["events"].as_array())?;
     let probed = sites.iter().filter(|site| site["state"] != "not probed");

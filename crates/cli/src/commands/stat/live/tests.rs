@@ -108,7 +108,7 @@ fn a_wide_character_is_not_cut_in_two() {
     assert_eq!(shown(&all, 9, before + 4)[1], "    1      1.0  日本");
 }
 
-/// What a terminal makes of it: enough of one for what is written here.
+/// A terminal emulator, as far as this output needs one.
 struct Terminal {
     lines: Vec<String>,
     row: usize,
@@ -124,7 +124,7 @@ impl Terminal {
             let column = self.column;
             match first {
                 '\r' => self.column = 0,
-                // As terminals are set: a line feed also goes to the beginning.
+                // As terminals are usually set, a line feed also returns to the first column.
                 '\n' => (self.row, self.column) = (self.row + 1, 0),
                 '\x1b' => {
                     let sequence = rest.strip_prefix('[').expect("CSI");
@@ -199,7 +199,7 @@ fn it_is_drawn_in_place_and_leaves_nothing() {
         draw(&mut screen, &["again"], size),
         "$ capriole stat\nagain\n"
     );
-    // It begins anew where the terminal may have moved the lines about.
+    // Drawing starts again where the terminal may have moved the lines.
     let narrow = Size {
         columns: 20,
         ..size
@@ -208,7 +208,7 @@ fn it_is_drawn_in_place_and_leaves_nothing() {
         draw(&mut screen, &["new"], narrow),
         "$ capriole stat\nagain\nnew\n"
     );
-    // What is typed is shown by the terminal.
+    // The terminal echoes typed characters.
     terminal.put("^C");
     screen.clear(Some(narrow)).expect("a vector");
     assert_eq!(

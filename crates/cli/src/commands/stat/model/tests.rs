@@ -88,8 +88,8 @@ fn counts_that_became_less_were_written_over() {
     assert_eq!(calls, [4]);
 }
 
-/// What is read while the program runs is not of one moment. The sum that came before its call
-/// is neither lost nor told twice.
+/// A snapshot of a running program is not of one moment. A sum that arrives before its call is
+/// neither lost nor counted twice.
 #[test]
 fn of_a_hit_that_comes_while_it_is_read_nothing_is_lost() {
     let one = |time, calls, sum| {
@@ -146,7 +146,7 @@ fn no_value_has_no_quantile() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The bucket told is the one that holds the value of that rank.
+    /// The quantile's bucket is the one that holds the value of that rank.
     #[test]
     fn a_quantile_is_in_the_bucket_that_holds_it(
         mut values in prop::collection::vec(prop_oneof![-20i128..20, any::<i64>().prop_map(i128::from)], 1..300),

@@ -6,7 +6,7 @@ fn drawn(values: impl IntoIterator<Item = i128>, blocks: bool) -> String {
     lines(&histogram(values), blocks).join("\n")
 }
 
-/// Three values of 64 to 79, and so on: what a program reads.
+/// Sizes of reads: three values of 64 to 79, and so on.
 fn sizes() -> Vec<i128> {
     let ranges = [
         (0, 3),
@@ -112,7 +112,7 @@ fn bars_tell_eighths_and_of_the_least_count_something() {
     assert_eq!(bar(u64::MAX, u64::MAX, true), "█".repeat(40));
 }
 
-/// No layout of ours, but what is shown is right all the same.
+/// Our layouts have no such bucket, but it is shown correctly all the same.
 #[test]
 fn a_bucket_of_several_powers_of_two_is_one_line() {
     let bucket = |low, high, count| Bucket { low, high, count };
