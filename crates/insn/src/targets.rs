@@ -391,6 +391,9 @@ impl Targets {
         for (mine, theirs) in self.pointers.iter_mut().zip(&other.pointers) {
             *mine |= theirs;
         }
+        self.markers.extend_from_slice(&other.markers);
+        self.markers.sort_unstable();
+        self.markers.dedup();
         self.suspects.extend_from_slice(&other.suspects);
         self.suspects.sort_unstable();
         self.suspects.dedup();

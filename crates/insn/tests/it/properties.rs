@@ -108,8 +108,11 @@ proptest! {
         for piece in Targets::pieces(extent, &functions, 2) {
             let mut part = Targets::new(extent);
             part.scan(&code, piece, &functions, none);
+            part.insert_markers([piece.start]);
             merged.merge(&part);
         }
+        let starts: Vec<u64> = Targets::pieces(extent, &functions, 2).iter().map(|p| p.start).collect();
+        prop_assert_eq!(merged.markers(), starts);
         let all = |t: &Targets| (extent.start..extent.end).filter(|&a| t.contains(a)).collect::<Vec<_>>();
         prop_assert_eq!(all(&whole), all(&merged));
     }
