@@ -56,9 +56,9 @@ impl Family {
             }
             !is_stranger
         });
-        let inode = attached.inode();
+        let memory = attached.memory_at();
         // A process that has executed another program meanwhile shares nothing.
-        strangers.retain(|p| recover::shares(p, inode));
+        strangers.retain(|p| recover::shares(p, &memory));
         let mut parted = Vec::new();
         for stranger in strangers {
             match has_memory_of(attached, &stranger) {
@@ -66,9 +66,9 @@ impl Family {
                 // out of its memory would take them out of its parent's.
                 Ok(true) => self.members.push(stranger),
                 Ok(false) => {
-                    let result = recover::detach_sharing(&stranger, inode).map(|_| ());
+                    let result = recover::detach_sharing(&stranger, memory.inode).map(|_| ());
                     if !stranger.is_over() {
-                        let keeps = recover::shares(&stranger, inode);
+                        let keeps = recover::shares(&stranger, &memory);
                         parted.push(Stranger {
                             process: stranger,
                             result,
@@ -85,22 +85,22 @@ impl Family {
     /// Returns the processes that share the session now, besides the one that was attached to.
     pub fn members(&mut self, attached: &Attached) -> impl Iterator<Item = &Process> {
         self.examine(attached);
-        let inode = attached.inode();
+        let memory = attached.memory_at();
         self.members
             .iter()
-            .filter(move |member| recover::shares(member, inode))
+            .filter(move |member| recover::shares(member, &memory))
     }
 
     /// Examines processes that were not there before.
     fn examine(&mut self, attached: &Attached) {
         let now: BTreeSet<u32> = Process::numbers().collect();
         let target = &attached.process;
-        let inode = attached.inode();
+        let memory = attached.memory_at();
         for pid in now.difference(&self.known) {
             if let Ok(process) = Process::open(*pid)
                 && *pid != target.pid()
                 && process.start_time() >= target.start_time()
-                && recover::shares(&process, inode)
+                && recover::shares(&process, &memory)
             {
                 self.members.push(process);
             }

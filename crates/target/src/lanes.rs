@@ -19,6 +19,7 @@
 //! writes into the packet that it had.
 
 use crate::attach::Attached;
+use crate::ledger::MemoryAt;
 use crate::maps::Mapping;
 use crate::memory::RemoteMemory;
 use crate::process::{Process, State};
@@ -60,7 +61,7 @@ impl Default for Lanes {
 /// A session whose lanes are checked.
 struct Session<'a> {
     process: &'a Process,
-    inode: u64,
+    memory_at: MemoryAt,
     memory: &'a Memory,
     arenas: &'a [Arena],
 }
@@ -88,7 +89,7 @@ impl Lanes {
             false => {
                 let session = Session {
                     process: &attached.process,
-                    inode: attached.inode(),
+                    memory_at: attached.memory_at(),
                     memory: &session.memory,
                     arenas: &attached.installed.arenas,
                 };
@@ -107,7 +108,7 @@ impl Lanes {
 
 fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
     let mut sharers = vec![session.process.clone()];
-    sharers.extend(sharing(session.inode, session.process.pid()));
+    sharers.extend(sharing(&session.memory_at, session.process.pid()));
     let threads: Vec<(u32, Candidate)> = sharers.iter().flat_map(own_tids).collect();
     let is_free = |lane: &&Held| {
         let mut holders = threads.iter().filter(|(own, _)| *own == lane.tid());

@@ -165,9 +165,12 @@ pub struct Identity {
 
 /// Mapping of session memory in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MemoryAt {
+pub struct MemoryAt {
+    /// Address of the first byte.
     pub base: u64,
+    /// Size in bytes.
     pub size: u64,
+    /// Inode of the memfd.
     pub inode: u64,
 }
 

@@ -377,13 +377,15 @@ fn detach_living(
         // Reborrowed for each call.
         let mut save =
             reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
-        let shared = session.shared();
+        let memory = session.installed.memory.filter(|_| session.inode != 0);
         // Children first: then what is saved when the process itself is detached is all that there
         // is. Those that it forks meanwhile come after it.
-        if save.is_some() && session.inode != 0 {
+        if save.is_some()
+            && let Some(memory) = &memory
+        {
             let save = reborrow(&mut save);
             // A child that fails here is tried again after the process, and reported then.
-            if let Ok(children) = detach_children(shared, process.pid(), save) {
+            if let Ok(children) = detach_children(memory, process.pid(), save) {
                 total.add_children(&Detached {
                     lingering: false,
                     damaged: 0,
@@ -397,9 +399,9 @@ fn detach_living(
         total.repaired += one.repaired;
         total.lingering |= one.lingering;
         total.standstill += one.standstill;
-        if session.inode != 0 {
+        if let Some(memory) = &memory {
             total.add_children(&detach_children(
-                shared,
+                memory,
                 process.pid(),
                 reborrow(&mut save),
             )?);
@@ -409,35 +411,28 @@ fn detach_living(
     Ok(total)
 }
 
-/// Session memory that a program and its children share.
-#[derive(Clone, Copy)]
-struct Shared {
-    inode: u64,
-    /// Address at which they have it, if that is known.
-    base: Option<u64>,
-}
-
-impl FoundSession {
-    fn shared(&self) -> Shared {
-        Shared {
-            inode: self.inode,
-            base: self.installed.memory.map(|memory| memory.base),
-        }
-    }
-}
-
-/// Returns the processes, other than `except`, that have the session memory with this inode mapped:
-/// forked children of a target.
-pub fn sharing(inode: u64, except: u32) -> Vec<Process> {
+/// Returns the processes, other than `except`, that share session memory with a target: its forked
+/// children, or the parent of one.
+pub fn sharing(memory: &MemoryAt, except: u32) -> Vec<Process> {
     Process::others()
-        .filter(|p| p.pid() != except && shares(p, inode))
+        .filter(|p| p.pid() != except && shares(p, memory))
         .collect()
 }
 
-/// True if a process has the session memory with this inode mapped.
-pub(crate) fn shares(process: &Process, inode: u64) -> bool {
-    let maps = process.maps();
-    maps.is_ok_and(|maps| maps.iter().any(|m| is_session(m) && m.inode == inode))
+/// True if a process has session memory mapped as a process of the program: with a ledger, or at
+/// the program's address. A recorder and a writer of messages (`outside::writer`) have it elsewhere,
+/// and no ledger.
+pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
+    let Ok(maps) = process.maps() else {
+        return false;
+    };
+    let mut mapped = maps
+        .iter()
+        .filter(|m| is_session(m) && m.inode == memory.inode);
+    mapped.next().is_some_and(|first| {
+        let at_base = |m: &Mapping| m.start == memory.base;
+        at_base(first) || mapped.any(at_base) || maps.iter().any(is_ledger)
+    })
 }
 
 /// Takes the probes out of the other processes that share a session, each by its own ledger: what
@@ -447,25 +442,23 @@ pub(crate) fn shares(process: &Process, inode: u64) -> bool {
 /// # Errors
 /// The first error of a process, after all the others were done.
 fn detach_children(
-    shared: Shared,
+    memory: &MemoryAt,
     except: u32,
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
-    let inode = shared.inode;
     let mut report = Detached::default();
     let mut seen = std::collections::BTreeSet::new();
     let mut result = Ok(());
     for _ in 0..FORK_ROUNDS {
-        let mut children = sharing(inode, except);
+        let mut children = sharing(memory, except);
         children.retain(|child| seen.insert((child.pid(), child.start_time())));
         if children.is_empty() {
             break;
         }
         for child in children {
-            match detach_child(&child, inode, reborrow(&mut save)) {
+            match detach_child(&child, memory.inode, reborrow(&mut save)) {
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
-                Err(TargetError::Damaged { .. }) if is_from_outside(&child, shared) => {}
                 // The child has done that to itself, and nothing can be done for it.
                 Err(TargetError::Damaged { .. }) => report.damaged += 1,
                 Err(error) => result = result.and(Err(error)),
@@ -473,14 +466,6 @@ fn detach_children(
         }
     }
     result.map(|()| report)
-}
-
-/// True if a process that has the session's memory is none of the program's, but a recorder, or a
-/// process that writes a text into the session (`outside::writer`): it has no ledger, and the
-/// memory is not where the program has it.
-fn is_from_outside(process: &Process, shared: Shared) -> bool {
-    let is_there = |m: &Mapping| is_ledger(m) || is_session(m) && Some(m.start) == shared.base;
-    process.maps().is_ok_and(|maps| !maps.iter().any(is_there))
 }
 
 /// Takes the probes of the session with this inode out of one of the processes that share it.
@@ -522,9 +507,13 @@ impl Detached {
 }
 
 impl crate::attach::Attached {
-    /// Inode of the session's memfd.
-    pub fn inode(&self) -> u64 {
-        rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino)
+    /// Returns where the process has session memory.
+    pub fn memory_at(&self) -> MemoryAt {
+        MemoryAt {
+            base: self.memory.base,
+            size: self.memory.geometry.size() as u64,
+            inode: rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino),
+        }
     }
 
     /// Takes every probe out, of the process and of the children that it forked meanwhile. Records
@@ -538,11 +527,11 @@ impl crate::attach::Attached {
             Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
-        let shared = Shared {
-            inode: self.inode(),
-            base: Some(self.memory.base),
-        };
-        report.add_children(&detach_children(shared, self.process.pid(), None)?);
+        report.add_children(&detach_children(
+            &self.memory_at(),
+            self.process.pid(),
+            None,
+        )?);
         Ok(report)
     }
 
@@ -571,10 +560,11 @@ impl crate::attach::Attached {
         if waits(&self.process) {
             return true;
         }
-        for child in sharing(self.inode(), self.process.pid()) {
+        let memory = self.memory_at();
+        for child in sharing(&memory, self.process.pid()) {
             if waits(&child) {
                 // If that fails the child goes on by itself after some seconds.
-                let _ = detach_sharing(&child, self.inode());
+                let _ = detach_sharing(&child, memory.inode);
             }
         }
         false

@@ -1,15 +1,12 @@
 //! Programs that fork, execute others, throw, jump and end while they are recorded.
 
-use crate::programs;
-use crate::target;
-
+use crate::programs::{Compiler, ENDS, build};
+use crate::target::*;
 use capriole_trace::Trace;
-use programs::{Compiler, ENDS, build};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use target::*;
 
 /// All events of a trace whose fields are a thread's number and its seq.
 fn read_trace(directory: &Path) -> (Vec<String>, Vec<Call>) {
@@ -158,9 +155,9 @@ fn children_are_detached_too() {
         for _ in 0..rounds(10, 500) {
             let mut recording = attach_to(&process, &probes, 32 << 20);
             recording.record(Duration::from_millis(8));
-            let inode = recording.attached.inode();
+            let memory = recording.attached.memory_at();
             let calls = recording.detach();
-            let left = capriole_target::recover::sharing(inode, process.pid());
+            let left = capriole_target::recover::sharing(&memory, process.pid());
             assert!(left.is_empty(), "{left:?}");
             let Some(calls) = calls else { continue };
             assert_gap_free(&probes.names, &calls);

@@ -313,7 +313,7 @@ impl Attached {
         }
         step("probes taken out beside another tool");
         self.standstill.all += stopped.resume();
-        for child in sharing(self.inode(), self.process.pid()) {
+        for child in sharing(&self.memory_at(), self.process.pid()) {
             let pid = child.pid() as i32;
             // A child that cannot be stopped now is restored when the recording ends.
             if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
