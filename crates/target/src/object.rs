@@ -395,13 +395,8 @@ impl ObjectFile {
     /// ends and the next begins in the same page of the file.
     #[must_use]
     pub fn mapping_address(&self, offset: u64) -> Option<u64> {
-        let segments = self.headers.segments.iter();
-        segments.filter(|s| s.perms.execute).find_map(|segment| {
-            let end = segment.offset.checked_add(segment.file_size)?;
-            let holds = (segment.page_offset()..end).contains(&offset);
-            let distance = segment.offset.wrapping_sub(offset);
-            holds.then(|| segment.address.wrapping_sub(distance))
-        })
+        let mut code = self.headers.segments.iter().filter(|s| s.perms.execute);
+        code.find_map(|segment| segment.page_address_of(offset))
     }
 
     /// Returns the file offset of the byte at a link address, if it comes from the file.

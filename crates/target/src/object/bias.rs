@@ -71,11 +71,7 @@ pub(super) fn instances(
 
 /// Returns the bias if `mapping` may show a part of `segment`, and whether that is code.
 fn candidate(segment: &Segment, mapping: &Mapping) -> Option<(u64, bool)> {
-    let distance = mapping.offset.checked_sub(segment.page_offset())?;
-    let size = segment.offset + segment.file_size - segment.page_offset();
-    let page = segment.page_address().wrapping_add(distance);
-    (distance < size).then(|| {
-        let code = mapping.perms.execute && segment.perms.execute;
-        (mapping.start.wrapping_sub(page), code)
-    })
+    let page = segment.page_address_of(mapping.offset)?;
+    let code = mapping.perms.execute && segment.perms.execute;
+    Some((mapping.start.wrapping_sub(page), code))
 }

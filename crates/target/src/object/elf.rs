@@ -48,6 +48,14 @@ impl Segment {
         self.address / PAGE_SIZE * PAGE_SIZE
     }
 
+    /// Returns the link address that the segment's pages have at a file offset, if they hold it.
+    /// The first page may begin before the segment: neighbouring segments may share one.
+    pub(crate) fn page_address_of(&self, offset: u64) -> Option<u64> {
+        let distance = offset.checked_sub(self.page_offset())?;
+        let size = self.offset.checked_add(self.file_size)? - self.page_offset();
+        (distance < size).then(|| self.page_address().wrapping_add(distance))
+    }
+
     /// Returns the link address of the byte at a file offset.
     #[must_use]
     pub fn address_of(&self, offset: u64) -> Option<u64> {

@@ -115,9 +115,9 @@ impl Object {
     pub fn contains(&self, address: u64) -> bool {
         let link = self.link(address);
         let holds = |s: &Segment| {
-            let first = s.address - s.address % PAGE_SIZE;
             let end = s.address.saturating_add(s.memory_size);
-            link >= first && link < end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX)
+            link >= s.page_address()
+                && link < end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX)
         };
         self.file.segments().iter().any(holds)
     }
