@@ -18,28 +18,20 @@ lint() {
 
 # Output of runs and large files do not belong to the project. Without git nobody adds any.
 strays() {
-	local file size found
 	git rev-parse --is-inside-work-tree >/dev/null 2>&1 || return 0
-	found=$(git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
-		[ -f "$file" ] || continue
-		size=$(stat -c %s "$file")
-		if [ "$size" -gt 204800 ]; then
-			echo "lint: $file has $size bytes; files of more than 200 KB stay out" >&2
-			echo stray
-		fi
-		case $file in
-		*.err | *.log | *.out | *.orig | *.rej | *.snap.new | *.profraw | perf.data* | core | core.*)
-			echo "lint: $file is what a run has left; take it out" >&2
-			echo stray
-			;;
-		*/*) ;;
-		*.json | *.svg | *.txt | *.folded)
-			echo "lint: $file is output in the project's first directory; take it out" >&2
-			echo stray
-			;;
-		esac
-	done)
-	[ -z "$found" ] || failed=1
+	# A file that was deleted but not committed has no size.
+	git ls-files -z --cached --others --exclude-standard |
+		xargs -0 stat --printf '%s\t%n\n' 2>/dev/null |
+		awk -F '\t' '
+			$1 > 204800 { say("has " $1 " bytes; files of more than 200 KB stay out") }
+			$2 ~ /\.(err|log|out|orig|rej|snap\.new|profraw)$/ ||
+			$2 ~ /^(perf\.data|core$|core\.)/ { say("is what a run has left; take it out") }
+			$2 ~ /^[^\/]*\.(json|svg|txt|folded)$/ {
+				say("is output in the top directory; take it out")
+			}
+			function say(what) { print "lint: " $2 " " what; found = 1 }
+			END { exit found }
+		' >&2 || failed=1
 }
 
 echo "lint: stray files"
