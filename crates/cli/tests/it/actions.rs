@@ -1,16 +1,12 @@
 //! A program that handles its own faults never sees a handler of Capriole's, while probes come
 //! and go.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
+use crate::programs::{Compiler, build, build_go};
+use crate::target::*;
+use crate::traces::{Background, recorder, scratch};
 use capriole_target::guards::Guards;
-use programs::{Compiler, build, build_go};
 use std::process::Stdio;
 use std::time::Duration;
-use target::*;
-use traces::{Background, recorder, scratch};
 
 fn runs_among_probes(flags: &[&str], how: &[&str], events: &[&str]) {
     let Some(program) = build(Compiler::Gcc, "actions.c", flags) else {

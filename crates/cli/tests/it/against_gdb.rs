@@ -16,9 +16,9 @@
 //! `CAPRIOLE_GDB_ONLY=text` takes the builds whose name contains the text.
 
 mod subjects;
-use crate::target;
 use crate::traces;
 
+use crate::target::{long, rounds, told};
 use capriole_event::{Element, EventSpec, Shown};
 use capriole_target::debug::{Debug, Refusal, Returned};
 use capriole_target::object::Objects;
@@ -29,7 +29,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use subjects::{Build, Source};
-use target::{long, rounds, told};
 use traces::{scratch, text};
 
 /// A difference that is not Capriole's.
@@ -41,7 +40,7 @@ struct Listed {
     why: &'static str,
 }
 
-/// What gdb's script writes over dead stack: `DEAD` there.
+/// The byte with which gdb's script overwrites dead stack: `DEAD` in `values.py`.
 const DEAD: u8 = 0xa5;
 
 /// All that are known.
@@ -470,8 +469,8 @@ fn recorded(program: &Path, events: &[String]) -> Hits {
     hits
 }
 
-/// Whether two numbers are the same but for bytes that gdb's script has written over dead stack:
-/// of a union, the program wrote a smaller member than the one that is read.
+/// True if two numbers differ only in bytes that gdb's script has written over dead stack: of a
+/// union, the program wrote a smaller member than the one that is read.
 fn is_partly_dead(capriole: &Value, gdb: &Value) -> bool {
     let by_gdb = gdb["number"]
         .as_str()

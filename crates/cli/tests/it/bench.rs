@@ -2,15 +2,12 @@
 //! at for whether they can be, never for how large they are. The commands themselves
 //! fail if something is left in a program, or if it does not do any more what it should.
 
-use crate::target;
-use crate::traces;
-
+use crate::target::{command, told};
+use crate::traces::{scratch, text};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use target::{command, told};
-use traces::{scratch, text};
 
 /// Runs it with only these programs to be found, if they are there at all; then its rows.
 /// Files that it needs for a while are gone.

@@ -4,9 +4,8 @@
 //!
 //! Other tools are not run unless `CAPRIOLE_BENCH_PEERS=1` asks for it.
 
-use crate::target;
-use crate::traces;
-
+use crate::target::{command, told};
+use crate::traces::{scratch, text};
 use roxmltree::Document;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -16,8 +15,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use target::{command, told};
-use traces::{scratch, text};
 
 const KERNEL: [&str; 4] = [
     "kernel.uprobe",

@@ -2,9 +2,8 @@
 //! nothing stays, also when it is interrupted. Numbers are looked at for whether they can be,
 //! never for how large they are.
 
-use crate::target;
-use crate::traces;
-
+use crate::target::{command, told};
+use crate::traces::scratch;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +12,6 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use target::{command, told};
-use traces::scratch;
 
 const TIMED: [&str; 24] = [
     "bare",

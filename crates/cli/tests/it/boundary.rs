@@ -1,20 +1,17 @@
 //! Session memory is shared by processes that need not trust each other: what one of them
 //! writes there, or into its own ledger, changes no other.
 
-use crate::programs;
-use crate::target;
-
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use capriole_target::ledger::is_ledger;
 use capriole_target::memory::RemoteMemory;
 use capriole_target::process::Process;
 use capriole_target::ptrace;
 use capriole_target::recover::{is_probed, is_session};
-use programs::{Compiler, build};
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use target::*;
 
 const EVENT: &str = ":forger_work";
 /// For what takes a second; machines are busy.

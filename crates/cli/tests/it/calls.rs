@@ -2,15 +2,13 @@
 //! with nothing left over, and `stat 'latency(...)'` times every one of them, through
 //! recursion, exceptions, longjmp, coroutines, signals, threads and forks.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use target::{capriole, told};
 use traces::{record_program, scratch, text};
 
 /// How many calls of each function the program says have returned or made a tail call.

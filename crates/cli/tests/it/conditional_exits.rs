@@ -1,20 +1,16 @@
 //! Functions that are left by conditional jumps, or that run on into the next one: an exit is
 //! recorded, counted and timed when the jump is taken, and only then.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, sites, told};
+use crate::traces::{events, record, record_program, scratch, summary, text};
 use capriole_plan::site::{Shape, Tactic};
 use capriole_target::object::Objects;
 use capriole_target::planner::Planner;
-use programs::{Compiler, build};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use target::{capriole, sites, told};
-use traces::{events, record, record_program, scratch, summary, text};
 
 /// By function: for each call what it returned, or nothing if it was left for another one.
 type Calls = BTreeMap<String, Vec<Option<i64>>>;

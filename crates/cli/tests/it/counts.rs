@@ -1,19 +1,14 @@
 //! As many events as calls: by the program's own count, by babeltrace2's reading of the
 //! trace, and by the kernel's, which counts hits of a uprobe of its own behind ours.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-use crate::uprobe;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::traces::{Background, calls, record_program, recorder, scratch, summary, text};
+use crate::uprobe::Uprobe;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{Background, calls, record_program, recorder, scratch, summary, text};
-use uprobe::Uprobe;
 
 /// Events by name as babeltrace2 reads them. `None`: it is not installed.
 fn babeltrace(trace: &Path) -> Option<BTreeMap<String, u64>> {

@@ -2,19 +2,17 @@
 //! a program that has not noticed.
 
 use crate::programs;
-use crate::target;
-use crate::traces;
 
+use crate::target::{
+    Looks, Running, assert_no_session, assert_text_is_the_files, capriole, is_root, looks, told,
+};
+use crate::traces::{record, recorder, scratch, summary, text};
 use capriole_target::process::Process;
 use programs::{Compiler, build};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use target::{
-    Looks, Running, assert_no_session, assert_text_is_the_files, capriole, is_root, looks, told,
-};
-use traces::{record, recorder, scratch, summary, text};
 
 /// Run-time addresses, which are others each time, as ADDRESS.
 fn addresses_aside(text: &str) -> String {

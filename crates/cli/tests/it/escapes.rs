@@ -2,12 +2,11 @@
 //! arguments, markers, files, processes, definitions, arguments of the command and traces. None
 //! of it comes out of any command, on either output, but as something that can be seen.
 
-use crate::programs;
 use crate::target;
 use crate::traces;
 
+use crate::programs::{Compiler, build};
 use capriole_event::is_hidden;
-use programs::{Compiler, build};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -8,12 +8,11 @@
 //! `CAPRIOLE_SEED=n` repeats a choice. If an answer is wrong or the program ends, the
 //! guilty site is looked for.
 
-use crate::conversation;
-use crate::instructions;
-use crate::probed;
-use crate::programs;
-use crate::target;
-
+use crate::conversation::{Conversation, difference};
+use crate::instructions::{Plans, every_instruction, functions, objects_named};
+use crate::probed::{Hits, Wrong, probed};
+use crate::programs::{Compiler, build};
+use crate::target::{assert_no_session, assert_text_is_the_files, long};
 use capriole_insn::Extent;
 use capriole_plan::detour::Record;
 use capriole_target::attach::Probe;
@@ -21,16 +20,11 @@ use capriole_target::object::{Object, Objects};
 use capriole_target::planner::Planner;
 use capriole_target::process::Process;
 use capriole_target::resolve::Site;
-use conversation::{Conversation, difference};
-use instructions::{Plans, every_instruction, functions, objects_named};
-use probed::{Hits, Wrong, probed};
-use programs::{Compiler, build};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use target::{assert_no_session, assert_text_is_the_files, long};
 
 /// A program and what of it is probed.
 struct Subject {

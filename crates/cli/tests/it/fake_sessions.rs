@@ -2,25 +2,22 @@
 //! it: nobody who meets it asks for more memory than there is, hangs, panics, or writes where he
 //! should not. Nor does anything meant for one's own recordings go there.
 
-use crate::limited;
 use crate::programs;
-use crate::target;
-use crate::traces;
 
+use crate::limited::ended;
+use crate::target::{Running, is_root, told};
+use crate::traces::{Background, scratch};
 use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, State, header};
 use capriole_target::ledger::{self, header as noted, journal};
 use capriole_target::outside::{sessions, writer};
 use capriole_target::process::Process;
 use capriole_target::recover::find;
-use limited::ended;
 use programs::{Compiler, build};
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use target::{Running, is_root, told};
-use traces::{Background, scratch};
 
 /// Where the program maps what it has.
 const SESSION: u64 = 0x1000_0000_0000;

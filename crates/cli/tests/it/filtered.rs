@@ -1,15 +1,13 @@
 //! Programs that filter their own system calls while they are recorded, or give up the time
 //! stamp counter: nothing of ours may run into that.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use target::*;
 use traces::{counted, recorder, scratch, summary, text};
 
 const EVENT: &str = ":work text=+0($arg1):string comm=$comm n=$arg2";

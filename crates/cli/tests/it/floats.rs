@@ -1,16 +1,12 @@
 //! Floating point numbers: results, arguments by name and registers, in records that straight
 //! code makes, that the resident makes, and that are made without restartable sequences.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{events, recorder, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use target::{capriole, told};
-use traces::{events, recorder, scratch, summary, text};
 
 /// By name: the bits of each value, in order.
 type Bits = BTreeMap<String, Vec<u64>>;

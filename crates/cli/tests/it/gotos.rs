@@ -1,13 +1,9 @@
 //! Functions that jump through tables of labels: such a jump is no exit, or the function is
 //! refused. A call never ends more than once.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
-use target::*;
-use traces::{record_program, scratch, text};
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{record_program, scratch, text};
 
 #[test]
 fn a_jump_through_a_table_of_labels_is_no_exit() {

@@ -11,16 +11,13 @@
 //! CAPRIOLE_LONG=1 cargo test --release -p capriole --test it hammered:: -- --nocapture
 //! ```
 
-use crate::programs;
-use crate::target;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use target::*;
 
 struct Hammering<'a> {
     program: &'a Path,

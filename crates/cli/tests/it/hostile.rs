@@ -2,11 +2,8 @@
 //! while their parent is probed: the parent must go on and find its results and its memory
 //! right, and the command must come to its end and say what it could not read.
 
-use crate::programs;
-use crate::target;
-
-use programs::{Compiler, build};
-use target::*;
+use crate::programs::{Compiler, build};
+use crate::target::*;
 
 /// Runs `capriole` with these arguments on the program, whose children write over what detours
 /// use, or over everything; what it says.

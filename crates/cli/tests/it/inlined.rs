@@ -1,14 +1,10 @@
 //! Events at functions that the compiler inlined: what is recorded, listed and refused.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{record, scratch, text};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use target::{capriole, told};
-use traces::{record, scratch, text};
 
 fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "inlined.c", &[])

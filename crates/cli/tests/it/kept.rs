@@ -2,15 +2,13 @@
 //! they took long, and `$entry:NAME`, through recursion, tail calls, longjmp, coroutines,
 //! signals, forks, cancelled threads, and functions that are active when the probes come.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{Running, capriole, told};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use target::{Running, capriole, told};
 use traces::{Background, events, record, record_program, scratch, text};
 
 fn program() -> Option<PathBuf> {

@@ -1,15 +1,12 @@
 //! The same definitions are given to the kernel's uprobe tracer and to `record`, each on a
 //! run of the same program: the fields must come out the same, letter for letter.
 
-use crate::programs;
-use crate::target;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use target::*;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 

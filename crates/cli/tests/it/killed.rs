@@ -11,17 +11,13 @@
 //! CAPRIOLE_LONG=1 cargo test -p capriole --test it killed:: -- --nocapture
 //! ```
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{recorder, scratch, summary, until_recording};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
-use target::*;
-use traces::{recorder, scratch, summary, until_recording};
 
 struct Victim {
     running: Running,

@@ -1,19 +1,15 @@
 //! `capriole record` works on programs of every kind, started by it or running: ways of
 //! linking, libraries of C, languages, numbers of threads, ways to end.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
+use crate::programs::{Compiler, build};
+use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::traces::{
+    Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
+};
 use capriole_target::object::Objects;
-use programs::{Compiler, build};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{
-    Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
-};
 
 /// Every way in which a C program is built here, with what may be missing.
 fn ways() -> Vec<(&'static str, PathBuf)> {

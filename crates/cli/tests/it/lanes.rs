@@ -1,12 +1,9 @@
 //! Threads that are killed while they record, or leave it by `siglongjmp`, hold what they write
 //! to for good: it must come back, so that later events are recorded.
 
-use crate::programs;
-use crate::target;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use serde_json::Value;
-use target::*;
 
 /// How often the program calls the function that is to be recorded.
 const AFTER: u64 = 20_000;

@@ -2,12 +2,11 @@
 //!
 //! Always with `-p`: without it every recording of the machine would get them.
 
-use crate::programs;
 use crate::target;
 use crate::traces;
 
+use crate::programs::{Compiler, build};
 use capriole_target::outside::sessions;
-use programs::{Compiler, build};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

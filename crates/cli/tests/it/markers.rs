@@ -1,15 +1,13 @@
 //! Static markers as events: what their notes say is found, and what is recorded of them is
 //! what the program had there.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use target::*;
 use traces::{Background, calls, events, record, record_program, scratch, text};
 
 /// With what the program is built, so that its arguments are at different places.

@@ -1,15 +1,11 @@
 //! Arguments of static markers that are constants: they are recorded as what they are, by code
 //! of the detour's own, as registers are.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{events, record_program, scratch, text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use target::*;
-use traces::{events, record_program, scratch, text};
 
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
 

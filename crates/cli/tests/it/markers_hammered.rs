@@ -8,19 +8,16 @@
 //! CAPRIOLE_LONG=1 cargo test --release -p capriole --test it markers_hammered:: -- --nocapture
 //! ```
 
-use crate::programs;
-use crate::target;
-
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use capriole_target::counter::ReferenceCounter;
 use capriole_target::guards::Guards;
 use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use capriole_target::resolve::resolve;
-use programs::{Compiler, build};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
-use target::*;
 
 /// Probes at all markers of the program, each recording its two arguments and watching its
 /// semaphore.

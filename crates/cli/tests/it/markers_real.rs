@@ -1,14 +1,10 @@
 //! Static markers that other people's programs have: libstdc++'s of exceptions, CPython's.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{calls, events, record, record_program, scratch, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use target::*;
-use traces::{calls, events, record, record_program, scratch, text};
 
 /// Whether `capriole list` finds such a marker; if not, says so.
 fn has(file: &Path, marker: &str) -> bool {

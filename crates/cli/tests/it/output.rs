@@ -1,13 +1,11 @@
 //! What a person, or a program, reads: tables, reports, JSON, help.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{Running, capriole, told};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use target::{Running, capriole, told};
 use traces::{record, scratch, text};
 
 /// A program of fixed bytes at fixed addresses.

@@ -1,12 +1,10 @@
 //! Programs whose threads have thread-local storage of their own making: nothing is written
 //! there, nor taken for anything.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
-use programs::{Compiler, build};
-use target::*;
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use traces::{counted, recorder, scratch};
 
 #[test]

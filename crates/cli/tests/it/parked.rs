@@ -5,9 +5,8 @@
 //! The thread is brought there by a hardware breakpoint and kept there by SIGSTOP, or by a
 //! signal handler of the program that does not return before it may.
 
-use crate::programs;
-use crate::target;
-
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use capriole_plan::detour::ClockReading;
 use capriole_ring::layout::Geometry;
 use capriole_target::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
@@ -15,9 +14,7 @@ use capriole_target::guards::Guards;
 use capriole_target::process::Process;
 use capriole_target::ptrace::{self, Event};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
-use programs::{Compiler, build};
 use std::time::{Duration, Instant};
-use target::*;
 
 /// How long a thread may take to come to a place.
 const WAY: Duration = Duration::from_millis(500);

@@ -1,17 +1,13 @@
 //! Where traces and pictures are written: in places of somebody else's making nothing is written
 //! over, and nothing is written where he can change it.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, is_root, told};
+use crate::traces::{record, scratch, summary, text};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use target::{capriole, is_root, told};
-use traces::{record, scratch, summary, text};
 
 /// Another user: nobody.
 const OTHER: u32 = 65534;

@@ -1,13 +1,9 @@
 //! Symbols within functions, which keep values below the stack pointer while control comes by.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{calls, record_program, scratch};
 use std::path::Path;
-use target::{capriole, told};
-use traces::{calls, record_program, scratch};
 
 /// All functions are recorded, also those that only a symbol makes one, and the program finds
 /// all its values.

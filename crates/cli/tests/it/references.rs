@@ -2,20 +2,15 @@
 //! more than zero. It is while a probe is there, whoever else watches, and it is what it was
 //! afterwards, whenever the tracer is killed.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-use crate::uprobe;
-
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{calls, record_program, scratch, until_recording};
+use crate::uprobe::Uprobe;
 use capriole_target::object::ObjectFile;
 use capriole_target::symbols::OtherSymbol;
-use programs::{Compiler, build};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use target::*;
-use traces::{calls, record_program, scratch, until_recording};
-use uprobe::Uprobe;
 
 /// The program, and where in its file its function and its counter are.
 struct Watched {

@@ -1,8 +1,7 @@
 //! `capriole report` of a trace with calls: each form, and what it says where there is none.
 
-use crate::target;
-use crate::traces;
-
+use crate::target::{capriole, told};
+use crate::traces::{scratch, text};
 use capriole_trace::clock::{ClockModel, SyncPoint};
 use capriole_trace::{
     EventInfo, FieldInfo, Finish, PacketMeta, Role, Target, TraceInfo, TraceWriter,
@@ -10,8 +9,6 @@ use capriole_trace::{
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use target::{capriole, told};
-use traces::{scratch, text};
 
 fn event(id: u32, name: &str, role: Role, call: u32) -> EventInfo {
     let field = |name: &str, of: &str| FieldInfo {

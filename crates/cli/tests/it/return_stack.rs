@@ -1,17 +1,13 @@
 //! `--return=stack`: what is recorded is what the program says that its functions have returned,
 //! also through tail calls; and the program does not notice, whatever it does with its stacks.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build, build_go};
+use crate::programs::{Compiler, build, build_go};
+use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::traces::{Background, events, record, record_program, recorder, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{Background, events, record, record_program, recorder, scratch, summary, text};
 
 /// By name: what each call returned, in order.
 type Returns = BTreeMap<String, Vec<i128>>;

@@ -2,18 +2,16 @@
 //! while other threads call, by `capriole detach` after the tracer was killed at any step, and
 //! in forked children. What was replaced and is nowhere to be found goes home all the same.
 
-use crate::programs;
-use crate::target;
 use crate::traces;
 
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use capriole_ring::layout::returns::{SLOTS, STUB_SIZE};
 use capriole_target::maps::Mapping;
-use programs::{Compiler, build};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use target::*;
 use traces::{Background, events, recorder, scratch};
 
 /// Bytes of the stubs and of the page of code that they lead to.

@@ -1,19 +1,15 @@
 //! Events at returns: what is recorded is what the program itself says that its functions have
 //! returned, whatever way they are left; and what the kernel's own return probes see.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build, build_go};
+use crate::programs::{Compiler, build, build_go};
+use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::traces::{Background, events, record, record_program, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{Background, events, record, record_program, scratch, summary, text};
 
 /// By name: what each call returned, in order; nothing for a jump to another function.
 type Returns = BTreeMap<String, Vec<Option<i128>>>;

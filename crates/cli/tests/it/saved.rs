@@ -2,14 +2,14 @@
 //! is saved by `capriole detach`, and by the next `capriole record`. Nothing twice, nothing
 //! missing: recorded and lost are as many as were called.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
+use crate::programs::{Compiler, build};
+use crate::target::{
+    Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told,
+};
+use crate::traces::{events, recorder, scratch, summary, text, until_recording};
 use capriole_ring::layout::{Geometry, header};
 use capriole_target::process::Process;
 use capriole_target::recover::{find, is_session};
-use programs::{Compiler, build};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,8 +18,6 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
-use target::{Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told};
-use traces::{events, recorder, scratch, summary, text, until_recording};
 
 const EVENT: &str = ":saved_work thread=$arg1:u64 seq=$arg2:u64 text=+0($arg3):string";
 

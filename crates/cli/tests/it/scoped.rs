@@ -1,14 +1,10 @@
 //! Names of C++ as events write them: members without `this`, qualified names, parameter packs.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
 use std::process::Command;
 
-use programs::{Compiler, build};
-use target::{capriole, told};
-use traces::{events, record, scratch, text};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{events, record, scratch, text};
 
 const LEVELS: [&[&str]; 2] = [&["-O0"], &["-O2", "-gdwarf-4", "-no-pie"]];
 

@@ -1,16 +1,12 @@
 //! Addresses in programs that say nothing about their functions: only what is shown to be an
 //! instruction is probed, unless the user knows better.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{calls, recorder, scratch};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use target::{capriole, told};
-use traces::{calls, recorder, scratch};
 
 const NAMELESS: [&str; 4] = [
     "-fno-asynchronous-unwind-tables",

@@ -1,11 +1,8 @@
 //! Threads that wait in system calls sleep on: none may come back because it was stopped.
 
-use crate::programs;
-use crate::target;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::*;
 use std::time::Duration;
-use target::*;
 
 fn assert_asleep(running: &mut Running, when: &str) {
     running.say("report");

@@ -2,16 +2,14 @@
 //! `backtrace` says, and with gdb.
 
 use crate::programs;
-use crate::target;
-use crate::traces;
 
+use crate::target::{capriole, told};
+use crate::traces::{events, record_program, scratch, text};
 use capriole_trace::{Trace, Value as Content};
 use programs::{Compiler, build};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use target::{capriole, told};
-use traces::{events, record_program, scratch, text};
 
 const SOURCE: &str = "stacked.c";
 const WITHOUT: &[&str] = &["-fomit-frame-pointer"];

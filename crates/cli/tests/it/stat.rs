@@ -1,18 +1,14 @@
 //! `capriole stat` counts what the program itself counts, in all its threads, and leaves
 //! nothing behind.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::traces::{text, until_recording};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use traces::{text, until_recording};
 
 /// `capriole stat --json` of a process, in the background.
 struct Background {

@@ -2,14 +2,11 @@
 //! histograms of numbers in registers and in memory, by keys of all kinds, from several
 //! threads and a child, whether or not there are restartable sequences.
 
-use crate::programs;
-use crate::target;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use target::{capriole, told};
 
 const THREADS: u64 = 3;
 const CALLS: u64 = 20_000;

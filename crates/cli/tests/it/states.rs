@@ -1,15 +1,11 @@
 //! Threads in unusual states, and how much stack a probe needs.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
-use std::process::{Command, Stdio};
-use target::{
+use crate::programs::{Compiler, build};
+use crate::target::{
     Running, assert_no_session, assert_text_is_the_files, capriole, command, looks, told,
 };
-use traces::{scratch, text, until_recording};
+use crate::traces::{scratch, text, until_recording};
+use std::process::{Command, Stdio};
 
 fn start(state: &str) -> Option<Running> {
     let program = build(Compiler::Gcc, "states.c", &[])?;

@@ -2,20 +2,17 @@
 //! writes to, a device without an end, a terminal, a directory, a file of holes. Every command
 //! says so and ends, and asks for no more memory than there is.
 
-use crate::limited;
-use crate::programs;
 use crate::target;
-use crate::traces;
 
-use limited::ended;
-use programs::{Compiler, build};
+use crate::limited::ended;
+use crate::programs::{Compiler, build};
+use crate::traces::{record_program, scratch, text};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use target::told;
-use traces::{record_program, scratch, text};
 
 const KINDS: [&str; 5] = ["fifo", "zero", "terminal", "directory", "holes"];
 

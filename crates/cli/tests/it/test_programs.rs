@@ -1,11 +1,9 @@
 //! The test programs are right without any probe: each is built and run.
 
-use crate::programs;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use programs::{Compiler, ENDS, build};
+use crate::programs::{Compiler, ENDS, build};
 
 /// Runs the program; its last line begins with "ok" and its status is 0.
 fn run(compiler: Compiler, source: &str, flags: &[&str], arguments: &[&str]) -> Option<String> {

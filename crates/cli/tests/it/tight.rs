@@ -1,16 +1,12 @@
 //! Functions of a few bytes with nothing between them: entries and exits that have no room for
 //! jumps of their own, in threads that a breakpoint would kill.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{counted, record_program, scratch};
 use capriole_plan::site::Tactic;
-use programs::{Compiler, build};
 use std::path::Path;
 use std::time::Duration;
-use target::*;
-use traces::{counted, record_program, scratch};
 
 const EVENTS: &[&str] = &[":tight_*", ":tight_*%return"];
 

@@ -1,14 +1,10 @@
 //! Bytes in the text that are no code of the program, or that others read: none may change, and
 //! none may be taken for code or for padding.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build};
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, told};
+use crate::traces::{calls, record_program, scratch};
 use std::path::{Path, PathBuf};
-use target::{capriole, told};
-use traces::{calls, record_program, scratch};
 
 fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "toolchains.c", &["-Wa,--noexecstack"])

@@ -1,15 +1,11 @@
 //! Programs that run under binary translators are refused by name before they are touched, and
 //! programs that only look like them are not.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
-use programs::{Compiler, build, copied};
+use crate::programs::{Compiler, build, copied};
+use crate::target::{Running, capriole, looks, told};
+use crate::traces::{scratch, text};
 use std::path::Path;
 use std::process::Command;
-use target::{Running, capriole, looks, told};
-use traces::{scratch, text};
 
 fn is_there(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();

@@ -2,18 +2,14 @@
 //! calls with a time limit, behind a filter of system calls, in vfork, with memory that
 //! another process shares, with descriptors that change under our hands.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use crate::traces::{Background, scratch, text};
 use capriole_target::recover;
-use programs::{Compiler, build};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use target::*;
-use traces::{Background, scratch, text};
 
 fn built(source: &str) -> Option<PathBuf> {
     build(Compiler::Gcc, source, &["-pthread"])

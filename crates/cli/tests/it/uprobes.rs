@@ -1,27 +1,22 @@
 //! Uprobes of the kernel that come to places where probes are already, and go again, in every
 //! order with the recording's end. The program verifies its own answers.
 
-use crate::programs;
-use crate::target;
-use crate::traces;
-use crate::uprobe;
-
+use crate::programs::{Compiler, build, copied};
+use crate::target::{
+    Probes, Recording, Running, assert_no_session, assert_text_is_the_files, attach_to, capriole,
+    told,
+};
+use crate::traces::{Background, events, scratch, summary, text};
+use crate::uprobe::Uprobe;
 use capriole_event::EventSpec;
 use capriole_target::attach::{Beside, How, SiteState};
 use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use capriole_target::resolve::resolve;
-use programs::{Compiler, build, copied};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use target::{
-    Probes, Recording, Running, assert_no_session, assert_text_is_the_files, attach_to, capriole,
-    told,
-};
-use traces::{Background, events, scratch, summary, text};
-use uprobe::Uprobe;
 
 const NAMES: [&str; 4] = ["single", "several", "nop", "nops"];
 /// The order in which uprobes come; who sees the last one sees all.

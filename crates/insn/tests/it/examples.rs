@@ -1,13 +1,11 @@
 //! Small pieces of code with their disassembly, and what is said of them.
 
-use crate::support;
-
+use crate::support::elf::{Elf, find_library};
+use crate::support::random::listing;
 use capriole_insn::{
     Code, Extent, LandingPadError, Live, RelocateError, landing_pads, live_among, live_at, relocate,
 };
 use iced_x86::{Instruction, Register};
-use support::elf::{Elf, find_library};
-use support::random::listing;
 
 const START: u64 = 0x40_1000;
 

@@ -1,17 +1,15 @@
 //! Exits of functions: by example, of random functions, and of all functions of real
 //! libraries against objdump.
 
-use crate::support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::elf::{Elf, find_library};
 use capriole_insn::{
     Code, ExitKind, Exits, Extent, FunctionFlow, Surroundings, Targets, Undecided,
 };
 use proptest::prelude::*;
-use support::elf::{Elf, find_library};
 
 const START: u64 = 0x40_1000;
 

@@ -1,12 +1,10 @@
 //! What is reported dead is filled with rubbish: nothing may change.
 
-use crate::support;
-
+use crate::support::elf::{Elf, find_library};
+use crate::support::random::{Goal, Random, is_pure, listing, place};
+use crate::support::sandbox::{ARITHMETIC_FLAGS, EXIT, ORIGINAL, State, in_child};
 use capriole_insn::{Code, Extent, Live, live_at};
 use iced_x86::{Instruction, Register, RflagsBits};
-use support::elf::{Elf, find_library};
-use support::random::{Goal, Random, is_pure, listing, place};
-use support::sandbox::{ARITHMETIC_FLAGS, EXIT, ORIGINAL, State, in_child};
 
 struct Case {
     instructions: Vec<Instruction>,

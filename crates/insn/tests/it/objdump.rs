@@ -3,15 +3,13 @@
 //! Every function of the libraries, and pieces of the large programs; all of those,
 //! too, with `CAPRIOLE_LONG`.
 
-use crate::support;
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::elf::{Elf, find_library};
 use capriole_insn::{Code, Extent, FunctionFlow};
-use support::elf::{Elf, find_library};
 
 /// Larger texts, in bytes, are only sampled.
 const LARGE: u64 = 6 << 20;

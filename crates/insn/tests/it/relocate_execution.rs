@@ -1,13 +1,11 @@
 //! Relocated code is run beside the original: registers, flags, data and stack
 //! must be the same afterwards, return addresses included.
 
-use crate::support;
-
+use crate::support::elf::{Elf, find_library};
+use crate::support::random::{Goal, Random, is_pure, listing, place};
+use crate::support::sandbox::{COPY, DATA, EXIT, ORIGINAL, in_child};
 use capriole_insn::{Code, RelocateError, relocate};
 use iced_x86::{Code as Opcode, Instruction, MemoryOperand, Register};
-use support::elf::{Elf, find_library};
-use support::random::{Goal, Random, is_pure, listing, place};
-use support::sandbox::{COPY, DATA, EXIT, ORIGINAL, in_child};
 
 /// A branch out of the block leads here; it leaves a mark in the data.
 const ELSEWHERE: u64 = ORIGINAL + 0x2000;

@@ -1,13 +1,11 @@
 //! Jump tables as the compilers of this machine make them: every `case` must be
 //! among the targets that are found.
 
-use crate::support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::elf::Elf;
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, Resolution, Targets};
-use support::elf::Elf;
 
 /// `case_N` marks where case N begins, give or take what the compiler moves in
 /// front of it.

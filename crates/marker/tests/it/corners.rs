@@ -1,11 +1,9 @@
 //! `capriole/marker.h` in corners of C++: coroutines, lambdas over parameter packs, and without
 //! a cast of the old style.
 
-use crate::support;
-
 use std::process::Command;
 
-use support::{Elf, compile, have, program, quiet};
+use crate::support::{Elf, compile, have, program, quiet};
 
 const WARNINGS: &[&str] = &[
     "-Wall",

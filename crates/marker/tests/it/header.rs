@@ -1,11 +1,9 @@
 //! `capriole/marker.h`, compiled by GCC and Clang in the ways in which programs are.
 
-use crate::support;
-
 use std::path::Path;
 use std::process::Command;
 
-use support::{Elf, compile, compiling, have, present, program, quiet, run};
+use crate::support::{Elf, compile, compiling, have, present, program, quiet, run};
 
 const C: &[&str] = &["gcc", "clang"];
 const CXX: &[&str] = &["g++", "clang++"];

@@ -1,12 +1,10 @@
 //! What a marker adds to the code and the data of a program, read from object files.
 
-use crate::support;
-
 use std::path::Path;
 
+use crate::support::{Elf, NOP, compile, present, program};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use object::{Object, ObjectSection, ObjectSymbol};
-use support::{Elf, NOP, compile, present, program};
 
 /// The instructions of a function that the linker has placed.
 fn instructions(elf: &Elf, name: &str) -> Vec<Instruction> {

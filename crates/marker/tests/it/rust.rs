@@ -1,13 +1,11 @@
 //! The macros, compiled as programs and libraries are.
 
-use crate::support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{Elf, library, present, program, quiet, run, rustc, with_library};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use object::{Object, ObjectSymbol};
-use support::{Elf, library, present, program, quiet, run, rustc, with_library};
 
 fn built(options: &[&str], source: &Path) -> (Elf, PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();

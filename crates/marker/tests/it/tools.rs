@@ -1,13 +1,11 @@
 //! Other people's tools see markers, and attach to them.
 
-use crate::support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Elf, compile, have, present, program, quiet, run, with_library};
 use object::{Object, ObjectSegment};
-use support::{Elf, compile, have, present, program, quiet, run, with_library};
 
 /// Whether a tool and what it needs is there; says why not.
 fn can(tool: &str) -> bool {

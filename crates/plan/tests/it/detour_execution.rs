@@ -5,10 +5,11 @@
 use crate::constants;
 use crate::flags;
 use crate::mapped;
-use crate::signals;
-use crate::support;
-use crate::undisturbed;
 
+use crate::signals::{handle, step_from};
+use crate::support::random::Random;
+use crate::support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
+use crate::undisturbed::undisturbed;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{Compiler, Detour, Filter, Record, Request, Runtime, Word, Work, room};
 use capriole_resident as resident;
@@ -18,14 +19,10 @@ use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
 use mapped::map_session;
-use signals::{handle, step_from};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
-use support::random::Random;
-use support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
-use undisturbed::undisturbed;
 
 static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     cpus: mapped::cpus(),

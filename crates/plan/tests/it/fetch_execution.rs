@@ -4,25 +4,22 @@
 //! not want must not be there, and the program must not notice.
 
 use crate::constants;
-use crate::description;
 use crate::flags;
 use crate::mapped;
-use crate::support;
-use crate::undisturbed;
 
+use crate::description::*;
+use crate::support::random::Random;
+use crate::support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
+use crate::undisturbed::undisturbed;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{Compiler, Request, Runtime, Work};
 use capriole_plan::program::{Content, Fetch, Field, STRING_LIMIT, Source};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry};
 use capriole_ring::{Memory, Reader};
-use description::*;
 use iced_x86::Register;
 use mapped::map_session;
 use std::sync::{Arc, LazyLock};
-use support::random::Random;
-use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
-use undisturbed::undisturbed;
 
 static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     cpus: mapped::cpus(),

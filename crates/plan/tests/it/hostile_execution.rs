@@ -5,24 +5,21 @@
 //! Far around session memory nothing is mapped: whoever leaves it dies.
 
 use crate::constants;
-use crate::description;
 use crate::mapped;
-use crate::support;
-use crate::undisturbed;
 
+use crate::description::*;
+use crate::support::random::Random;
+use crate::support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
+use crate::undisturbed::undisturbed;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::detour::{Compiler, Record, Request, Runtime, Word, Work};
 use capriole_plan::program::{Content, Fetch, Field, Source};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, stream};
 use capriole_ring::{Memory, Reader};
-use description::*;
 use iced_x86::Register;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
-use support::random::Random;
-use support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
-use undisturbed::undisturbed;
 
 static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     cpus: mapped::cpus(),

@@ -4,13 +4,14 @@
 //! `(fault)` where another call has the slot; and the program must not notice.
 
 use crate::constants;
-use crate::description;
 #[allow(dead_code)] // what work asks for is not looked at here
 use crate::flags;
 use crate::mapped;
-use crate::support;
-use crate::undisturbed;
 
+use crate::description::*;
+use crate::support::random::Random;
+use crate::support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
+use crate::undisturbed::undisturbed;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::condition::{Condition, Relation, Subject, Width};
 use capriole_plan::detour::{ClockReading, Compiler, Request, Runtime, Work};
@@ -18,13 +19,9 @@ use capriole_plan::program::{Content, Fetch, FetchError, Field, STRING_LIMIT, So
 use capriole_resident as resident;
 use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::{Memory, Reader};
-use description::*;
 use iced_x86::Register;
 use mapped::map_session;
 use std::sync::{Arc, LazyLock};
-use support::random::Random;
-use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
-use undisturbed::undisturbed;
 
 const WORDS: u32 = 5;
 const AREAS: u32 = 2;

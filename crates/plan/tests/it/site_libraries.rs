@@ -1,12 +1,11 @@
 //! What `choose` says about every function of real libraries, and whether all
 //! that it says is consistent with the code.
 
-use crate::object;
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
+use crate::object::Object;
 use capriole_insn::decode::is_padding;
 use capriole_insn::{Code, Extent, FunctionFlow};
 use capriole_plan::place::{Placer, Space};
@@ -14,7 +13,6 @@ use capriole_plan::site::{
     JUMP, Placed, Refusal, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
 };
 use iced_x86::{FlowControl, Mnemonic};
-use object::Object;
 
 /// What must hold for every shape, looked at with nothing but the bytes.
 fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Shape) {

@@ -4,13 +4,14 @@
 //! instruction, so that every restartable sequence is aborted.
 
 use crate::constants;
-use crate::description;
 use crate::flags;
 use crate::mapped;
 use crate::signals;
-use crate::support;
-use crate::undisturbed;
 
+use crate::description::*;
+use crate::support::random::Random;
+use crate::support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
+use crate::undisturbed::undisturbed;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_plan::condition::Width;
 use capriole_plan::detour::{Compiler, Request, Runtime, Work};
@@ -21,16 +22,12 @@ use capriole_resident as resident;
 use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, directory, frame};
 use capriole_ring::tables::{Shape, Table, TableReader, Tables};
-use description::*;
 use iced_x86::{Code, Decoder, DecoderOptions, OpKind, Register};
 use mapped::map_session;
 use signals::step_from;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::random::Random;
-use support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
-use undisturbed::undisturbed;
 
 const DETOUR: u64 = COPY + 0x4000;
 /// Where a breakpoint stands from which it is stepped through.

@@ -1,14 +1,12 @@
 //! Damaged files: an error, or some answer, but never a panic or an endless loop.
 
-use crate::fixtures;
-
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use crate::fixtures::Workshop;
 use capriole_event::EventSpec;
 use capriole_target::object::{ObjectFile, Objects};
 use capriole_target::resolve::resolve;
-use fixtures::Workshop;
 use proptest::prelude::*;
 
 const SOURCE: &str = r#"

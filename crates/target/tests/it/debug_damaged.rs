@@ -1,15 +1,13 @@
 //! Damaged debug information: an error, or some answer, but never a panic, an endless loop or
 //! all the memory.
 
-use crate::fixtures;
-
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::fixtures::{Workshop, run};
 use capriole_event::{Base, Element, Fetch, FieldType};
 use capriole_target::object::ObjectFile;
-use fixtures::{Workshop, run};
 use proptest::prelude::*;
 
 const C: &str = r#"

@@ -1,14 +1,12 @@
 //! Where debug information is found, functions and their inlined copies, source lines, lists
 //! of variables.
 
-use crate::fixtures;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::fixtures::{Workshop, open, run};
 use capriole_target::debug::{DebugError, LineError, LinePlace, NotUsed};
 use capriole_target::object::ObjectFile;
-use fixtures::{Workshop, open, run};
 
 const SOURCE: &str = r#"
 struct point { int x, y; };

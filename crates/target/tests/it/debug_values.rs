@@ -1,13 +1,10 @@
 //! What the debug information says about a variable, compared with what the program that runs
 //! has there.
 
-use crate::fixtures;
-use crate::stopped;
-
+use crate::fixtures::{Workshop, open};
+use crate::stopped::{Stopped, ask, check};
 use capriole_event::{Base, Deref, Element, Fetch, FieldType, Shown};
 use capriole_target::debug::Refusal;
-use fixtures::{Workshop, open};
-use stopped::{Stopped, ask, check};
 
 const C: &str = r#"#include <stdlib.h>
 #include <stdbool.h>

@@ -2,16 +2,15 @@
 //! parameters hold there.
 
 use crate::fixtures;
-use crate::stopped;
 
 use std::path::PathBuf;
 
+use crate::stopped::{Stopped, ask};
 use capriole_event::EventSpec;
 use capriole_target::debug::{Refusal, Site as Scope};
 use capriole_target::object::Objects;
 use capriole_target::resolve::{Body, Site, resolve};
 use fixtures::{Workshop, complaint, find, find_one, open};
-use stopped::{Stopped, ask};
 
 /// `handle_request` is only inlined, `both` has code of its own as well. Each caller has
 /// variables of the same names with other values.

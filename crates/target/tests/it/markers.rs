@@ -1,14 +1,12 @@
 //! The notes of static markers: what is found in whole ones, and that damaged ones are an error
 //! or are counted.
 
-use crate::fixtures;
-
 use std::path::Path;
 use std::sync::OnceLock;
 
+use crate::fixtures::Workshop;
 use capriole_target::markers::{Markers, SymbolProblem, SymbolValue};
 use capriole_target::object::ObjectFile;
-use fixtures::Workshop;
 use object::{Object as _, ObjectSection as _};
 use proptest::prelude::*;
 

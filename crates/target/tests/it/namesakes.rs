@@ -2,16 +2,15 @@
 //! inlined copies belong to what an event names.
 
 use crate::fixtures;
-use crate::stopped;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::stopped::{Stopped, ask};
 use capriole_target::object::Objects;
 use capriole_target::resolve::{Body, ResolveError, Site};
 use fixtures::{Workshop, complaint, find, open, run};
-use stopped::{Stopped, ask};
 
 const BUILDS: [&[&str]; 4] = [
     &["-O2", "-g"],

@@ -1,13 +1,11 @@
 //! Files in processes, and what a planner needs of their code.
 
-use crate::fixtures;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::fixtures::{Running, Workshop, complaint, find, find_one, open, system_files};
 use capriole_insn::Extent;
 use capriole_target::object::{ObjectFile, ObjectProblem, Objects};
-use fixtures::{Running, Workshop, complaint, find, find_one, open, system_files};
 
 const LIBRARY: &str = "int one(int x) { return x * 3 + 1; }\n";
 const LOADER: &str = r#"

@@ -1,14 +1,12 @@
 //! What is said about processes that cannot be traced, and about one that can.
 
-use crate::fixtures;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::fixtures::{Running, Workshop, run};
 use capriole_target::process::{Process, ProcessError, Seccomp, Stat, State, Status};
-use fixtures::{Running, Workshop, run};
 
 /// Waits for something that other processes do.
 fn eventually(mut what: impl FnMut() -> bool) {

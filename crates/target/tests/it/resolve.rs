@@ -1,15 +1,13 @@
 //! From event texts to sites: names, patterns, and what is said if there is none.
 
-use crate::fixtures;
-
 use std::path::Path;
 use std::process::Command;
 
-use capriole_target::object::Objects;
-use capriole_target::resolve::ResolveError;
-use fixtures::{
+use crate::fixtures::{
     PROGRAM, Running, Workshop, complaint, find, find_one, libc, nm_functions, run, system_file,
 };
+use capriole_target::object::Objects;
+use capriole_target::resolve::ResolveError;
 
 #[test]
 fn globs_match_every_function_once() {

@@ -1,14 +1,12 @@
 //! Events in running programs: the addresses are where the code really is.
 
-use crate::fixtures;
-
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
+use crate::fixtures::{PROGRAM, Running, Workshop, complaint, find, find_one};
 use capriole_target::object::Objects;
 use capriole_target::process::Process;
 use capriole_target::resolve::{ResolveError, Site};
-use fixtures::{PROGRAM, Running, Workshop, complaint, find, find_one};
 
 const LOADER: &str = r#"
 #include <dlfcn.h>

@@ -1,14 +1,12 @@
 //! The function table, compared with `nm` and between builds of one program.
 
-use crate::fixtures;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::fixtures::{Workshop, nm_functions, open, system_file, system_files};
 use capriole_insn::Extent;
 use capriole_target::object::{ObjectFile, ObjectKind};
 use capriole_target::symbols::{Function, SymbolTable};
-use fixtures::{Workshop, nm_functions, open, system_file, system_files};
 
 /// Every name that `nm` gives a function is known at the same address and
 /// with the same size, and no others are.

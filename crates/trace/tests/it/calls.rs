@@ -1,8 +1,6 @@
 //! Entries and exits that become calls.
 
-use crate::common;
-
-use common::calls::{Heard, Script};
+use crate::common::calls::{Heard, Script};
 
 const NAMES: [&str; 4] = ["main", "parse", "read", "throw"];
 const MAIN: u32 = 0;

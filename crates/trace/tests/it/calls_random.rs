@@ -1,10 +1,8 @@
 //! Random call trees come back as they were, and random events do no harm.
 
-use crate::common;
-
+use crate::common::START;
+use crate::common::calls::{Heard, Step, write};
 use capriole_trace::calls::Exit;
-use common::START;
-use common::calls::{Heard, Step, write};
 use proptest::prelude::*;
 
 const NAMES: [&str; 4] = ["main", "parse", "read", "throw"];

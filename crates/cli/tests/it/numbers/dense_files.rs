@@ -41,8 +41,8 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "dense.c", &options)
 }
 
-/// Whether jumps that have to share bytes lead to free addresses depends on where the program is
-/// loaded. It is started again where they do not.
+/// Jumps that share bytes lead to free addresses or not depending on where the program is loaded; it
+/// is started again where they do not.
 #[test]
 fn a_start_does_not_depend_on_luck() {
     let Some(program) = program() else { return };

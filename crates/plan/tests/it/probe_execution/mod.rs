@@ -6,14 +6,11 @@
 //! `CAPRIOLE_LONG` makes it long, `CAPRIOLE_SEED=n` varies it, and
 //! `CAPRIOLE_CASE=library:n` runs one case of it, as a failure says.
 
-use crate::support;
-
 mod case;
 mod child;
 mod compare;
 mod machine;
 mod memory;
-use crate::object;
 mod patch;
 mod session;
 mod tally;
@@ -21,9 +18,9 @@ mod vectors;
 
 use std::time::Instant;
 
+use crate::object::Object;
+use crate::support::sandbox::in_child;
 use case::Prover;
-use object::Object;
-use support::sandbox::in_child;
 use tally::Tally;
 
 /// Libraries, and the share of all cases that each gets. A case makes some ten
