@@ -24,8 +24,10 @@ use std::sync::Barrier;
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use crate::floor::{self, Floor};
-use crate::function::{self, Function};
+use crate::floor;
+use crate::floor::Floor;
+use crate::function;
+use crate::function::Function;
 use crate::single::{Samples, now};
 
 /// Description of the target, printed when it is ready.

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::{HEADER, LOOP_OPTIONS, LOOPS, real};
-use crate::peers::build::{self, compile_one, link_program};
+use crate::peers::build;
+use crate::peers::build::{compile_one, link_program};
 use crate::peers::program::Program;
 use crate::peers::put;
 use crate::process::{Run, TargetInfo};

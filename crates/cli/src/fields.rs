@@ -2,16 +2,17 @@
 
 use crate::{calls, entry, marker};
 use anyhow::{Context, anyhow, bail};
+use capriole_codegen::condition::{Condition, Relation, Subject, Width};
+use capriole_codegen::program::{Content, Fetch, Field, Source};
+use capriole_dwarf::DebugInfo as _;
+use capriole_dwarf::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
 use capriole_event::{
     At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter,
     Function, Gpr, KeyKind, Operand, Shown,
 };
 use capriole_insn::ExitKind;
-use capriole_plan::condition::{Condition, Relation, Subject, Width};
-use capriole_plan::program::{Content, Fetch, Field, Source};
-use capriole_target::debug::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
-use capriole_target::object::Convention;
-use capriole_target::resolve::{Body, Site};
+use capriole_object::Convention;
+use capriole_planner::resolve::{Body, Site};
 use capriole_trace::{FieldInfo, TextFormat};
 use iced_x86::Register;
 use std::collections::HashMap;

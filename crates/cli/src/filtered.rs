@@ -1,8 +1,8 @@
 //! Reports values that were not read because the program filters its system calls (seccomp).
 
 use crate::output::tell;
+use capriole_patch::attach::Attached;
 use capriole_ring::layout::header;
-use capriole_target::attach::Attached;
 use serde_json::Value;
 
 /// Values that were not read because the program may forbid the necessary system call.

@@ -2,15 +2,16 @@
 
 use crate::fields::content;
 use anyhow::{anyhow, bail};
+use capriole_codegen::program::{Field, Source};
 use capriole_event::{
     Base, Bits, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Place as Asking, Shown,
     printable,
 };
-use capriole_plan::program::{Field, Source};
-use capriole_target::markers::format::{self, Conversion, conversions};
-use capriole_target::markers::operand::{Argument, Operand, Place};
-use capriole_target::markers::{Marker, SymbolValue};
-use capriole_target::resolve::Site;
+use capriole_object::markers::format;
+use capriole_object::markers::format::{Conversion, conversions};
+use capriole_object::markers::operand::{Argument, Operand, Place};
+use capriole_object::markers::{Marker, SymbolValue};
+use capriole_planner::resolve::Site;
 use capriole_trace::TextFormat;
 use serde_json::{Value, json};
 use std::collections::HashSet;

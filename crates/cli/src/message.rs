@@ -2,9 +2,9 @@
 //! outside, by `capriole mark`.
 
 use capriole_event::{EventSpec, FieldType, ObjectRef};
-use capriole_target::markers::Markers;
-use capriole_target::object::Objects;
-use capriole_target::resolve::{Site, resolve};
+use capriole_object::Objects;
+use capriole_object::markers::Markers;
+use capriole_planner::resolve::{Site, resolve};
 use capriole_trace::{EventInfo, FieldInfo, Role, TextFormat};
 use std::path::Path;
 

@@ -4,26 +4,29 @@
 use crate::fields::Purpose;
 use crate::output::tell;
 use crate::returning::Returns;
-use crate::selection::{self, Impossible, Misplaced, Probes, Selected};
+use crate::selection;
+use crate::selection::{Impossible, Misplaced, Probes, Selected};
 use crate::{exit, message, signals, units};
 use anyhow::{Context, anyhow, bail};
+use capriole_codegen::detour::{ClockReading, Work};
 use capriole_event::EventSpec;
-use capriole_plan::detour::{ClockReading, Work};
+use capriole_host::error::TargetError;
+use capriole_host::launch::{Launched, launch};
+use capriole_object::Objects;
+use capriole_patch::attach::{Attached, Beside, How, SiteState, attach_recorded};
+use capriole_patch::detach::Detached;
+use capriole_patch::family::Family;
+use capriole_patch::guards::Guards;
+use capriole_patch::lanes::Lanes;
+use capriole_patch::recover::detach_all;
+use capriole_patch::remains::TraceId;
+use capriole_planner::guards;
+use capriole_planner::planner::Planner;
+use capriole_planner::resolve::Body;
+use capriole_planner::unwinders;
+use capriole_proc::process::{Process, State};
+use capriole_proc::translator;
 use capriole_ring::layout::Geometry;
-use capriole_target::attach::{Attached, Beside, How, SiteState, attach_recorded};
-use capriole_target::detach::Detached;
-use capriole_target::error::TargetError;
-use capriole_target::family::Family;
-use capriole_target::guards::Guards;
-use capriole_target::lanes::Lanes;
-use capriole_target::launch::{Launched, launch};
-use capriole_target::object::Objects;
-use capriole_target::planner::Planner;
-use capriole_target::process::{Process, State};
-use capriole_target::recover::detach_all;
-use capriole_target::remains::TraceId;
-use capriole_target::resolve::Body;
-use capriole_target::{translator, unwinders};
 use capriole_trace::clock::{Clock, tsc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -258,9 +261,7 @@ impl Planned {
         }
         selection::refuse_named(&selected)?;
         let probes = selection::probes(&selected, works);
-        let mut guards = Guards::find(&objects, &planner);
-        guards = guards.with_filters(&objects, &planner);
-        guards = guards.with_actions(&objects, &planner);
+        let mut guards = guards::find(&objects, &planner);
         if selected.iter().any(|event| event.followed) {
             let unwinders = unwinders::find(&objects, &planner)
                 .context("return addresses cannot be replaced; leave out --return=stack")?;

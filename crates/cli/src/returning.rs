@@ -2,10 +2,10 @@
 
 use crate::output::tell;
 use crate::selection::Selected;
-use capriole_plan::detour::Work;
+use capriole_codegen::detour::Work;
+use capriole_patch::attach::Attached;
+use capriole_planner::resolve::NotFollowed;
 use capriole_ring::layout::header;
-use capriole_target::attach::Attached;
-use capriole_target::resolve::NotFollowed;
 
 /// How it is seen that a function returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

@@ -2,14 +2,14 @@
 
 use crate::commands::record::mappings;
 use crate::units;
+use capriole_host::error::TargetError;
+use capriole_host::steps::step;
+use capriole_host::survey::own_tid;
+use capriole_patch::detach::Detached;
+use capriole_patch::recover::{detach_all_and_save, find};
+use capriole_patch::remains::{Remains, TraceId};
+use capriole_proc::process::Process;
 use capriole_ring::{Packet, Reader};
-use capriole_target::TargetError;
-use capriole_target::detach::Detached;
-use capriole_target::process::Process;
-use capriole_target::recover::{detach_all_and_save, find};
-use capriole_target::remains::{Remains, TraceId};
-use capriole_target::steps::step;
-use capriole_target::survey::own_tid;
 use capriole_trace::clock::{Clock, tsc};
 use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError};
 use serde_json::{Value, json};

@@ -1,25 +1,26 @@
 //! Resolves the user's events to sites with plans.
 
 use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
-use crate::returning::{self, Returns};
+use crate::returning;
+use crate::returning::Returns;
 use crate::units;
 use crate::{calls, exit, marker};
 use anyhow::{Context, anyhow, bail};
+use capriole_codegen::detour::{Record, Work};
 use capriole_event::{
     At, Base, DefinitionError, DefinitionErrors, EventSpec, FetchArg, Gpr, ObjectRef, ParseError,
     Place, automatic_name, definition_lines, definitions,
 };
 use capriole_insn::ExitKind;
-use capriole_plan::detour::{Record, Work};
-use capriole_plan::site::{Refusal, Refused, Tactic};
-use capriole_target::attach::{Point, Probe};
-use capriole_target::counter::ReferenceCounter;
-use capriole_target::files;
-use capriole_target::object::Objects;
-use capriole_target::planner::{Plan, Planner};
-use capriole_target::process::Process;
-use capriole_target::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
-use capriole_target::translator;
+use capriole_object::Objects;
+use capriole_patch::attach::{Point, Probe};
+use capriole_patch::counter::ReferenceCounter;
+use capriole_planner::planner::{Plan, Planner};
+use capriole_planner::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
+use capriole_proc::files;
+use capriole_proc::process::Process;
+use capriole_proc::translator;
+use capriole_tactic::site::{Refusal, Refused, Tactic};
 use capriole_trace::{EventInfo, FieldInfo, RefusalInfo, Role, TextFormat};
 use iced_x86::ConditionCode;
 use serde_json::{Value, json};

@@ -10,7 +10,8 @@ mod place;
 use crate::at::At;
 use crate::error::ParseError;
 use crate::fetch::{Base, Fetch, FetchArg};
-use crate::names::{self, Kind};
+use crate::names;
+use crate::names::Kind;
 use crate::spec::EventSpec;
 
 /// Help for most errors about the overall form.

@@ -3,7 +3,8 @@
 use thiserror::Error;
 
 use crate::decode::{Code, Extent};
-use crate::jump_table::{self, IndirectJump, Resolution};
+use crate::jump_table;
+use crate::jump_table::{IndirectJump, Resolution};
 use crate::sweep::{Kind, Record, sweep};
 
 /// Reads `len` bytes of the object at a run-time address (jump tables are in read-only data).

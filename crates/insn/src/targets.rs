@@ -2,7 +2,8 @@
 
 use crate::decode::{Code, Extent};
 use crate::flow::{Hints, ReadMemory};
-use crate::jump_table::{self, Resolution};
+use crate::jump_table;
+use crate::jump_table::Resolution;
 use crate::sweep::{Kind, Record, sweep};
 
 /// The set of addresses in an object's text to which a jump, a call, a jump

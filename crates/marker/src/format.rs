@@ -86,7 +86,8 @@ const fn check_one(conversion: u8, kind: Kind) {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::argument::Kind::{self, Float, Integer, Pointer, Text};
+    use crate::argument::Kind;
+    use crate::argument::Kind::{Float, Integer, Pointer, Text};
 
     extern crate std;
 

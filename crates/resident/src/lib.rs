@@ -340,7 +340,7 @@ mod tests {
             assert_eq!(define(name), value, "{name}");
         }
         assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
-        for (name, value) in capriole_plan::program::NUMBERS {
+        for (name, value) in capriole_codegen::program::NUMBERS {
             assert_eq!(define(name), value, "{name}");
         }
     }

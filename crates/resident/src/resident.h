@@ -122,7 +122,7 @@ struct own {
 };
 
 /* A step of a program; capriole_run executes the steps for an event, in order. Never changed once
- * it is in use. The other side is crates/plan/src/program.rs. */
+ * it is in use. The other side is crates/codegen/src/program.rs. */
 struct step {
 	u8 op;      /* STEP_... */
 	u8 a;       /* register, bytes, or how to compare (TEST_...) */

@@ -4,7 +4,7 @@
 //! does not know), above the address of a variable of the resident that is on the holder's stack
 //! while it holds the lane. A thread that is killed inside, or leaves it by `siglongjmp` from a
 //! signal handler, holds its lane for good. The thread itself takes it back when that part of its
-//! stack is in use again; the recorder detects all other cases (`capriole_target::lanes`).
+//! stack is in use again; the recorder detects all other cases (`capriole_patch::lanes`).
 
 use crate::layout::{Geometry, LANES, stream};
 use crate::memory::Memory;

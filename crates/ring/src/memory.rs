@@ -1,6 +1,7 @@
 //! The mapping of session memory, read and written with atomics and bounds checks.
 
-use crate::layout::{self, Geometry, State, control, header, stream};
+use crate::layout;
+use crate::layout::{Geometry, State, control, header, stream};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

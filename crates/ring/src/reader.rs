@@ -1,6 +1,7 @@
 //! Reading closed packets in order.
 
-use crate::layout::{self, Geometry, control, record, stream};
+use crate::layout;
+use crate::layout::{Geometry, control, record, stream};
 use crate::memory::{MOST, Memory};
 use crate::source::Source;
 use crate::taken::Taken;

@@ -1,6 +1,7 @@
 //! Session memory as a reader sees it: mapped here, or read out of another process.
 
-use crate::layout::{self, Geometry, LANES, header};
+use crate::layout;
+use crate::layout::{Geometry, LANES, header};
 use crate::memory::Memory;
 use std::sync::Arc;
 

@@ -17,7 +17,8 @@
 //! merges them. Without keys, a table has no directory, and a row for each event.
 
 use crate::Memory;
-use crate::layout::{self, Geometry, MAX_COUNTERS, directory};
+use crate::layout;
+use crate::layout::{Geometry, MAX_COUNTERS, directory};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;

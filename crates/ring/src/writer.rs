@@ -9,7 +9,8 @@
 //! Session memory belongs to the program: like the [reader](crate::reader), the writer checks
 //! every number that it finds there before it uses it.
 
-use crate::layout::{self, Geometry, NO_PACKET, OUTSIDE, PACKET_HEADER, control, header, stream};
+use crate::layout;
+use crate::layout::{Geometry, NO_PACKET, OUTSIDE, PACKET_HEADER, control, header, stream};
 use crate::memory::Memory;
 use crate::reader::record_size;
 use std::time::Duration;

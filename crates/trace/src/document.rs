@@ -245,14 +245,14 @@ pub struct EventInfo {
 
 impl EventInfo {
     /// True if the words of a record are its fields: all are of the type `x64` and always readable.
-    pub(crate) fn is_hexadecimal(&self) -> bool {
+    pub fn is_hexadecimal(&self) -> bool {
         let plain = |field: &FieldInfo| field.field_type == FieldType::X64;
         !self.faults && self.fields.iter().all(plain)
     }
 
     /// Returns the object and the offset in it; `None` for a message from outside the program,
     /// which has no site.
-    pub(crate) fn place(&self) -> Option<(&str, u64)> {
+    pub fn place(&self) -> Option<(&str, u64)> {
         (!self.object.is_empty()).then_some((&self.object, self.offset))
     }
 }

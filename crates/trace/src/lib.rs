@@ -45,8 +45,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod calls;
-pub mod callstack;
 pub mod clock;
 mod damage;
 mod directory;
@@ -58,7 +56,6 @@ mod reader;
 mod record;
 mod reopen;
 mod repair;
-pub mod report;
 mod stream;
 mod tsdl;
 mod value;
@@ -72,7 +69,7 @@ pub use document::{
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use place::write_file;
-pub use reader::{Event, Events, Trace};
+pub use reader::{Event, Events, Gaps, Kept, Trace};
 pub use record::{
     MAX_FIELDS, MAX_STACK_BYTES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES,
 };

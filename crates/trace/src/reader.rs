@@ -18,7 +18,7 @@ use crate::record::{EventTable, MAX_FIELDS, WORD_BYTES};
 use crate::stream::{Gap, Record, StreamReader};
 use crate::tsdl::parse_uuid;
 use crate::value::Fields;
-use capriole_target::files;
+use capriole_proc::files;
 
 /// A trace directory, opened for reading.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ pub struct Events<'t> {
 /// Gaps in which events are missing, as far as the streams have been read. (A thread may continue
 /// in another stream than the one that lost its event.)
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Gaps {
+pub struct Gaps {
     /// Number of gaps that have `until`. Each begins at the last event before which it was found.
     found: u64,
     /// Time up to which some events are missing, in ticks.
@@ -161,7 +161,7 @@ impl Gaps {
 
     /// True if events may be missing between two successive events: the one at `before`, after
     /// which `known` was found, and the one at `now`, when `self` is found.
-    pub(crate) fn are_between(
+    pub fn are_between(
         &self,
         known: &Gaps,
         (before, now): (u64, u64),
@@ -190,7 +190,7 @@ pub struct Event<'a> {
     /// Events lost in the same stream since its previous event.
     pub lost_before: u64,
     /// `Events::gaps` when this event was read.
-    pub(crate) gaps: Gaps,
+    pub gaps: Gaps,
     events: &'a [EventInfo],
     payload: &'a [u8],
 }
@@ -221,7 +221,7 @@ impl<'a> Event<'a> {
 
 impl Event<'_> {
     /// Returns a copy that can be kept, with another time in ticks.
-    pub(crate) fn keep(&self, tsc: u64) -> Kept {
+    pub fn keep(&self, tsc: u64) -> Kept {
         Kept {
             tsc,
             time_ns: self.time_ns,
@@ -236,7 +236,7 @@ impl Event<'_> {
 
 /// An owned copy of an event.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub struct Kept {
     tsc: u64,
     time_ns: u64,
     index: usize,
@@ -248,12 +248,12 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Returns the thread id.
-    pub(crate) fn tid(&self) -> u32 {
+    pub fn tid(&self) -> u32 {
         self.tid
     }
 
     /// Returns the event. `events` are those of its trace.
-    pub(crate) fn event<'a>(&'a self, events: &'a [EventInfo]) -> Event<'a> {
+    pub fn event<'a>(&'a self, events: &'a [EventInfo]) -> Event<'a> {
         Event {
             tsc: self.tsc,
             time_ns: self.time_ns,
@@ -332,12 +332,12 @@ impl Events<'_> {
 
     /// Returns the gaps up to the current records of the streams.
     #[inline]
-    pub(crate) fn gaps(&self) -> Gaps {
+    pub fn gaps(&self) -> Gaps {
         self.gaps
     }
 
     /// Returns the number of lost events, according to the packets read so far.
-    pub(crate) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.health.lost_events
     }
 

@@ -1,6 +1,6 @@
 //! Reads one stream, a packet at a time, trusting nothing in it.
 
-use capriole_target::files;
+use capriole_proc::files;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs::File;

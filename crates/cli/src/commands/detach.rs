@@ -1,10 +1,11 @@
 //! `capriole detach`: takes every probe out, including those of a dead recorder.
 
 use crate::output::{say, tell};
-use crate::saving::{self, Saved};
+use crate::saving;
+use crate::saving::Saved;
 use crate::{signals, units};
 use anyhow::anyhow;
-use capriole_target::process::{Process, ProcessError};
+use capriole_proc::process::{Process, ProcessError};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;

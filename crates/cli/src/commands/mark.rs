@@ -3,12 +3,12 @@
 use crate::output::{say, tell};
 use crate::units;
 use anyhow::{Context, anyhow, bail};
-use capriole_plan::program::STRING_LIMIT;
+use capriole_codegen::program::STRING_LIMIT;
+use capriole_host::error::TargetError;
+use capriole_patch::outside::{sessions, writer};
+use capriole_patch::recover::{FoundSession, find};
+use capriole_proc::process::Process;
 use capriole_ring::writer::WriteError;
-use capriole_target::TargetError;
-use capriole_target::outside::{sessions, writer};
-use capriole_target::process::Process;
-use capriole_target::recover::{FoundSession, find};
 use capriole_trace::clock::tsc;
 use rustix::thread::sched_getcpu;
 use serde_json::json;

@@ -1,12 +1,14 @@
 //! `capriole report`: shows a trace.
 
-use crate::output::{self, tell};
-use capriole_trace::calls::Functions;
-use capriole_trace::report::{
+use crate::output;
+use crate::output::tell;
+use capriole_report;
+use capriole_report::calls::Functions;
+use capriole_report::{
     CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, StackCallers, StackFlame,
     TextOptions,
 };
-use capriole_trace::{Health, Trace, report, write_file};
+use capriole_trace::{Health, Trace, write_file};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,7 +84,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let trace = Trace::open(&arguments.directory)?;
     let functions = Functions::of(&trace.document().events);
     let has_calls = !functions.is_empty();
-    let has_stacks = report::has_call_stacks(trace.document());
+    let has_stacks = capriole_report::has_call_stacks(trace.document());
     let pictures = arguments.callers || arguments.flame.is_some();
     if arguments.by.is_some() && !pictures {
         anyhow::bail!("--by needs --flame FILE or --callers");
@@ -131,16 +133,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         put(arguments, &summary, &mut out)?;
         health
     } else if arguments.summary {
-        let (summary, health) = report::Summary::of(&trace)?;
+        let (summary, health) = capriole_report::Summary::of(&trace)?;
         put(arguments, &summary, &mut out)?;
         health
     } else if arguments.json {
-        report::write_json_lines(&trace, &mut out)?
+        capriole_report::write_json_lines(&trace, &mut out)?
     } else {
         let options = TextOptions {
             fields: arguments.fields,
         };
-        report::write_text(&trace, &mut out, &options)?
+        capriole_report::write_text(&trace, &mut out, &options)?
     };
     out.flush()?;
     for damage in &health.shown {
@@ -174,8 +176,8 @@ fn graph(arguments: &Arguments, trace: &Trace, out: &mut impl Write) -> anyhow::
         fields: arguments.fields,
     };
     Ok(match arguments.json {
-        true => report::write_graph_json(trace, out, &options)?,
-        false => report::write_graph(trace, out, &options)?,
+        true => capriole_report::write_graph_json(trace, out, &options)?,
+        false => capriole_report::write_graph(trace, out, &options)?,
     })
 }
 

@@ -4,7 +4,7 @@
 use crate::programs::{Compiler, build, build_go};
 use crate::target::*;
 use crate::traces::{Background, recorder, scratch};
-use capriole_target::guards::Guards;
+use capriole_planner::guards;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn guards_leave_room_to_each_other() {
     };
     for mapped in ["", "0x5000000"] {
         let mut running = Running::start(&program, &[mapped]);
-        let guards = Guards::of_process(&running.process()).expect("guards");
+        let guards = guards::of_process(&running.process()).expect("guards");
         assert!(guards.have_filters() && guards.have_actions(), "{mapped}");
         let directory = scratch();
         let trace = directory.path().join("trace");

@@ -19,10 +19,11 @@ mod subjects;
 use crate::traces;
 
 use crate::target::{long, rounds, told};
+use capriole_dwarf::DebugInfo as _;
+use capriole_dwarf::{Debug, Refusal, Returned};
 use capriole_event::{Element, EventSpec, Shown};
-use capriole_target::debug::{Debug, Refusal, Returned};
-use capriole_target::object::Objects;
-use capriole_target::resolve::{Body, Site, resolve};
+use capriole_object::Objects;
+use capriole_planner::resolve::{Body, Site, resolve};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;

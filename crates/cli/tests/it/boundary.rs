@@ -3,11 +3,11 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_target::ledger::is_ledger;
-use capriole_target::memory::RemoteMemory;
-use capriole_target::process::Process;
-use capriole_target::ptrace;
-use capriole_target::recover::{is_probed, is_session};
+use capriole_host::memory::RemoteMemory;
+use capriole_host::ptrace;
+use capriole_patch::ledger::is_ledger;
+use capriole_patch::recover::{is_probed, is_session};
+use capriole_proc::process::Process;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};

@@ -4,9 +4,9 @@
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, sites, told};
 use crate::traces::{events, record, record_program, scratch, summary, text};
-use capriole_plan::site::{Shape, Tactic};
-use capriole_target::object::Objects;
-use capriole_target::planner::Planner;
+use capriole_object::Objects;
+use capriole_planner::planner::Planner;
+use capriole_tactic::site::{Shape, Tactic};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use crate::target::{
     Looks, Running, assert_no_session, assert_text_is_the_files, capriole, is_root, looks, told,
 };
 use crate::traces::{record, recorder, scratch, summary, text};
-use capriole_target::process::Process;
+use capriole_proc::process::Process;
 use programs::{Compiler, build};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -301,7 +301,7 @@ fn processes_that_cannot_be() {
     child.wait().expect("it has ended");
 
     let is_kernel_thread = |pid: &u32| {
-        capriole_target::process::Process::open(*pid)
+        capriole_proc::process::Process::open(*pid)
             .and_then(|p| p.stat())
             .is_ok_and(|stat| stat.is_kernel_thread())
     };

@@ -6,7 +6,7 @@ use crate::target::{Running, assert_no_session, assert_text_is_the_files, caprio
 use crate::traces::{
     Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
 };
-use capriole_target::object::Objects;
+use capriole_object::Objects;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -415,13 +415,13 @@ fn a_started_program_outlives_its_recorder() {
     let recorder = child.id() as i32;
     // SAFETY: a signal to a child of this test, which was not waited for.
     assert_eq!(unsafe { libc::kill(recorder, libc::SIGINT) }, 0);
-    let process = capriole_target::process::Process::open(pid).expect("it runs");
+    let process = capriole_proc::process::Process::open(pid).expect("it runs");
     let started = std::time::Instant::now();
     while process
         .maps()
         .expect("it runs")
         .iter()
-        .any(capriole_target::recover::is_session)
+        .any(capriole_patch::recover::is_session)
     {
         assert!(
             started.elapsed() < std::time::Duration::from_secs(20),

@@ -157,7 +157,7 @@ fn children_are_detached_too() {
             recording.record(Duration::from_millis(8));
             let memory = recording.attached.memory_at();
             let calls = recording.detach();
-            let left = capriole_target::recover::sharing(&memory, process.pid());
+            let left = capriole_patch::recover::sharing(&memory, process.pid());
             assert!(left.is_empty(), "{left:?}");
             let Some(calls) = calls else { continue };
             assert_gap_free(&probes.names, &calls);

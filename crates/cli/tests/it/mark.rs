@@ -6,7 +6,7 @@ use crate::target;
 use crate::traces;
 
 use crate::programs::{Compiler, build};
-use capriole_target::outside::sessions;
+use capriole_patch::outside::sessions;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -227,8 +227,8 @@ fn a_session_is_found_once_whoever_shares_it() {
     let recorder = Background::attach(&directory.path().join("t"), pid, &[function]);
     let of_ours = || {
         let mut all = sessions();
-        let ours = capriole_target::process::Process::open(pid).expect("it runs");
-        let ours = capriole_target::recover::find(&ours).expect("a session");
+        let ours = capriole_proc::process::Process::open(pid).expect("it runs");
+        let ours = capriole_patch::recover::find(&ours).expect("a session");
         assert_eq!(ours.len(), 1);
         all.retain(|(_, session)| session.inode == ours[0].inode);
         all.iter()

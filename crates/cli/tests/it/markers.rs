@@ -111,9 +111,9 @@ fn arguments_are_what_the_program_had() {
         let trace = directory.path().join("trace");
         record_program(&trace, &["-e", "usdt::*"], &program, &["3"]);
         let global = {
-            let file = capriole_target::object::ObjectFile::open(&program).expect("an ELF file");
+            let file = capriole_object::ObjectFile::open(&program).expect("an ELF file");
             let symbol = file.other_symbol("marked_global").expect("symbols");
-            let Some(capriole_target::symbols::OtherSymbol::Data(address)) = symbol else {
+            let Some(capriole_object::symbols::OtherSymbol::Data(address)) = symbol else {
                 panic!("no marked_global, but {symbol:?}")
             };
             address

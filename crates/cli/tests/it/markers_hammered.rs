@@ -10,11 +10,11 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_target::counter::ReferenceCounter;
-use capriole_target::guards::Guards;
-use capriole_target::object::Objects;
-use capriole_target::process::Process;
-use capriole_target::resolve::resolve;
+use capriole_object::Objects;
+use capriole_patch::counter::ReferenceCounter;
+use capriole_planner::guards;
+use capriole_planner::resolve::resolve;
+use capriole_proc::process::Process;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
     );
     let process = running.process();
     let probes = probes(&process);
-    let guards = Guards::of_process(&process).expect("guards");
+    let guards = guards::of_process(&process).expect("guards");
     assert_eq!(probes.names.len(), 4, "{:?}", probes.names);
     let tactics: Vec<&str> = probes
         .probes

@@ -7,12 +7,13 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_plan::detour::ClockReading;
+use capriole_codegen::detour::ClockReading;
+use capriole_host::ptrace;
+use capriole_host::ptrace::Event;
+use capriole_patch::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
+use capriole_planner::guards;
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
-use capriole_target::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
-use capriole_target::guards::Guards;
-use capriole_target::process::Process;
-use capriole_target::ptrace::{self, Event};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use std::time::{Duration, Instant};
 
@@ -265,7 +266,7 @@ fn assert_reached(outcome: &Result<Site, SiteError>, probe: &Probe, what: &str) 
 
 fn attached_to(process: &Process, probes: &Probes) -> Attached {
     let geometry = |journal| Geometry::for_buffer(4 << 20, 64, journal);
-    let guards = Guards::of_process(process).expect("guards");
+    let guards = guards::of_process(process).expect("guards");
     attach(
         process,
         probes.probes.clone(),

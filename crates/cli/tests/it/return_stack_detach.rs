@@ -6,8 +6,8 @@ use crate::traces;
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use capriole_proc::maps::Mapping;
 use capriole_ring::layout::returns::{SLOTS, STUB_SIZE};
-use capriole_target::maps::Mapping;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -7,9 +7,9 @@ use crate::target::{
     Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told,
 };
 use crate::traces::{events, recorder, scratch, summary, text, until_recording};
+use capriole_patch::recover::{find, is_session};
+use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, header};
-use capriole_target::process::Process;
-use capriole_target::recover::{find, is_session};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

@@ -4,7 +4,7 @@
 use crate::programs::{Compiler, build};
 use crate::target::*;
 use crate::traces::{counted, record_program, scratch};
-use capriole_plan::site::Tactic;
+use capriole_tactic::site::Tactic;
 use std::path::Path;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 use crate::programs::{Compiler, build};
 use crate::target::*;
 use crate::traces::{Background, scratch, text};
-use capriole_target::recover;
+use capriole_patch::recover;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -127,7 +127,7 @@ fn breakpoints_are_refused_where_another_process_has_the_memory() {
         return;
     };
     let running = Running::start(&program, &[]);
-    let refusal = capriole_target::attach::breakpoints_allowed(&running.process());
+    let refusal = capriole_patch::attach::breakpoints_allowed(&running.process());
     assert!(refusal.is_err_and(|reason| reason.contains("same memory")));
     running.finish();
 }
@@ -200,7 +200,7 @@ fn nobody_is_left_waiting_to_be_started() {
     assert!(told(&output).contains("child made"), "{}", told(&output));
     // Its child still has its command line.
     let left = || {
-        let others = capriole_target::process::Process::others();
+        let others = capriole_proc::process::Process::others();
         let lines = others.filter_map(|p| std::fs::read(p.proc_path("cmdline")).ok());
         lines
             .filter(|line| line.windows(18).any(|w| w == b"a trace of its own"))

@@ -9,10 +9,10 @@ use crate::target::{
 use crate::traces::{Background, events, scratch, summary, text};
 use crate::uprobe::Uprobe;
 use capriole_event::EventSpec;
-use capriole_target::attach::{Beside, How, SiteState};
-use capriole_target::object::Objects;
-use capriole_target::process::Process;
-use capriole_target::resolve::resolve;
+use capriole_object::Objects;
+use capriole_patch::attach::{Beside, How, SiteState};
+use capriole_planner::resolve::resolve;
+use capriole_proc::process::Process;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

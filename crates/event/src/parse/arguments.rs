@@ -4,9 +4,11 @@ use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
 use crate::error::ParseError;
 use crate::fetch::{Base, EntryValue, Fetch, FetchArg};
-use crate::field_type::{self, FieldType};
+use crate::field_type;
+use crate::field_type::FieldType;
 use crate::names;
-use crate::parse::fetch::{self, closing_quote};
+use crate::parse::fetch;
+use crate::parse::fetch::closing_quote;
 use crate::parse::{aggregation, call_stack};
 use crate::symbol::starts_aggregate;
 

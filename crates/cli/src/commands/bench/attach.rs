@@ -7,23 +7,25 @@ mod table;
 
 use self::footprint::Footprint;
 use super::{Arguments, Outcome, go_on, progress, skipped};
-use crate::selection::{self, Selected};
+use crate::selection;
+use crate::selection::Selected;
 use crate::{machine, signals};
 use anyhow::{Context, ensure};
 use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::server::Server;
 use capriole_bench::spread::Spread;
+use capriole_codegen::detour::ClockReading;
 use capriole_event::EventSpec;
-use capriole_plan::detour::ClockReading;
+use capriole_object::Objects;
+use capriole_patch::attach::{Attached, Probe, attach};
+use capriole_patch::detach::Detached;
+use capriole_patch::guards::Guards;
+use capriole_patch::recover::is_session;
+use capriole_planner::guards;
+use capriole_planner::planner::Planner;
+use capriole_planner::resolve::resolve;
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
-use capriole_target::attach::{Attached, Probe, attach};
-use capriole_target::detach::Detached;
-use capriole_target::guards::Guards;
-use capriole_target::object::Objects;
-use capriole_target::planner::Planner;
-use capriole_target::process::Process;
-use capriole_target::recover::is_session;
-use capriole_target::resolve::resolve;
 use capriole_trace::Role;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -135,7 +137,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         })
         .collect();
     let probes = selection::probes(&selected, Selected::record_all(&selected));
-    let guards = Guards::find(&objects, &planner);
+    let guards = guards::threads(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     for event in selected.iter().filter(|event| event.plan.is_err()) {

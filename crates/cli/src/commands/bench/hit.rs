@@ -12,19 +12,19 @@ use capriole_bench::{
     BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
     TargetInfo, chart, default_rows, peer_rows, run_hit, table,
 };
+use capriole_codegen::detour::{ClockReading, Work};
 use capriole_event::EventSpec;
-use capriole_plan::detour::{ClockReading, Work};
-use capriole_plan::site::{Shape, Tactic};
+use capriole_object::Objects;
+use capriole_patch::attach::{Attached, Probe, attach};
+use capriole_planner::guards;
+use capriole_planner::planner::{Plan, Planner};
+use capriole_planner::resolve::{Site, followed, resolve};
+use capriole_planner::unwinders;
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
 use capriole_ring::tables::{TableReader, Tables};
-use capriole_target::attach::{Attached, Probe, attach};
-use capriole_target::guards::Guards;
-use capriole_target::object::Objects;
-use capriole_target::planner::{Plan, Planner};
-use capriole_target::process::Process;
-use capriole_target::resolve::{Site, followed, resolve};
-use capriole_target::unwinders;
+use capriole_tactic::site::{Shape, Tactic};
 use capriole_trace::write_file;
 use std::process::Command;
 use std::time::Duration;
@@ -162,7 +162,7 @@ impl Ours {
         };
         let (event, record_bytes) = self.kind.event(self.function, text);
         let planner = Planner::of_process(&process);
-        let mut guards = Guards::find(&objects, &planner).with_filters(&objects, &planner);
+        let mut guards = guards::find(&objects, &planner);
         if self.kind == Kind::Stack {
             guards = guards.with_unwinders(unwinders::find(&objects, &planner)?);
         }

@@ -1,7 +1,7 @@
 //! A reader that counts records and writes no trace.
 
+use capriole_patch::attach::Attached;
 use capriole_ring::Reader;
-use capriole_target::attach::Attached;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,12 +5,12 @@ use super::parts::{Notes, Parts};
 use super::threads::Threads;
 use super::used::{Used, used};
 use crate::selection::Selected;
-use capriole_plan::detour::{
+use capriole_codegen::detour::{
     ClockReading, CompileError, Compiler, Counters, Frames, Point, Runtime, Work, room,
 };
-use capriole_plan::site::Shape;
-use capriole_target::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
-use capriole_target::object::Objects;
+use capriole_object::Objects;
+use capriole_proc::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
+use capriole_tactic::site::Shape;
 use iced_x86::{Formatter, Instruction, Mnemonic};
 use serde_json::{Value, json};
 use std::collections::HashMap;

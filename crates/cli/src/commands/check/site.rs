@@ -4,7 +4,7 @@ use super::assembly::{assembly, hex, name};
 use crate::marker;
 use crate::selection::Selected;
 use capriole_event::printable;
-use capriole_plan::site::{Placed, StubTo, Tactic, Write};
+use capriole_tactic::site::{Placed, StubTo, Tactic, Write};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use serde_json::{Value, json};
 use std::fmt::Write as _;

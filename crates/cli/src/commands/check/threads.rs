@@ -1,7 +1,7 @@
 //! Facts about the program's threads that are known without stopping them.
 
-use capriole_target::object::Objects;
-use capriole_target::symbols::OtherSymbol;
+use capriole_object::Objects;
+use capriole_object::symbols::OtherSymbol;
 
 /// Offsets of the thread data that detours read, in bytes from the thread pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

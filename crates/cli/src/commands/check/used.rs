@@ -3,7 +3,7 @@
 use super::assembly::name;
 use crate::selection::Selected;
 use capriole_insn::RegSet;
-use capriole_plan::site::Shape;
+use capriole_tactic::site::Shape;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 
 /// Use of one register by the detour, or of the flags.

@@ -2,8 +2,8 @@
 
 use crate::fields::Reader;
 use crate::selection::Selected;
+use capriole_dwarf::Described;
 use capriole_event::printable;
-use capriole_target::debug::Described;
 use serde_json::{Value, json};
 use std::io::Write;
 

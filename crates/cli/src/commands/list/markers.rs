@@ -6,7 +6,7 @@ use crate::output::tell;
 use crate::selection::Selected;
 use crate::units;
 use capriole_event::printable;
-use capriole_target::object::Objects;
+use capriole_object::Objects;
 use std::io::Write;
 
 /// Writes the markers as a table.

@@ -1,7 +1,7 @@
 //! Code mappings of the program, for resolving call stacks when the trace is read.
 
-use capriole_target::object::Objects;
-use capriole_target::process::Process;
+use capriole_object::Objects;
+use capriole_proc::process::Process;
 use capriole_trace::{EventInfo, MappingInfo};
 use std::collections::HashSet;
 

@@ -5,11 +5,11 @@ use crate::commands::mark;
 use crate::filtered::Filtered;
 use crate::probing::{Ended, Probed, Watch};
 use crate::saving::{inner_tid, meta, named_thread};
+use capriole_patch::attach::Attached;
+use capriole_patch::detach::Detached;
+use capriole_patch::remains::TraceId;
+use capriole_proc::process::{Process, State};
 use capriole_ring::{Packet, Reader, writer};
-use capriole_target::attach::Attached;
-use capriole_target::detach::Detached;
-use capriole_target::process::{Process, State};
-use capriole_target::remains::TraceId;
 use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,

@@ -1,7 +1,7 @@
 //! Groups with keys or measures as JSON.
 
 use super::model::{self, Group, Histogram, Measure, QUANTILES, Row, Value as Key};
-use capriole_trace::report::put_json;
+use capriole_report::put_json;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};

@@ -4,7 +4,7 @@ use super::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value
 use super::plot;
 use super::table::{self, Column};
 use crate::units;
-use capriole_trace::report::put_escaped;
+use capriole_report::put_escaped;
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 
 #![allow(dead_code)] // no test uses all of it
 
-use capriole_target::process::Process;
+use capriole_proc::process::Process;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};

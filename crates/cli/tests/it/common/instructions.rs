@@ -3,13 +3,13 @@
 
 #![allow(dead_code)] // no test uses all of it
 
+use capriole_codegen::detour::Record;
 use capriole_insn::{Extent, FunctionFlow, Hints};
-use capriole_plan::detour::Record;
-use capriole_plan::site::{Refusal, Shape, Tactic};
-use capriole_target::attach::Probe;
-use capriole_target::object::{Object, Objects};
-use capriole_target::planner::Planner;
-use capriole_target::resolve::Site;
+use capriole_object::{Object, Objects};
+use capriole_patch::attach::Probe;
+use capriole_planner::planner::Planner;
+use capriole_planner::resolve::Site;
+use capriole_tactic::site::{Refusal, Shape, Tactic};
 use iced_x86::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

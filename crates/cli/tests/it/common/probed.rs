@@ -2,14 +2,14 @@
 
 #![allow(dead_code)] // no test uses all of it
 
-use capriole_plan::detour::{ClockReading, Work};
+use capriole_codegen::detour::{ClockReading, Work};
+use capriole_host::error::TargetError;
+use capriole_patch::attach::{Attached, Probe, SiteError, attach};
+use capriole_planner::guards;
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
 use capriole_ring::{Packet, Reader};
-use capriole_target::TargetError;
-use capriole_target::attach::{Attached, Probe, SiteError, attach};
-use capriole_target::guards::Guards;
-use capriole_target::process::Process;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ pub fn probed(
     // SAFETY: reads a number.
     let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
     let geometry = |journal| Geometry::for_buffer(8 << 20, cpus.max(configured), journal);
-    let guards = Guards::of_process(process).map_err(|e| format!("guards: {e}"))?;
+    let guards = guards::of_process(process).map_err(|e| format!("guards: {e}"))?;
     let attached = attach(
         process,
         probes.to_vec(),
@@ -130,7 +130,7 @@ fn detach(attached: &Attached, process: &Process, patience: Duration) -> Result<
     let mut lingering = report.lingering;
     while lingering && started.elapsed() < patience {
         std::thread::sleep(Duration::from_millis(50));
-        match capriole_target::recover::detach_all(process) {
+        match capriole_patch::recover::detach_all(process) {
             Ok(report) => lingering = report.lingering,
             Err(TargetError::NothingAttached { .. }) => lingering = false,
             Err(error) => return Err(format!("detach: {error}")),

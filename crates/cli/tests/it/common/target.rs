@@ -5,20 +5,21 @@
 
 #![allow(dead_code)] // each test uses a part
 
+use capriole_codegen::detour::{ClockReading, Record, Work};
 use capriole_event::EventSpec;
-use capriole_plan::detour::{ClockReading, Record, Work};
-use capriole_plan::site::Tactic;
+use capriole_object::Objects;
+use capriole_patch::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
+use capriole_patch::guards::Guards;
+use capriole_patch::ledger::is_ledger;
+use capriole_patch::recover::is_session;
+use capriole_planner::guards;
+use capriole_planner::planner::Planner;
+use capriole_planner::resolve::{Site, resolve};
+use capriole_proc::maps::Mapping;
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Packet, Reader};
-use capriole_target::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
-use capriole_target::guards::Guards;
-use capriole_target::ledger::is_ledger;
-use capriole_target::maps::Mapping;
-use capriole_target::object::Objects;
-use capriole_target::planner::Planner;
-use capriole_target::process::Process;
-use capriole_target::recover::is_session;
-use capriole_target::resolve::{Site, resolve};
+use capriole_tactic::site::Tactic;
 use iced_x86::{Decoder, DecoderOptions, Register};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -303,7 +304,7 @@ pub struct Recording {
 
 /// Attaches; every probe must be there.
 pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
-    let guards = Guards::of_process(process).expect("guards");
+    let guards = guards::of_process(process).expect("guards");
     attach_guarded(process, probes, &guards, buffer)
 }
 
@@ -394,9 +395,9 @@ impl Recording {
     /// into, as `capriole detach` does, once the handler has returned.
     fn sweep(&self) {
         for _ in 0..300 {
-            match capriole_target::recover::detach_all(&self.attached.process) {
+            match capriole_patch::recover::detach_all(&self.attached.process) {
                 Ok(report) if report.lingering => {}
-                Ok(_) | Err(capriole_target::TargetError::NothingAttached { .. }) => return,
+                Ok(_) | Err(capriole_host::error::TargetError::NothingAttached { .. }) => return,
                 Err(error) => panic!("sweep: {error}"),
             }
             std::thread::sleep(Duration::from_millis(100));

@@ -90,13 +90,11 @@ pub fn counted(said: &str) -> u64 {
 
 /// Waits until a recorder that was just started has its probes in `pid`.
 pub fn until_recording(pid: u32) {
-    let process = capriole_target::process::Process::open(pid).expect("it runs");
+    let process = capriole_proc::process::Process::open(pid).expect("it runs");
     let started = Instant::now();
     loop {
         let maps = process.maps().expect("maps");
-        let session = maps
-            .iter()
-            .find(|m| capriole_target::recover::is_session(m));
+        let session = maps.iter().find(|m| capriole_patch::recover::is_session(m));
         let armed = session.is_some_and(|m| {
             let mut state = [0; 4];
             let at = m.start + capriole_ring::layout::header::STATE as u64;

@@ -1,9 +1,9 @@
 //! Memory that probes use in a program.
 
 use anyhow::Context;
-use capriole_target::attach::Attached;
-use capriole_target::process::Process;
-use capriole_target::session::STUBS_NAME;
+use capriole_patch::attach::Attached;
+use capriole_patch::session::STUBS_NAME;
+use capriole_proc::process::Process;
 use serde::Serialize;
 
 /// Bytes of memory, apart from the packets for events.

@@ -7,18 +7,18 @@ use crate::fields::{Purpose, Reader};
 use crate::{machine, selection};
 use anyhow::Context;
 use capriole_bench::{Probe as BenchProbe, TargetInfo, UprobeAt};
+use capriole_codegen::detour::{ClockReading, Work};
 use capriole_event::EventSpec;
-use capriole_plan::detour::{ClockReading, Work};
+use capriole_object::Objects;
+use capriole_object::markers::operand::Operand;
+use capriole_patch::attach::{Attached, Probe, attach};
+use capriole_planner::guards;
+use capriole_planner::planner::Planner;
+use capriole_planner::resolve::{Site, resolve};
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
 use capriole_ring::tables::{TableReader, Tables};
-use capriole_target::attach::{Attached, Probe, attach};
-use capriole_target::guards::Guards;
-use capriole_target::markers::operand::Operand;
-use capriole_target::object::Objects;
-use capriole_target::planner::Planner;
-use capriole_target::process::Process;
-use capriole_target::resolve::{Site, resolve};
 
 /// Work of one of our own probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Ours {
         let process = Process::open(info.pid)?;
         let objects = Objects::of_process(&process)?;
         let planner = Planner::of_process(&process);
-        let guards = Guards::find(&objects, &planner);
+        let guards = guards::threads(&objects, &planner);
         let (spec, site) = found(&objects, &self.event)?;
         let mut tables = Tables::default();
         let mut kept = None;

@@ -2,8 +2,8 @@
 
 use super::Way;
 use anyhow::{Context, bail, ensure};
-use capriole_target::process::Process;
-use capriole_target::recover;
+use capriole_patch::recover;
+use capriole_proc::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;

@@ -1,0 +1,533 @@
+//! Random descriptions of fields and conditions, and a plain evaluation of them.
+
+#![allow(dead_code)] // each test uses a part
+
+use crate::support::random::Random;
+use crate::support::sandbox::{DATA, STACK_POINTER};
+use capriole_codegen::condition::{Condition, Relation, Subject, Width};
+use capriole_codegen::program::{Content, Field, Source};
+use iced_x86::Register;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Memory that the fields are read from: two pages, and nothing behind.
+pub const AREA: u64 = 0x5000_0000;
+pub const AREA_SIZE: usize = 8192;
+/// The page in which the sandbox's stack lies.
+pub const STACK_PAGE: u64 = STACK_POINTER & !0xfff;
+
+pub fn gpr(random: &mut Random) -> Register {
+    Register::RAX + random.below(16) as u32
+}
+
+pub fn width(random: &mut Random) -> Width {
+    let bytes = random.pick(&[1, 2, 4, 8]);
+    let bits = (random.below(4) == 0).then(|| {
+        let offset = random.below(8 * usize::from(bytes)) as u8;
+        (
+            offset,
+            1 + random.below(usize::from(8 * bytes - offset)) as u8,
+        )
+    });
+    Width {
+        bytes,
+        signed: bits.is_none() && random.below(2) == 0,
+        bits,
+    }
+}
+
+pub fn random_field(random: &mut Random) -> Field {
+    let number = Content::Number(width(random));
+    let source = match random.below(8) {
+        0 => Source::Comm,
+        1 => Source::Text(text(random)),
+        2 => Source::Immediate(pointer(random)),
+        3 if random.below(2) == 0 => Source::Thread,
+        4 => indexed(random),
+        _ => Source::Register(gpr(random)),
+    };
+    if matches!(source, Source::Comm | Source::Text(_)) {
+        return Field {
+            source,
+            pointers: Vec::new(),
+            content: Content::Text,
+        };
+    }
+    let offset = |random: &mut Random| random.below(80) as i64 - 16;
+    let mut pointers: Vec<i64> = (0..random.below(4)).map(|_| offset(random)).collect();
+    if source == Source::Register(Register::RSP)
+        && let Some(first) = pointers.first_mut()
+    {
+        *first = first.abs();
+    }
+    let content = match random.below(6) {
+        _ if pointers.is_empty() => number,
+        0 | 1 => Content::Text,
+        2 => Content::Texts {
+            count: 1 + random.below(3) as u16,
+        },
+        3 => Content::Numbers {
+            bytes: random.pick(&[1, 2, 4, 8]),
+            count: 1 + random.below(7) as u16,
+        },
+        _ => number,
+    };
+    Field {
+        source,
+        pointers,
+        content,
+    }
+}
+
+/// An element of the area, or whatever two registers make up.
+fn indexed(random: &mut Random) -> Source {
+    let base = (random.below(2) == 0).then(|| gpr(random));
+    let index = std::iter::repeat_with(|| gpr(random)).find(|r| *r != Register::RSP);
+    Source::Indexed {
+        base,
+        index: index.unwrap_or(Register::RAX),
+        shift: random.below(4) as u8,
+        // Below the stack pointer is what the detour itself writes.
+        offset: match base {
+            Some(Register::RSP) => 64,
+            _ => random.pick(&[0, 8, 0u64.wrapping_sub(16), AREA, AREA + 4096]),
+        },
+    }
+}
+
+/// A call stack: the copy ends with the page in which the sandbox's stack lies, or before.
+pub fn call_stack(random: &mut Random) -> Field {
+    Field {
+        source: Source::Register(Register::RSP),
+        pointers: Vec::new(),
+        content: Content::CallStack {
+            bytes: random.pick(&[64, 72, 512, 4096]),
+        },
+    }
+}
+
+pub fn text(random: &mut Random) -> Vec<u8> {
+    (0..random.below(12))
+        .map(|_| random.pick(b"abc-x"))
+        .collect()
+}
+
+/// A good pointer, or one that is not.
+pub fn pointer(random: &mut Random) -> u64 {
+    match random.below(12) {
+        0 => random.next(),
+        1 => random.below(5000) as u64,
+        2 => 0x8000_0000_0000_0000 | random.next() >> 8,
+        3 => AREA + AREA_SIZE as u64 - random.below(24) as u64,
+        4 => AREA - random.below(24) as u64,
+        // Below the stack pointer is what the detour itself writes.
+        5 => STACK_POINTER + 16 + random.below(1000) as u64,
+        _ => AREA + 16 + random.below(AREA_SIZE - 200) as u64,
+    }
+}
+
+pub fn random_condition(random: &mut Random, fields: &[Field], depth: usize) -> Condition {
+    let several = |random: &mut Random| -> Vec<Condition> {
+        let count = random.below(4);
+        (0..count)
+            .map(|_| random_condition(random, fields, depth - 1))
+            .collect()
+    };
+    match random.below(6) {
+        0 if depth > 0 => Condition::All(several(random)),
+        1 if depth > 0 => Condition::Any(several(random)),
+        2 if depth > 0 => Condition::Not(Box::new(random_condition(random, fields, depth - 1))),
+        3 => Condition::Number {
+            subject: Subject::Thread,
+            relation: random.pick(&[Relation::Equal, Relation::NotEqual, Relation::Less]),
+            with: random.pick(&[0, 1, i128::from(own_tid())]),
+        },
+        _ => {
+            let field = random.below(fields.len());
+            match (&fields[field].source, fields[field].content) {
+                (Source::Comm | Source::Text(_), _) | (_, Content::Text) => Condition::Text {
+                    field,
+                    pattern: pattern(random),
+                },
+                (_, Content::Number(width)) => Condition::Number {
+                    subject: Subject::Field(field),
+                    relation: random.pick(&[
+                        Relation::Equal,
+                        Relation::NotEqual,
+                        Relation::Less,
+                        Relation::LessOrEqual,
+                        Relation::Greater,
+                        Relation::GreaterOrEqual,
+                        Relation::Bits,
+                    ]),
+                    with: constant(random, width),
+                },
+                _ => Condition::Number {
+                    subject: Subject::Cpu,
+                    relation: Relation::Less,
+                    with: random.pick(&[0, 4096]),
+                },
+            }
+        }
+    }
+}
+
+/// Constants that decide something: near the values that registers have.
+pub fn constant(random: &mut Random, width: Width) -> i128 {
+    match random.below(5) {
+        0 => random.pick(&[0, 1, -1, 127, 128, 255, 256, -128]),
+        1 => i128::from(random.next()),
+        2 => i128::from(random.next() as i64),
+        3 => i128::from(AREA) + random.below(AREA_SIZE) as i128,
+        _ => i128::from(random.next() >> (64 - 8 * u32::from(width.bytes))),
+    }
+}
+
+pub fn pattern(random: &mut Random) -> Vec<u8> {
+    let pieces: [&[u8]; 9] = [
+        b"*", b"?", b"a", b"b", b"[a-b]", b"[!x]", b"*", b"\\c", b"-",
+    ];
+    (0..random.below(5))
+        .flat_map(|_| random.pick(&pieces).to_vec())
+        .collect()
+}
+
+/// glibc has the thread's id there (`struct pthread.tid`), if this is what it says.
+pub const TID_OFFSET: i32 = 0x2d0;
+
+pub fn own_tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+pub fn thread_word(offset: i32) -> u32 {
+    let word;
+    // SAFETY: glibc's thread structure is larger than that.
+    unsafe { std::arch::asm!("mov {0:e}, fs:[{1}]", out(reg) word, in(reg) i64::from(offset)) };
+    word
+}
+
+pub fn rseq_offset() -> Option<i32> {
+    // SAFETY: looks up a symbol by a terminated name.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: glibc defines it as ptrdiff_t.
+    i32::try_from(unsafe { *symbol.cast::<isize>() }).ok()
+}
+
+pub fn own_comm() -> Vec<u8> {
+    let comm = std::fs::read_to_string("/proc/thread-self/comm").expect("procfs");
+    comm.trim_end().as_bytes().to_vec()
+}
+
+/// Memory as the evaluation sees it.
+pub struct World {
+    pub area: Vec<u8>,
+    pub registers: [u64; 16],
+    pub stack: Vec<u8>,
+    pub data: Vec<u8>,
+    pub comm: Vec<u8>,
+    pub tid: u32,
+    /// Bytes of a string that are read, at most.
+    pub text_limit: u16,
+}
+
+impl World {
+    pub fn read(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let inside = |start: u64, bytes: &[u8]| {
+            let at = usize::try_from(address.checked_sub(start)?).ok()?;
+            Some(bytes.get(at..at.checked_add(len)?)?.to_vec())
+        };
+        inside(AREA, &self.area)
+            .or_else(|| inside(STACK_PAGE, &self.stack))
+            .or_else(|| inside(DATA, &self.data))
+            .or_else(|| {
+                // The code, the test's own memory: a pointer may lead there by chance.
+                let mut bytes = vec![0; len];
+                let memory = File::open("/proc/self/mem").expect("procfs");
+                memory.read_exact_at(&mut bytes, address).ok()?;
+                Some(bytes)
+            })
+    }
+
+    pub fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.read(address, 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().unwrap()))
+    }
+
+    /// A string: up to its NUL, or to the limit.
+    pub fn string(&self, address: u64) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        while text.len() < self.text_limit.into() {
+            match self.read(address.wrapping_add(text.len() as u64), 1)?[0] {
+                0 => break,
+                byte => text.push(byte),
+            }
+        }
+        Some(text)
+    }
+
+    pub fn start(&self, field: &Field) -> u64 {
+        match field.source {
+            Source::Register(register) => self.registers[register.number()],
+            Source::Immediate(value) => value,
+            Source::Indexed {
+                base,
+                index,
+                shift,
+                offset,
+            } => {
+                let base = base.map_or(0, |base| self.registers[base.number()]);
+                let index = self.registers[index.number()] << shift;
+                offset.wrapping_add(base).wrapping_add(index)
+            }
+            Source::Thread => self.tid.into(),
+            _ => 0,
+        }
+    }
+
+    /// The address of the content, if it is in memory.
+    pub fn address(&self, field: &Field) -> Option<u64> {
+        let (last, pointers) = field.pointers.split_last().unwrap();
+        let mut at = self.start(field);
+        for pointer in pointers {
+            at = self.word(at.wrapping_add_signed(*pointer))?;
+        }
+        Some(at.wrapping_add_signed(*last))
+    }
+
+    /// What stands in the record, and whether that could be read.
+    pub fn content(&self, field: &Field) -> (Vec<u8>, bool) {
+        let string = |text: &[u8]| {
+            let mut bytes = (text.len() as u32).to_le_bytes().to_vec();
+            bytes.extend(text);
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            bytes
+        };
+        match (&field.source, field.content) {
+            (Source::Comm, _) => (string(&self.comm), true),
+            (Source::Text(text), _) => (string(text), true),
+            (_, Content::Number(_)) if field.pointers.is_empty() => {
+                (self.start(field).to_le_bytes().to_vec(), true)
+            }
+            (_, Content::Number(width)) => self.numbers(field, width.bytes, 1),
+            (_, Content::Numbers { bytes, count }) => self.numbers(field, bytes, count),
+            (_, Content::Text) => match self.address(field).and_then(|at| self.string(at)) {
+                Some(text) => (string(&text), true),
+                None => (vec![0; 8], false),
+            },
+            (_, Content::Texts { count }) => {
+                let (mut bytes, mut good) = (Vec::new(), true);
+                for index in 0..u64::from(count) {
+                    let text = self
+                        .address(field)
+                        .filter(|_| good)
+                        .and_then(|at| self.word(at.wrapping_add(8 * index)))
+                        .and_then(|at| self.string(at));
+                    good &= text.is_some();
+                    bytes.extend(text.map_or(vec![0; 8], |text| string(&text)));
+                }
+                (bytes, good)
+            }
+            (_, Content::CallStack { bytes: most }) => {
+                let stack = self.registers[Register::RSP.number()];
+                let copied = self.readable(stack, most.into());
+                let mut bytes = stack.to_le_bytes().to_vec();
+                bytes.extend(self.registers[Register::RBP.number()].to_le_bytes());
+                bytes.extend((copied.len() as u32).to_le_bytes());
+                bytes.extend(copied);
+                bytes.resize(bytes.len().next_multiple_of(8), 0);
+                (bytes, true)
+            }
+        }
+    }
+
+    /// What can be read from an address on, at most so much.
+    pub fn readable(&self, address: u64, most: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < most {
+            let at = address.wrapping_add(bytes.len() as u64);
+            let in_page = 4096 - (at & 4095) as usize;
+            match self.read(at, in_page.min(most - bytes.len())) {
+                Some(more) => bytes.extend(more),
+                None => break,
+            }
+        }
+        bytes
+    }
+
+    pub fn numbers(&self, field: &Field, bytes: u8, count: u16) -> (Vec<u8>, bool) {
+        let size = usize::from(bytes) * usize::from(count);
+        let found = self.address(field).and_then(|at| self.read(at, size));
+        let good = found.is_some();
+        let mut bytes = found.unwrap_or(vec![0; size]);
+        bytes.resize(size.next_multiple_of(8), 0);
+        (bytes, good)
+    }
+
+    pub fn number(&self, field: &Field, width: Width) -> Option<i128> {
+        let (bytes, good) = self.content(field);
+        let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        let shift = 64 - 8 * u32::from(width.bytes);
+        let value = match width.bits {
+            Some((offset, bits)) => i128::from(word >> offset) & ((1 << bits) - 1),
+            None if width.signed => i128::from((word << shift) as i64 >> shift),
+            None => i128::from(word << shift >> shift),
+        };
+        good.then_some(value)
+    }
+
+    pub fn holds(&self, fields: &[Field], condition: &Condition) -> bool {
+        match condition {
+            Condition::Not(inner) => !self.holds(fields, inner),
+            Condition::All(of) => of.iter().all(|c| self.holds(fields, c)),
+            Condition::Any(of) => of.iter().any(|c| self.holds(fields, c)),
+            Condition::Text { field, pattern } => {
+                let (bytes, good) = self.content(&fields[*field]);
+                let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+                good && matches(&bytes[4..4 + length], pattern)
+            }
+            Condition::Number {
+                subject,
+                relation,
+                with,
+            } => {
+                let (value, width) = match subject {
+                    Subject::Thread => (Some(i128::from(self.tid)), Width::WORD),
+                    // Constants are such that every CPU decides alike.
+                    Subject::Cpu => (Some(1), Width::WORD),
+                    Subject::Field(index) => match fields[*index].content {
+                        Content::Number(width) => (self.number(&fields[*index], width), width),
+                        _ => unreachable!(),
+                    },
+                };
+                // What holds of every number holds of one that cannot be read, too; the
+                // description says nothing else.
+                let Some(value) = value else {
+                    return self.decided(*relation, *with, width);
+                };
+                compare(value, *relation, *with, width)
+            }
+        }
+    }
+
+    /// Of a field that cannot be read: an equation is false, so its opposite is true.
+    pub fn decided(&self, relation: Relation, with: i128, width: Width) -> bool {
+        let (low, high) = match (width.bits, width.signed) {
+            (Some((_, bits)), _) => (0, (1i128 << bits) - 1),
+            (None, true) => {
+                let half = 1i128 << (8 * u32::from(width.bytes) - 1);
+                (-half, half - 1)
+            }
+            (None, false) => (0, (1i128 << (8 * u32::from(width.bytes))) - 1),
+        };
+        let inside = (low..=high).contains(&with);
+        match relation {
+            Relation::Equal | Relation::Bits => false,
+            Relation::NotEqual => true,
+            Relation::Less | Relation::LessOrEqual => !inside && with > high,
+            Relation::Greater | Relation::GreaterOrEqual => inside || with < low,
+        }
+    }
+}
+
+pub fn compare(value: i128, relation: Relation, with: i128, width: Width) -> bool {
+    match relation {
+        Relation::Equal => value == with,
+        Relation::NotEqual => value != with,
+        Relation::Less => value < with,
+        Relation::LessOrEqual => value <= with,
+        Relation::Greater => value > with,
+        Relation::GreaterOrEqual => value >= with,
+        Relation::Bits => {
+            let bits = match width.bits {
+                Some((_, bits)) => u32::from(bits),
+                None => 8 * u32::from(width.bytes),
+            };
+            value & with & ((1 << bits) - 1) != 0
+        }
+    }
+}
+
+/// A pattern, slowly.
+pub fn matches(text: &[u8], pattern: &[u8]) -> bool {
+    match pattern {
+        [] => text.is_empty(),
+        [b'*', rest @ ..] => (0..=text.len()).any(|skip| matches(&text[skip..], rest)),
+        [b'?', rest @ ..] => !text.is_empty() && matches(&text[1..], rest),
+        [b'\\', c, rest @ ..] | [c, rest @ ..] if !(*c == b'[' && pattern[0] != b'\\') => {
+            text.first() == Some(c) && matches(&text[1..], rest)
+        }
+        [_, set @ ..] => {
+            let end = set.iter().position(|c| *c == b']').unwrap();
+            let rest = &set[end + 1..];
+            let Some(c) = text.first() else { return false };
+            let found = match &set[..end] {
+                b"a-b" => (b'a'..=b'b').contains(c),
+                b"!x" => *c != b'x',
+                other => panic!("{other:?}"),
+            };
+            found && matches(&text[1..], rest)
+        }
+    }
+}
+
+/// The mapping that fields are read from.
+pub struct Area(*mut u8);
+
+impl Area {
+    pub fn map() -> Area {
+        // SAFETY: a new mapping that replaces no other; behind it nothing is mapped.
+        let area = unsafe {
+            libc::mmap(
+                AREA as *mut _,
+                AREA_SIZE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            )
+        };
+        assert_eq!(area as u64, AREA);
+        Area(area.cast())
+    }
+
+    /// Fills it with words, pointers to it, and texts.
+    pub fn fill(&self, random: &mut Random) -> Vec<u8> {
+        let mut area = Vec::with_capacity(AREA_SIZE);
+        while area.len() < AREA_SIZE {
+            match random.below(5) {
+                0 => area.extend(random.next().to_le_bytes()),
+                1 | 2 => area.extend(pointer(random).to_le_bytes()),
+                _ => {
+                    let long = random.below(40) == 0;
+                    let length = if long {
+                        random.below(1500)
+                    } else {
+                        random.below(24)
+                    };
+                    area.extend((0..length).map(|_| random.pick(b"abc-x")));
+                    area.extend([0; 8][..1 + random.below(7)].iter());
+                    area.resize(area.len().next_multiple_of(8), 0);
+                }
+            }
+        }
+        area.truncate(AREA_SIZE);
+        // SAFETY: the area is that large, and nobody else uses it.
+        unsafe { std::ptr::copy_nonoverlapping(area.as_ptr(), self.0, AREA_SIZE) };
+        area
+    }
+}
+
+/// The kernel reads the last descriptor when it preempts us: not while the bytes of another
+/// detour take its place.
+pub fn forget_sequence() {
+    let Some(offset) = rseq_offset() else { return };
+    let pointer: u64;
+    // SAFETY: the thread pointer's first word points to itself.
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) pointer) };
+    let rseq_cs = pointer.wrapping_add(offset as u64) + 8;
+    // SAFETY: a field of this thread's registered `struct rseq`.
+    unsafe { (rseq_cs as *mut u64).write_volatile(0) };
+}

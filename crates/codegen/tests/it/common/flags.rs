@@ -1,0 +1,55 @@
+//! What depends on the flags, decided by the processor's manual.
+
+use capriole_codegen::detour::{Filter, Work};
+use iced_x86::ConditionCode;
+
+use crate::support::random::Random;
+
+/// A condition of a conditional jump.
+pub fn random(random: &mut Random) -> Option<ConditionCode> {
+    let all = ConditionCode::values().filter(|code| *code != ConditionCode::None);
+    let all: Vec<ConditionCode> = all.collect();
+    Some(random.pick(&all))
+}
+
+/// Whether flags fulfil a condition (Intel SDM, volume 1, appendix B).
+pub fn hold(condition: ConditionCode, flags: u64) -> bool {
+    use ConditionCode as C;
+    let flag = |bit: u32| flags >> bit & 1 == 1;
+    let (carry, parity, zero, sign, overflow) = (flag(0), flag(2), flag(6), flag(7), flag(11));
+    match condition {
+        C::None => true,
+        C::o => overflow,
+        C::no => !overflow,
+        C::b => carry,
+        C::ae => !carry,
+        C::e => zero,
+        C::ne => !zero,
+        C::be => carry || zero,
+        C::a => !carry && !zero,
+        C::s => sign,
+        C::ns => !sign,
+        C::p => parity,
+        C::np => !parity,
+        C::l => sign != overflow,
+        C::ge => sign == overflow,
+        C::le => zero || sign != overflow,
+        C::g => !zero && sign == overflow,
+    }
+}
+
+/// The flags that the work asks for.
+pub fn asked(work: &Work) -> Option<ConditionCode> {
+    let filter = match work {
+        Work::Record(record) => record.filter.as_ref(),
+        Work::Count { filter, .. } => filter.as_ref(),
+        Work::Run { .. } | Work::Tally(_) | Work::Long(_) | Work::Enter { .. } => None,
+        Work::Unregister | Work::Help { .. } => None,
+    };
+    filter.and_then(Filter::flags)
+}
+
+/// Whether the work asks for no flags, or for these.
+pub fn wanted(work: &Work, flags: u64) -> bool {
+    asked(work).is_none_or(|condition| hold(condition, flags))
+}

@@ -1,0 +1,312 @@
+//! Detours and the resident are run while session memory holds whatever a hostile process could
+//! write there, also while it is written to: nothing outside of session memory may be written or
+//! read because of it, the program must not notice, and every run must come to its end.
+//!
+//! Far around session memory nothing is mapped: whoever leaves it dies.
+
+use crate::constants;
+use crate::mapped;
+
+use crate::description::*;
+use crate::support::random::Random;
+use crate::support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
+use crate::undisturbed::undisturbed;
+use capriole_codegen::detour::{Compiler, Record, Request, Runtime, Word, Work};
+use capriole_codegen::program::{Content, Fetch, Field, Source};
+use capriole_insn::liveness::{Live, RegSet};
+use capriole_resident as resident;
+use capriole_ring::layout::{self, Geometry, stream};
+use capriole_ring::{Memory, Reader};
+use iced_x86::Register;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
+    cpus: mapped::cpus(),
+    packet_size: 1 << 16,
+    packets: 8,
+    journal: 1,
+    counters: 10,
+    directories: 0,
+    frames: 0,
+    areas: 0,
+    kept: 0,
+});
+const DETOUR: u64 = COPY + 0x4000;
+/// What records hold: too many would leave none to work with.
+const REGISTERS: [Register; 4] = [Register::RDI, Register::RSI, Register::RSP, Register::R11];
+/// More than an index of 32 bits reaches.
+const AROUND: usize = 40 << 30;
+
+#[derive(Debug)]
+struct Case {
+    work: Vec<Work>,
+    live: Live,
+    red_zone: bool,
+    rseq: bool,
+    seed: u64,
+}
+
+fn random_case(random: &mut Random, seed: u64) -> Case {
+    let mut work = Vec::new();
+    for event in 0..1 + random.below(2) as u32 {
+        work.push(match random.below(3) {
+            0 => {
+                let word = |_| match random.below(3) {
+                    0 => Word::Constant(constants::random(random)),
+                    _ => random.pick(&REGISTERS).into(),
+                };
+                let fields = (0..random_count(seed)).map(word).collect();
+                Record {
+                    event,
+                    fields,
+                    filter: None,
+                }
+                .into()
+            }
+            1 => Work::Count {
+                counter: random.below(10) as u32,
+                filter: None,
+            },
+            _ => fetched(random, event),
+        });
+    }
+    Case {
+        work,
+        live: Live {
+            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            flags: random.below(2) == 0,
+        },
+        red_zone: random.below(2) == 0,
+        rseq: random.below(3) != 0,
+        seed,
+    }
+}
+
+fn random_count(seed: u64) -> usize {
+    [0, 1, 2, 6, 60][seed as usize % 5]
+}
+
+/// Fields from memory, behind pointers of the program, and a filter on them.
+fn fetched(random: &mut Random, event: u32) -> Work {
+    let mut fields: Vec<Field> = (0..1 + random.below(4))
+        .map(|_| match random.below(6) {
+            0 => call_stack(random),
+            _ => random_field(random),
+        })
+        .collect();
+    fields.push(Field {
+        source: Source::Register(gpr(random)),
+        pointers: vec![0],
+        content: Content::Text,
+    });
+    let condition = (random.below(2) == 0).then(|| random_condition(random, &fields, 2));
+    let fetch = Fetch {
+        recorded: fields.len(),
+        fields,
+        condition,
+        flags: None,
+    };
+    fetch.work(event).expect("a program")
+}
+
+/// A word that may stand where a head does.
+fn hostile_head(random: &mut Random) -> u64 {
+    let limit = GEOMETRY.limit();
+    let near = |random: &mut Random, at: u32| {
+        let by = random.below(40) as u32;
+        at.wrapping_add(by).wrapping_sub(20)
+    };
+    let half = |random: &mut Random| match random.below(8) {
+        0 => 0,
+        1 => random.next() as u32,
+        2 => near(random, u32::MAX),
+        3 | 4 => near(random, limit),
+        5 => near(random, 0x8000_0000),
+        6 => random.below(limit as usize) as u32,
+        _ => limit + random.below(1 << 12) as u32,
+    };
+    u64::from(half(random)) << 32 | u64::from(half(random))
+}
+
+/// Anything.
+fn hostile(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => random.next(),
+        1 => random.below(64) as u64,
+        2 => u64::MAX,
+        _ => hostile_head(random),
+    }
+}
+
+struct Session {
+    memory: Arc<Memory>,
+    base: u64,
+    area: Area,
+}
+
+impl Session {
+    fn new() -> Session {
+        let fd = rustix::fs::memfd_create("hostile-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, GEOMETRY.size() as u64).unwrap();
+        let memory = Arc::new(Memory::map(&fd, GEOMETRY.size()).unwrap());
+        use rustix::mm::{MapFlags, ProtFlags};
+        let none = ProtFlags::empty();
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let null = std::ptr::null_mut();
+        // SAFETY: a fresh mapping, never unmapped.
+        let around = unsafe { rustix::mm::mmap_anonymous(null, 2 * AROUND, none, flags) };
+        let at = around.unwrap().wrapping_byte_add(AROUND);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: it replaces the middle of that mapping, which nobody uses.
+        let base = unsafe { rustix::mm::mmap(at, GEOMETRY.size(), access, flags, &fd, 0) };
+        Session {
+            memory,
+            base: base.unwrap() as u64,
+            area: Area::map(),
+        }
+    }
+
+    /// Puts the resident and the detour in place. Returns its entry.
+    fn place(&self, sandbox: &mut Sandbox, case: &Case) -> u64 {
+        let rseq = rseq_offset().filter(|_| case.rseq);
+        let config = resident::Config {
+            rseq_offset: rseq,
+            tid_offset: Some(TID_OFFSET),
+            ..mapped::config(self.base, &GEOMETRY)
+        };
+        forget_sequence();
+        sandbox.write(COPY, &resident::place(COPY, &config));
+        let runtime = Runtime {
+            rseq_offset: rseq,
+            tid_offset: Some(TID_OFFSET),
+            ..mapped::runtime(self.base, &GEOMETRY, COPY)
+        };
+        let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
+        let request = Request {
+            work: &case.work,
+            displaced: &[],
+            resume: EXIT,
+            red_zone: case.red_zone,
+            live: case.live,
+        };
+        let detour = compiler.compile(&request).expect("all is near");
+        sandbox.write(DETOUR, compiler.image());
+        detour.entry
+    }
+
+    /// Writes over what is not a packet, now and then over a packet too.
+    fn scribble(&self, random: &mut Random) {
+        let memory = &self.memory;
+        let streams = GEOMETRY.streams() - layout::NULL_STREAMS * stream::SIZE;
+        for at in (streams..GEOMETRY.packets_offset()).step_by(stream::SIZE) {
+            memory.store(at + stream::HEAD, hostile_head(random));
+            if random.below(4) == 0 {
+                memory.store(at + stream::LOCK, 0); // nobody is in there
+            }
+        }
+        for _ in 0..50 {
+            scribble_word(memory, random);
+        }
+        for word in 0..2 {
+            memory.store(layout::header::FREE + 8 * word, hostile(random));
+        }
+    }
+}
+
+fn scribble_word(memory: &Memory, random: &mut Random) {
+    let end = match random.below(4) {
+        0 => GEOMETRY.size(),
+        1 => GEOMETRY.packets_offset(),
+        _ => GEOMETRY.controls() + 16 * layout::control::SIZE,
+    };
+    let at = random.below(end / 8) * 8;
+    memory.store(at, hostile(random));
+}
+
+fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(), String> {
+    let mut random = Random::new(case.seed);
+    mapped::empty(&session.memory, session.base, &GEOMETRY);
+    let entry = session.place(sandbox, case);
+    session.area.fill(&mut random);
+    for _ in 0..10 {
+        session.scribble(&mut random);
+        let mut input: State = random.state();
+        for register in &mut input.gprs {
+            *register = pointer(&mut random);
+        }
+        let seed = random.next();
+        let plain = sandbox.run(EXIT, &input, seed);
+        let out = sandbox.run(entry, &input, seed);
+        undisturbed(&plain, &out, case.live, case.red_zone)?;
+    }
+    // The reader comes to its end as well, and takes no more than there is.
+    let mut reader = Reader::new(session.memory.clone(), *GEOMETRY);
+    for all in [false, true] {
+        let mut bytes = 0;
+        let collected = reader.collect::<()>(all, |packet| {
+            bytes += packet.content.len();
+            Ok(())
+        });
+        let most =
+            layout::ALL_LANES * GEOMETRY.cpus as usize * GEOMETRY.packets as usize * (1 << 16);
+        if collected.is_err() || bytes > most {
+            return Err(format!("{bytes} bytes"));
+        }
+    }
+    let _ = (reader.lost(), reader.pending(), reader.damaged());
+    Ok(())
+}
+
+fn cases(count: usize) -> Vec<Case> {
+    let mut random = Random::new(11);
+    (1..=count as u64)
+        .map(|seed| random_case(&mut random, seed))
+        .collect()
+}
+
+fn describe(case: &Case) -> String {
+    format!("{case:?}")
+}
+
+#[test]
+fn hostile_words_lead_nowhere_else() {
+    let mut session = None;
+    in_child(
+        &cases(500),
+        |sandbox, case| run_case(session.get_or_insert_with(Session::new), sandbox, case),
+        describe,
+    );
+}
+
+/// The words change between one look and the next.
+#[test]
+fn words_that_change_all_the_time_lead_nowhere_else() {
+    let mut session = None;
+    let stop = Arc::new(AtomicBool::new(false));
+    in_child(
+        &cases(150),
+        |sandbox, case| {
+            let session = session.get_or_insert_with(|| {
+                let session = Session::new();
+                let (memory, stop) = (session.memory.clone(), stop.clone());
+                std::thread::spawn(move || {
+                    let mut random = Random::new(12);
+                    while !stop.load(Ordering::Relaxed) {
+                        scribble_word(&memory, &mut random);
+                        // The CPUs that there are.
+                        let (lane, cpu) = (random.below(9) as u32, random.below(8) as u32);
+                        let at = GEOMETRY.stream(lane, cpu);
+                        memory.store(at + stream::HEAD, hostile_head(&mut random));
+                        memory.store(at + stream::LOCK, 0);
+                    }
+                });
+                session
+            });
+            run_case(session, sandbox, case)
+        },
+        describe,
+    );
+    stop.store(true, Ordering::Relaxed);
+}

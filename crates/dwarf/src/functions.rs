@@ -1,0 +1,166 @@
+//! Functions by name, with every place where they were inlined.
+
+use std::collections::HashMap;
+
+use gimli::constants as dw;
+
+use super::error::DebugError;
+use super::origin::{Declarations, Origin};
+use super::scope::Site;
+use super::units::{Debug, DieKey};
+use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier, without_blanks};
+
+/// A place where a function is entered: its own code, or an inlined copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionPlace {
+    /// Link address of the first instruction.
+    pub address: u64,
+    /// The function that contains the code, if this is an inlined copy.
+    pub inlined_into: Option<String>,
+    /// The scope for names at this place.
+    pub site: Site,
+    /// Identity of the function among those of the same name.
+    pub origin: Origin,
+}
+
+/// True if `wanted` is a name of the function: as in the source, the linkage name, or the latter
+/// demangled, with or without parameters.
+pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>) -> bool {
+    if name == Some(wanted) || linkage == Some(wanted) {
+        return true;
+    }
+    let Some(demangled) = linkage.filter(|name| is_mangled(name)).and_then(demangle) else {
+        return false;
+    };
+    let wanted = without_blanks(wanted);
+    let is = |name: &str| without_blanks(name) == wanted;
+    is(&demangled.full)
+        || is(&demangled.short)
+        || demangled.with_return_type.as_deref().is_some_and(is)
+}
+
+impl Debug<'_> {
+    /// Returns the places where a function is entered, by address: its own code and each inlined
+    /// copy. The name is one that [`SymbolTable::exact`] would accept: mangled, or demangled with
+    /// or without parameters. Functions without a mangled name (C functions, and those that GCC
+    /// knows to be local in C++) are named as in the source. Several functions may have the name:
+    /// see [`FunctionPlace::origin`].
+    ///
+    /// [`SymbolTable::exact`]: capriole_object::symbols::SymbolTable::exact
+    ///
+    /// # Errors
+    ///
+    /// No function has that name, or the debug information is damaged.
+    pub fn functions(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
+        self.begin();
+        let names = self.names()?;
+        let mut indices: Vec<u32> = names.functions.get(name).cloned().unwrap_or_default();
+        if indices.is_empty()
+            && let Some(identifier) = last_identifier(name)
+        {
+            let fits = |linkage: &str| {
+                is_mangled(linkage)
+                    && linkage.contains(identifier)
+                    && is_called(name, None, Some(linkage))
+            };
+            let found = names.functions.iter().filter(|(linkage, _)| fits(linkage));
+            indices = found.flat_map(|(_, indices)| indices).copied().collect();
+        }
+        if indices.is_empty() {
+            self.all_there()?;
+            return Err(match &names.problem {
+                Some(problem) => problem.clone(),
+                None => DebugError::UnknownFunction(name.to_owned()),
+            });
+        }
+        let mut called: HashMap<DieKey, String> = HashMap::new();
+        let mut declared = Declarations::new();
+        let mut places = Vec::new();
+        for index in indices {
+            let body = &names.bodies[index as usize];
+            self.begin();
+            // A damaged function is left out.
+            let Ok(site) = self.site_of(body.address, body.key) else {
+                continue;
+            };
+            let frame = site.frame();
+            let linkage = frame.linkage_name.as_deref();
+            // `add` is not `shop::Order::add`.
+            let plain = Some(frame.name.as_str()).filter(|_| !linkage.is_some_and(is_mangled));
+            if !is_called(name, plain, linkage) || self.is_part(&site) {
+                continue;
+            }
+            let Ok(die) = self.die(body.key) else {
+                continue;
+            };
+            let origin = self.origin(&die, &mut declared);
+            let inlined_into = body.within.map(|key| {
+                let entry = called.entry(key);
+                entry.or_insert_with(|| self.title(key)).clone()
+            });
+            places.push(FunctionPlace {
+                address: body.address,
+                inlined_into,
+                site,
+                origin,
+            });
+        }
+        places.sort_by_key(|place| (place.address, place.site.chosen));
+        // Several units may describe one body.
+        places.dedup_by(|later, earlier| {
+            later.address == earlier.address && later.origin.is_same(&earlier.origin)
+        });
+        match places.is_empty() {
+            true => Err(DebugError::UnknownFunction(name.to_owned())),
+            false => Ok(places),
+        }
+    }
+
+    /// As [`Debug::functions`], for the function that begins at a link address: by its name in the
+    /// debug information, which may differ from its symbol (`read` is `__libc_read`).
+    ///
+    /// # Errors
+    ///
+    /// No debug information about that code, or it is damaged.
+    pub fn functions_like(&self, address: u64) -> Result<Vec<FunctionPlace>, DebugError> {
+        let site = self.site(address, None)?;
+        let own = &site.frames[0];
+        self.functions(own.linkage_name.as_deref().unwrap_or(&own.name))
+    }
+
+    /// True if the chosen frame is a part of the function around it and not a call. GCC splits a
+    /// function in two to inline the first part; where it inlines the second part as well, it
+    /// describes it as a call of the function at the line of its own declaration.
+    fn is_part(&self, site: &Site) -> bool {
+        let own = site.frame();
+        let same = |frame: &super::scope::Frame| {
+            frame.name == own.name && frame.linkage_name == own.linkage_name
+        };
+        if !own.inlined || !site.frames[..site.chosen].iter().any(same) {
+            return false;
+        }
+        let Ok(die) = self.die(own.key) else {
+            return false;
+        };
+        let declared = |name| {
+            let dies = self.with_origins(&die);
+            dies.iter().find_map(|die| die.unsigned(name))
+        };
+        let called = |name| die.unsigned(name);
+        called(dw::DW_AT_call_line) == declared(dw::DW_AT_decl_line)
+            && called(dw::DW_AT_call_column) == declared(dw::DW_AT_decl_column)
+    }
+
+    /// Returns a human-readable name of a function.
+    pub(super) fn title(&self, key: DieKey) -> String {
+        let Ok(die) = self.die(key) else {
+            return "?".to_owned();
+        };
+        let linkage = self.linkage_name_of(&die);
+        let demangled = linkage.as_deref().and_then(demangle).map(|name| name.short);
+        demangled
+            .or_else(|| self.name_of(&die))
+            .or(linkage)
+            .unwrap_or_else(|| "?".to_owned())
+    }
+}

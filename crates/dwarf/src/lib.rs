@@ -1,0 +1,88 @@
+//! Names, types and source lines from debug information (DWARF 2 to 5).
+//!
+//! - [`DebugInfo::debug`] finds it: in the file, in a
+//!   separate file by build id or `.gnu_debuglink`, with dwz's common file and `.dwo` and
+//!   `.dwp` files;
+//! - [`Debug::functions`] and [`Debug::line`] turn names and source lines into sites, with
+//!   every inlined copy; [`Debug::site`] finds the functions around an address;
+//! - [`Debug::fetch`] turns a variable with its path at a site into registers, offsets and a
+//!   type; [`Debug::describe`] lists the variables at a site.
+//!
+//! File contents are not trusted: sizes and depths are bounded, each query may do a bounded amount
+//! of work, and unreadable data is an error, never a panic. All addresses are link addresses.
+
+mod class;
+mod convention;
+mod ctext;
+mod die;
+mod early;
+mod error;
+mod fetch;
+mod find;
+mod frame;
+mod functions;
+mod globals;
+mod go;
+mod index;
+mod inlined;
+mod lines;
+mod list;
+mod location;
+mod namespace;
+mod origin;
+mod path;
+mod place;
+mod prologue;
+mod returned;
+mod scope;
+mod sections;
+mod setup;
+mod types;
+mod units;
+mod walk;
+
+pub use error::{DebugError, LineError, NotUsed, Onward, Refusal, Tried, VariableError};
+pub use fetch::TypedFetch;
+use find::DebugData;
+pub use functions::FunctionPlace;
+pub use inlined::Inlined;
+pub use lines::LinePlace;
+pub use list::Described;
+pub use origin::Origin;
+pub use returned::Returned;
+pub use scope::{Frame, Site};
+pub use units::Debug;
+
+use capriole_object::ObjectFile;
+
+/// Debug information of an ELF file.
+pub trait DebugInfo {
+    /// Returns names, types and source lines, from the file itself or a separate debug file. They
+    /// are read once, on first use.
+    ///
+    /// # Errors
+    ///
+    /// There is none (with the places searched), or it is damaged.
+    fn debug(&self) -> Result<Debug<'_>, DebugError>;
+
+    /// Returns which functions are inlined where. Reads the debug information anew each time.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it is damaged.
+    fn inlined(&self) -> Result<Inlined, DebugError>;
+}
+
+impl DebugInfo for ObjectFile {
+    fn debug(&self) -> Result<Debug<'_>, DebugError> {
+        let read = || DebugData::read(self, self.debug_directories()).map(Box::new);
+        let slot = self.debug_slot::<Result<Box<DebugData>, DebugError>>(read);
+        let data = slot.expect("this is the only type that is kept there");
+        let data = data.as_ref().map_err(Clone::clone)?;
+        Ok(Debug::new(self, data))
+    }
+
+    fn inlined(&self) -> Result<Inlined, DebugError> {
+        Inlined::new(DebugData::read(self, self.debug_directories())?)
+    }
+}

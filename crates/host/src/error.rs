@@ -1,0 +1,262 @@
+//! Errors of attaching to a process, probing it and detaching.
+
+use capriole_proc::process::ProcessError;
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Reason why a process could not be probed, or not be restored cleanly.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    /// The process cannot be inspected, or is of an unsupported kind.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The process ended while it was being worked on.
+    #[error(
+        "process {pid} ended while it was being attached to; start it again and attach earlier, or use `capriole record -- PROGRAM`"
+    )]
+    Vanished {
+        /// The process.
+        pid: i32,
+    },
+    /// ptrace is not permitted.
+    #[error(
+        "process {pid}: ptrace is not permitted; run as the user who owns it or as root (CAP_SYS_PTRACE), and look at kernel.yama.ptrace_scope"
+    )]
+    NotPermitted {
+        /// The process.
+        pid: i32,
+    },
+    /// A debugger or another tracer holds the process.
+    #[error(
+        "process {pid} is already traced by {name} (pid {tracer}); a process has only one tracer: end that one, or wait for it"
+    )]
+    AlreadyTraced {
+        /// The process.
+        pid: i32,
+        /// Its tracer.
+        tracer: i32,
+        /// Name of the tracer.
+        name: String,
+    },
+    /// A thread runs with alignment checks on (EFLAGS.AC).
+    #[error(
+        "thread {tid} of process {pid} has the processor check the alignment of its memory accesses (EFLAGS.AC), which what a probe does would not pass; have the program clear that flag"
+    )]
+    AlignmentCheck {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+    },
+    /// The program may not read the time stamp counter.
+    #[error(
+        "process {pid} has forbidden itself to read the time stamp counter (prctl PR_SET_TSC), and each event is recorded with its time: a probe would end it; have the program not do that"
+    )]
+    ForbiddenClock {
+        /// The process.
+        pid: i32,
+    },
+    /// A site of a guard is occupied, and stays so.
+    #[error(
+        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again, or leave out --return=stack if you gave it"
+    )]
+    Occupied {
+        /// The process.
+        pid: i32,
+    },
+    /// A thread of the program is already past our guards.
+    #[error(
+        "process {pid} is just about to filter its system calls, or to give up the time stamp counter; try again"
+    )]
+    Filtering {
+        /// The process.
+        pid: i32,
+    },
+    /// Another `capriole` is recording the process.
+    #[error(
+        "process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`"
+    )]
+    AlreadyRecorded {
+        /// The process.
+        pid: i32,
+        /// Pid of the other capriole.
+        owner: i32,
+    },
+    /// Its seccomp filter could kill it, and we may not suspend that.
+    #[error(
+        "process {pid} has a seccomp filter, which could kill it when a call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) can keep it from that: try again with sudo"
+    )]
+    Filtered {
+        /// The process.
+        pid: i32,
+    },
+    /// A thread does not stop.
+    #[error(
+        "thread {tid} of process {pid} does not stop (state {state}): it sleeps uninterruptibly in the kernel, as a parent in vfork or a reader of a dead disk does; try again when that is over"
+    )]
+    Unstoppable {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+        /// Its state letter in /proc.
+        state: char,
+    },
+    /// A thread that made system calls for us ran on before we took control of it again.
+    #[error(
+        "thread {tid} has gone on by itself, as this process was kept from running for seconds; try again"
+    )]
+    WentHome {
+        /// The thread.
+        tid: i32,
+    },
+    /// A ptrace request failed.
+    #[error("cannot {what} thread {tid}: {errno}")]
+    Ptrace {
+        /// The failed action.
+        what: &'static str,
+        /// The thread.
+        tid: i32,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A system call made inside the target failed.
+    #[error("process {pid} cannot {what}: {errno}{}", hint(*errno))]
+    Refused {
+        /// The process.
+        pid: i32,
+        /// The system call's purpose.
+        what: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// There is no `syscall` instruction in the program, or none that returns.
+    #[error(
+        "process {pid} has no executable memory from which a system call can be made; is it still starting?"
+    )]
+    NoSyscall {
+        /// The process.
+        pid: i32,
+    },
+    /// There is no room below the thread's stack pointer.
+    #[error("thread {tid} has no room on its stack")]
+    NoStack {
+        /// The thread.
+        tid: i32,
+    },
+    /// No thread is in a state in which it could make system calls for us.
+    #[error("no thread of process {pid} can be used to map memory; try again")]
+    NoThread {
+        /// The process.
+        pid: i32,
+    },
+    /// There is no free memory within reach of a jump.
+    #[error(
+        "no free memory of {size} bytes within 2 GiB of {near:#x} in process {pid}: its address space is full there, and a jump reaches no further"
+    )]
+    NoSpace {
+        /// The process.
+        pid: i32,
+        /// Address that must be in reach.
+        near: u64,
+        /// Bytes needed.
+        size: u64,
+    },
+    /// The journal has no room for so many sites.
+    #[error("more than {most} places of process {pid} would be changed; name fewer functions")]
+    TooMany {
+        /// The process.
+        pid: i32,
+        /// Maximum number of sites.
+        most: u32,
+    },
+    /// System calls are filtered and the filter cannot be suspended.
+    #[error(
+        "process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root"
+    )]
+    Sandboxed {
+        /// The process.
+        pid: i32,
+        /// `strict` or `filter`.
+        mode: &'static str,
+    },
+    /// Session memory is inconsistent.
+    #[error(
+        "the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can"
+    )]
+    Damaged {
+        /// The process.
+        pid: i32,
+        /// The inconsistency.
+        what: &'static str,
+    },
+    /// The memory of the process cannot be read or written.
+    #[error("cannot {what} the memory of process {pid} at {address:#x}: {source}")]
+    Memory {
+        /// The process.
+        pid: i32,
+        /// `read` or `write`.
+        what: &'static str,
+        /// Its address.
+        address: u64,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The session memory cannot be shared with us.
+    #[error("cannot share memory with process {pid}: {errno}{}", hint(*errno))]
+    Share {
+        /// The process.
+        pid: i32,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// A program cannot be started.
+    #[error("cannot start {program}: {reason}")]
+    Launch {
+        /// The program.
+        program: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The process has no probes of capriole.
+    #[error("process {pid} has no probes of capriole")]
+    NothingAttached {
+        /// The process.
+        pid: i32,
+    },
+}
+
+fn hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOMEM => " (out of memory, or of mappings: see vm.max_map_count and its limits)",
+        Errno::PERM | Errno::ACCESS => {
+            " (a security module forbids it, or the program changes its descriptors meanwhile)"
+        }
+        Errno::FBIG => {
+            " (the limit for file sizes, ulimit -f, is below the size of the buffer: see --buffer-size)"
+        }
+        Errno::MFILE => {
+            " (the program or capriole has no free file descriptor; raise the limit, ulimit -n)"
+        }
+        _ => "",
+    }
+}
+
+impl TargetError {
+    /// Makes the error of a failed ptrace request; if the thread is gone, the process has ended.
+    pub(crate) fn ptrace(what: &'static str, tid: i32, errno: Errno) -> TargetError {
+        match errno {
+            Errno::SRCH => TargetError::Vanished { pid: tid },
+            errno => TargetError::Ptrace { what, tid, errno },
+        }
+    }
+
+    pub(crate) fn traced_by(pid: i32, tracer: i32) -> TargetError {
+        let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        TargetError::AlreadyTraced {
+            pid,
+            tracer,
+            name: name.trim().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Starting a program and stopping it when its libraries are loaded and before any of its own code
+//! runs.
+//!
+//! A dynamic program is stopped where the loader tells debuggers that all libraries are mapped and
+//! relocated (`_dl_debug_state`, glibc and musl), before their constructors run; a static one at
+//! its entry. A hardware breakpoint does that, so no byte changes. Until then the program is killed
+//! if we die (PTRACE_O_EXITKILL); afterwards it would go on.
+
+#![allow(unsafe_code)]
+
+use crate::error::TargetError;
+use crate::memory::RemoteMemory;
+use crate::ptrace;
+use crate::ptrace::Event;
+use crate::steps::step;
+use crate::threads::Hold;
+use capriole_proc::files;
+use capriole_proc::process::Process;
+use object::{Object, ObjectSymbol};
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+/// A program stopped before its first own instruction.
+#[derive(Debug)]
+pub struct Launched {
+    /// The process.
+    pub process: Process,
+    /// The child, for its exit status.
+    pub child: Child,
+    /// Drop this to let the program run.
+    pub hold: Hold,
+}
+
+/// Offset of `r_state` in `struct r_debug` (link.h); RT_CONSISTENT is 0.
+const R_STATE: u64 = 24;
+/// Size limit of a loader to read, bytes; real ones have less than one MiB.
+const MAX_LOADER: u64 = 256 << 20;
+
+/// Starts `program` and stops it. The calling thread becomes its tracer.
+///
+/// # Errors
+/// The program cannot be executed, or ends before it is ready.
+pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, TargetError> {
+    let name = program.to_string_lossy().into_owned();
+    let fail = |reason: String| TargetError::Launch {
+        program: name.clone(),
+        reason,
+    };
+    let io = |e: std::io::Error| fail(e.to_string());
+    let (mut pid_read, pid_write) = std::io::pipe().map_err(io)?;
+    let (go_read, go_write) = std::io::pipe().map_err(io)?;
+
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let go_end = go_write.as_raw_fd();
+    let before_exec = move || {
+        // The child has a copy of our end of the pipe. If that stayed open, the child would wait
+        // forever if we were killed now: no other process closes the pipe.
+        // SAFETY: nothing in the child, which executes the program next, uses that copy.
+        unsafe { rustix::io::close(go_end) };
+        let pid = std::process::id().to_le_bytes();
+        rustix::io::write(&pid_write, &pid)?;
+        let mut go = [0];
+        match rustix::io::read(&go_read, &mut go)? {
+            0 => Err(std::io::ErrorKind::BrokenPipe.into()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes only system calls.
+    unsafe { command.pre_exec(before_exec) };
+    // `spawn` returns after exec, and exec waits for us.
+    let spawner = std::thread::spawn(move || command.spawn());
+
+    let mut pid = [0; 4];
+    if let Err(error) = std::io::Read::read_exact(&mut pid_read, &mut pid) {
+        // There is no child: `spawn` returns the reason.
+        let spawned = spawner.join();
+        let why = spawned.ok().and_then(Result::err);
+        return Err(io(why.unwrap_or(error)));
+    }
+    let pid = i32::from_le_bytes(pid);
+    step("child made");
+    let traced = follow_to_start(pid, go_write);
+    let spawned = spawner
+        .join()
+        .map_err(|_| fail("the starting thread failed".into()))?;
+    let child = spawned.map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => fail("no such program; is it in PATH?".into()),
+        _ => fail(e.to_string()),
+    })?;
+    let hold = traced?;
+    let process = Process::open(pid as u32)?;
+    Ok(Launched {
+        process,
+        child,
+        hold,
+    })
+}
+
+/// Lets the child execute the program and run to its stopping place.
+fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetError> {
+    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
+    let fail = |what| move |errno| TargetError::ptrace(what, pid, errno);
+    let seized = ptrace::seize(pid, options).map_err(fail("seize"));
+    let _ = rustix::io::write(&go, &[1]);
+    drop(go);
+    seized?;
+    loop {
+        // A child that could not execute the program ends, and `spawn` waits for it to report why:
+        // its end is only peeked at here, not reaped.
+        if has_ended(pid)? {
+            return Err(TargetError::Vanished { pid });
+        }
+        match ptrace::wait(pid, true).map_err(fail("wait for"))? {
+            Some(Event::Exec) => break,
+            Some(Event::Signal(signal)) => ptrace::cont(pid, signal).map_err(fail("resume"))?,
+            _ => ptrace::cont(pid, 0).map_err(fail("resume"))?,
+        }
+    }
+    let process = Process::open(pid as u32)?;
+    // First: nothing that follows makes sense in a 32-bit program.
+    process.check_architecture()?;
+    let remote = RemoteMemory::open(pid)?;
+    let (stop, state) = stopping_place(&process)?;
+    ptrace::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
+    loop {
+        ptrace::cont(pid, 0).map_err(fail("resume"))?;
+        until(pid, |e| e == Event::Signal(libc::SIGTRAP))?;
+        let consistent = state.is_none_or(|at| remote.read_u32(at).is_ok_and(|s| s == 0));
+        let here = ptrace::registers(pid)
+            .map_err(fail("read the registers of"))?
+            .rip;
+        if here == stop && consistent {
+            break;
+        }
+        // Resumed at the breakpoint itself, the processor would stop at once
+        // again but for the resume flag, which the kernel sets for us.
+    }
+    ptrace::set_hardware_breakpoint(pid, None).map_err(fail("clear a breakpoint of"))?;
+    // Turn the signal stop into an ordinary one, with the SIGTRAP discarded.
+    ptrace::interrupt(pid).map_err(fail("interrupt"))?;
+    ptrace::cont(pid, 0).map_err(fail("resume"))?;
+    until(pid, |e| e == Event::Interrupted)?;
+    ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD).map_err(fail("trace"))?;
+    Ok(Hold::new(pid))
+}
+
+/// Waits until a child stops or ends and reports whether it ended, without consuming the event.
+fn has_ended(pid: i32) -> Result<bool, TargetError> {
+    // SAFETY: zero is a valid `siginfo_t`, which the kernel fills.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
+    loop {
+        // SAFETY: `info` is valid for the kernel to write.
+        if unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, flags) } == 0 {
+            break;
+        }
+        let error = std::io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // The child has already been reaped: it has ended.
+            _ => return Ok(true),
+        }
+    }
+    Ok([libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&info.si_code))
+}
+
+/// Waits for an event, delivering signals meanwhile.
+fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
+    loop {
+        match ptrace::wait(pid, true).map_err(|e| TargetError::ptrace("wait for", pid, e))? {
+            Some(event) if wanted(event) => return Ok(()),
+            Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
+            Some(event) => {
+                let signal = if let Event::Signal(signal) = event {
+                    signal
+                } else {
+                    0
+                };
+                ptrace::cont(pid, signal).map_err(|e| TargetError::ptrace("resume", pid, e))?;
+            }
+        }
+    }
+}
+
+/// Returns the address to stop at, and that of the loader's state word if it has one.
+fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> {
+    let auxv = process.auxv()?;
+    let no_entry = || TargetError::Launch {
+        program: process.name().to_owned(),
+        reason: "the kernel does not tell its entry point (AT_ENTRY)".into(),
+    };
+    let entry = auxv.entry.ok_or_else(no_entry)?;
+    let Some(base) = auxv.base.filter(|b| *b != 0) else {
+        return Ok((entry, None));
+    };
+    let maps = process.maps()?;
+    let loader = maps
+        .iter()
+        .find(|m| m.start == base && m.inode != 0)
+        .and_then(|m| files::read(&process.in_root(Path::new(&m.path)), MAX_LOADER).ok());
+    let Some(bytes) = loader else {
+        return Ok((entry, None));
+    };
+    let Ok(file) = object::File::parse(&*bytes) else {
+        return Ok((entry, None));
+    };
+    let symbol = |name: &str| {
+        file.dynamic_symbols()
+            .chain(file.symbols())
+            .find(|s| s.name() == Ok(name) && s.is_definition())
+            .map(|s| base + s.address())
+    };
+    Ok(match symbol("_dl_debug_state") {
+        Some(hook) => (hook, symbol("_r_debug").map(|at| at + R_STATE)),
+        None => (entry, None),
+    })
+}

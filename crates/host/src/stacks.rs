@@ -1,0 +1,149 @@
+//! Every word on the stacks of a stopped process.
+//!
+//! A thread's stack is scanned from its stack pointer to the end of the mapping (return addresses
+//! and signal frames are above the stack pointer). The mapping that holds its thread structure (the
+//! top of a C library's thread stack) and the main stack are scanned whole as well, because a
+//! thread on an alternate signal stack has the rest of its frames there.
+
+use crate::memory::RemoteMemory;
+use crate::threads::Stopped;
+use capriole_proc::maps::Mapping;
+use std::ops::Range;
+
+/// Maximum number of bytes to scan of one stack.
+const LIMIT: u64 = 256 << 20;
+/// A larger mapping that holds a thread structure is a heap, not a stack.
+const HOME_LIMIT: u64 = 64 << 20;
+const CHUNK: usize = 1 << 20;
+
+fn ranges(stopped: &Stopped, maps: &[Mapping]) -> Vec<Range<u64>> {
+    let mapping = |address: u64| maps.iter().find(|m| m.contains(address) && m.perms.read);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut current = Vec::new();
+    for thread in stopped.threads() {
+        let start = thread.registers.rsp & !7;
+        if let Some(m) = mapping(thread.registers.rsp) {
+            ranges.push(start.max(m.start)..m.end.min(start.saturating_add(LIMIT)));
+            current.push(m.start);
+        }
+    }
+    let homes = stopped
+        .threads()
+        .iter()
+        .filter_map(|t| mapping(t.registers.fs_base))
+        .filter(|m| m.perms.write && !m.is_named("[heap]") && m.end - m.start <= HOME_LIMIT)
+        .chain(maps.iter().filter(|m| m.is_named("[stack]")));
+    for home in homes {
+        if !current.contains(&home.start) {
+            ranges.push(home.end.saturating_sub(LIMIT).max(home.start)..home.end);
+        }
+    }
+    ranges.sort_by_key(|r| (r.start, std::cmp::Reverse(r.end)));
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// A word on a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    /// Its address.
+    pub address: u64,
+    /// The word itself.
+    pub value: u64,
+    /// If the word holds the segment registers of a live signal frame: the program counter saved in
+    /// that frame.
+    pub saved_rip: Option<u64>,
+    /// If the word holds the segment registers of a stale signal frame: the start of that frame,
+    /// which holds the address of the restorer.
+    pub stale_frame: Option<u64>,
+}
+
+impl Word {
+    /// Returns the address of the signal number, if this word is the segment registers of a frame.
+    pub fn signal_at(&self) -> u64 {
+        self.address.wrapping_add(SIGNAL - BEFORE_SEGMENTS)
+    }
+}
+
+/// Offset in a signal frame of the `siginfo`, which begins with the signal number.
+const SIGNAL: u64 = 312;
+/// Offset in a signal frame of the segment registers (struct rt_sigframe).
+const BEFORE_SEGMENTS: u64 = 192;
+/// Distances in words back from the segment registers of a signal frame to `uc_stack.ss_sp` and to
+/// `uc_stack.ss_size` (struct ucontext, asm/ucontext.h).
+const STACK_START: usize = 21;
+const STACK_SIZE: usize = 19;
+
+/// The last words read, the newest first.
+#[derive(Default)]
+struct History([u64; STACK_START], usize);
+
+impl History {
+    fn push(&mut self, word: u64) {
+        self.1 = (self.1 + STACK_START - 1) % STACK_START;
+        self.0[self.1] = word;
+    }
+
+    /// Returns the word read `back` words ago; 1 is the last.
+    fn back(&self, back: usize) -> u64 {
+        self.0[(self.1 + back - 1) % STACK_START]
+    }
+}
+
+/// True if a signal frame at `at` is left over from a handler that has returned: it lies on the
+/// alternate stack that it was delivered to, and no thread is on that stack. The kernel would write
+/// the next frame over it.
+fn is_stale(at: u64, history: &History, stopped: &Stopped) -> bool {
+    let (start, size) = (history.back(STACK_START), history.back(STACK_SIZE));
+    let Some(end) = start.checked_add(size) else {
+        return false;
+    };
+    let stack = start..end;
+    let is_on = |t: &crate::threads::StoppedThread| stack.contains(&t.registers.rsp);
+    size < LIMIT && stack.contains(&at) && !stopped.threads().iter().any(is_on)
+}
+
+/// True for the segments word of `struct sigcontext_64`: cs, gs, fs, ss, 16 bits each. The kernel
+/// writes the program's cs (0x33) and ss (0x2b, or 0 before Linux 4.6).
+fn is_segments(word: u64) -> bool {
+    word & 0xffff == 0x33 && matches!(word >> 48, 0x2b | 0)
+}
+
+/// Calls `see` with every aligned word on the stacks.
+pub fn scan(stopped: &Stopped, memory: &RemoteMemory, maps: &[Mapping], mut see: impl FnMut(Word)) {
+    for range in ranges(stopped, maps) {
+        let mut at = range.start;
+        let mut history = History::default();
+        while at < range.end {
+            let len = (range.end - at).min(CHUNK as u64) as usize;
+            let Ok(bytes) = memory.read_some(at, len) else {
+                break;
+            };
+            if bytes.is_empty() {
+                break;
+            }
+            for (word, address) in bytes.chunks_exact(8).zip((at..).step_by(8)) {
+                let mut w = [0; 8];
+                w.copy_from_slice(word);
+                let value = u64::from_le_bytes(w);
+                // sigcontext_64 has rip, then the flags, then the segments.
+                let is_frame = is_segments(value);
+                let stale = is_frame && is_stale(address, &history, stopped);
+                see(Word {
+                    address,
+                    value,
+                    saved_rip: (is_frame && !stale).then(|| history.back(2)),
+                    stale_frame: stale.then(|| address.wrapping_sub(BEFORE_SEGMENTS)),
+                });
+                history.push(value);
+            }
+            at += bytes.len() as u64;
+        }
+    }
+}

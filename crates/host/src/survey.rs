@@ -1,0 +1,106 @@
+//! Facts about a stopped process that are needed before code is made for it.
+
+use crate::memory::RemoteMemory;
+use crate::ptrace;
+use crate::threads::Stopped;
+use capriole_proc::process::Process;
+use capriole_resident::RSEQ_SIGNATURE;
+
+/// Facts about the threads of a process that hold for each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Survey {
+    /// Offset of `struct rseq` from the thread pointer.
+    pub rseq_offset: Option<i32>,
+    /// Offset of the kernel's thread id from the thread pointer.
+    pub tid_offset: Option<i32>,
+    /// True if the threads have a shadow stack (CET).
+    pub shadow_stack: bool,
+}
+
+/// Offsets of the thread id in C libraries: glibc (`struct pthread.tid`) and musl.
+const KNOWN_TID_OFFSETS: [i32; 2] = [0x2d0, 0x30];
+/// Distance from the thread pointer that is searched otherwise, bytes.
+const SEARCH: i64 = 2048;
+
+/// Returns an address's offset from the thread pointer, if detours can encode it.
+fn offset(address: u64, thread_pointer: u64) -> Option<i32> {
+    i32::try_from(address.wrapping_sub(thread_pointer) as i64).ok()
+}
+
+/// True if the process runs with a shadow stack (CET), from `x86_Thread_features` of its status.
+pub fn has_shadow_stack(process: &Process) -> bool {
+    std::fs::read_to_string(process.proc_path("status")).is_ok_and(|status| {
+        status
+            .lines()
+            .any(|l| l.starts_with("x86_Thread_features:") && l.contains("shstk"))
+    })
+}
+
+/// Returns the one offset at which all threads have registered restartable sequences.
+///
+/// If one thread has none (a C library without them, or threads made by hand), none is used: that
+/// thread's thread pointer may lead anywhere, and reading at an offset from it could fault.
+fn rseq_offset(stopped: &Stopped) -> Option<i32> {
+    let mut common = None;
+    for thread in stopped.threads() {
+        let rseq = ptrace::rseq_configuration(thread.tid).ok()?;
+        if rseq.address == 0 || rseq.signature != RSEQ_SIGNATURE {
+            return None;
+        }
+        let here = offset(rseq.address, thread.registers.fs_base)?;
+        if *common.get_or_insert(here) != here {
+            return None;
+        }
+    }
+    common
+}
+
+/// Returns the thread id as the target itself sees it, which differs from ours if it lives in a PID
+/// namespace: the last number of the `NSpid` line.
+pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// Returns the one offset from the thread pointer at which every thread has its id.
+fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
+    let threads: Vec<(u64, u32)> = stopped
+        .threads()
+        .iter()
+        .map(|t| Some((t.registers.fs_base, own_tid(stopped.pid, t.tid)?)))
+        .collect::<Option<_>>()?;
+    if threads.iter().any(|(base, _)| *base == 0) {
+        return None;
+    }
+    let holds = |offset: i32| {
+        threads.iter().all(|(base, tid)| {
+            memory
+                .read_u32(base.wrapping_add(offset as u64))
+                .is_ok_and(|word| word == *tid)
+        })
+    };
+    if let Some(known) = KNOWN_TID_OFFSETS.into_iter().find(|o| holds(*o)) {
+        return Some(known);
+    }
+    // Another runtime's thread structure (Go's runtime.m, for one). With a single thread a word may
+    // equal its id by chance: no offset is better than a wrong one.
+    if threads.len() < 2 {
+        return None;
+    }
+    (-SEARCH..SEARCH)
+        .step_by(4)
+        .map(|o| o as i32)
+        .find(|o| holds(*o))
+}
+
+impl Survey {
+    /// Examines every thread of a stopped process.
+    pub fn of(process: &Process, stopped: &Stopped, memory: &RemoteMemory) -> Survey {
+        Survey {
+            shadow_stack: has_shadow_stack(process),
+            rseq_offset: rseq_offset(stopped),
+            tid_offset: tid_offset(stopped, memory),
+        }
+    }
+}

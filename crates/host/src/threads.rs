@@ -1,0 +1,698 @@
+//! Stopping a process: every thread, or one.
+
+use crate::error::TargetError;
+use crate::ptrace;
+use crate::ptrace::{Event, Registers};
+use crate::steps::step;
+use crate::tracer;
+use capriole_proc::process::ProcessError;
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Time limit for threads to stop. One in uninterruptible sleep (a parent in vfork, a dead network
+/// disk) or in a long system call stops only when that is over.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Time for which the others may stand still for one that does not stop; then they go on, and are
+/// asked again when it has stopped.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Time between two checks of a thread that does not stop.
+const LOOK: Duration = Duration::from_micros(500);
+/// Time limit for a thread that was let run to be given a processor.
+const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
+/// Time for which a stop is waited for without sleeping.
+const SPIN: Duration = Duration::from_micros(30);
+/// Time for which the end of killed threads is waited for.
+const BURY_LIMIT: Duration = Duration::from_secs(1);
+
+/// A thread that stands still under our control.
+#[derive(Debug, Clone, Copy)]
+pub struct StoppedThread {
+    /// Thread id.
+    pub tid: i32,
+    /// Its process: another one may share the memory.
+    pub pid: i32,
+    /// The signal that was about to be delivered, to be delivered on resumption;
+    /// 0: none.
+    pub signal: i32,
+    /// Its registers, as they will be when it goes on.
+    pub registers: Registers,
+}
+
+/// Threads of a process standing still. Dropping it lets them go on untraced.
+#[derive(Debug)]
+pub struct Stopped {
+    /// The process.
+    pub pid: i32,
+    threads: Vec<StoppedThread>,
+    since: Instant,
+    /// Ctrl-Z must not stop us now.
+    _awake: ptrace::StayAwake,
+}
+
+thread_local! {
+    /// Threads that this (tracing) thread holds still; see [`Hold`].
+    static HELD: RefCell<BTreeSet<i32>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// True if this thread holds any.
+pub(crate) fn holds_any() -> bool {
+    HELD.with_borrow(|held| !held.is_empty())
+}
+
+fn is_held(tid: i32) -> bool {
+    HELD.with_borrow(|held| held.contains(&tid))
+}
+
+/// A thread that stays seized and still between one [`Stopped`] and the next: a
+/// program that has just been started and must not run before it is probed.
+///
+/// Dropping it lets the thread go on untraced.
+#[derive(Debug)]
+pub struct Hold {
+    tid: i32,
+}
+
+impl Hold {
+    /// Holds a thread that is already seized and stands still.
+    pub(crate) fn new(tid: i32) -> Hold {
+        HELD.with_borrow_mut(|held| held.insert(tid));
+        Hold { tid }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        HELD.with_borrow_mut(|held| held.remove(&self.tid));
+        let _ = ptrace::detach(self.tid, 0); // killed meanwhile: nothing to do
+    }
+}
+
+/// `io_pgetevents`, which the libc crate does not name.
+const SYS_IO_PGETEVENTS: i64 = 333;
+
+/// System calls that return EINTR when a stop interrupts them although no signal
+/// handler has run, and which are safe to start again from the beginning.
+///
+/// For all others the kernel restarts the call by itself after a ptrace stop
+/// (signal(7), "Interruption of system calls and library functions by stop
+/// signals"). The sockets' calls do so only where a time-out is set.
+fn restartable(number: u64) -> bool {
+    [
+        libc::SYS_epoll_wait,
+        libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_io_getevents,
+        SYS_IO_PGETEVENTS,
+        libc::SYS_io_uring_enter,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_connect,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_write,
+        libc::SYS_writev,
+    ]
+    .contains(&(number as i64))
+}
+
+const EINTR: i64 = -(libc::EINTR as i64);
+/// The kernel's own code for "start again, unless a handler runs" (ERESTARTNOHAND).
+const RESTART_UNLESS_HANDLED: i64 = -514;
+
+/// Turns an EINTR that our stop caused into a restart.
+///
+/// The thread is stopped inside signal processing, before it is decided whether a handler runs:
+/// with ERESTARTNOHAND in rax the kernel starts the call again if none does, and returns EINTR if
+/// one does, exactly as without us. A call that timed out, or finished, does not read EINTR here.
+/// Only a relative time-out starts anew.
+fn heal_interrupted_call(registers: &mut Registers) -> bool {
+    let interrupted = registers.rax as i64 == EINTR
+        && (registers.orig_rax as i64) >= 0
+        && restartable(registers.orig_rax);
+    if interrupted {
+        registers.rax = RESTART_UNLESS_HANDLED as u64;
+    }
+    interrupted
+}
+
+fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
+    Ok(numbers(pid, "task")?.collect())
+}
+
+/// Returns the numbers among the names in the directory `/proc/PID/PLACE`. If it cannot be read,
+/// for want of a descriptor, that must not look as if it were empty.
+fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetError> {
+    let directory = std::fs::read_dir(format!("/proc/{pid}/{place}")).map_err(|error| {
+        match ProcessError::from_io(pid as u32, "", place, error) {
+            ProcessError::NoSuchProcess { .. } => TargetError::Vanished { pid },
+            error => error.into(),
+        }
+    })?;
+    Ok(directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// Returns the scheduler's counts for a thread, if there are any: nanoseconds on a processor, and
+/// how often it was given one.
+fn scheduled(tid: i32) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+    let mut words = text.split_whitespace().map(str::parse);
+    Some((words.next()?.ok()?, words.nth(1)?.ok()?))
+}
+
+/// Returns the state letter of a thread; `X` if it is gone.
+pub fn thread_state(tid: i32) -> char {
+    std::fs::read_to_string(format!("/proc/{tid}/stat"))
+        .ok()
+        .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())
+        .unwrap_or('X')
+}
+
+/// Returns a number in the status of a thread.
+fn status_field(tid: i32, field: &str) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix(field))?;
+    line.trim().parse().ok()
+}
+
+/// True if a thread's system calls are filtered.
+fn is_filtered(tid: i32) -> bool {
+    status_field(tid, "Seccomp:").is_some_and(|mode| mode != 0)
+}
+
+/// Returns the processes, other than `pid`, whose memory is that of `pid` (CLONE_VM without
+/// CLONE_THREAD), among those that are not in `seen`; adds all processes to `seen`.
+///
+/// A vfork child is one as well. Its parent cannot be stopped, so that where all threads of a
+/// process stand still there is none.
+fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> {
+    let pids = numbers(pid, "..")?;
+    let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
+    let shares = |other: &i32| *other != pid && ptrace::share_memory(pid, *other);
+    Ok(new.into_iter().filter(shares).collect())
+}
+
+/// Returns the other processes that have the same memory as `pid`.
+pub fn sharing_memory(pid: i32) -> Result<Vec<i32>, TargetError> {
+    sharers(pid, &mut BTreeSet::new())
+}
+
+fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
+    if is_held(tid) {
+        return Ok(true);
+    }
+    match ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD) {
+        Ok(()) => Ok(true),
+        Err(Errno::SRCH) => Ok(false),
+        Err(Errno::PERM) if matches!(thread_state(tid), 'Z' | 'X') => Ok(false),
+        Err(Errno::PERM) => {
+            let number = |field| status_field(tid, field);
+            match number("TracerPid:").unwrap_or(0) {
+                0 => Err(TargetError::NotPermitted { pid }),
+                // It did not stop in time at an earlier request, and still has to.
+                us if us == rustix::thread::gettid().as_raw_nonzero().get() => Ok(true),
+                tracer => Err(TargetError::traced_by(pid, tracer)),
+            }
+        }
+        Err(errno) => Err(TargetError::ptrace("seize", tid, errno)),
+    }
+}
+
+/// Asks a seized thread to stop. If it is gone, waiting for it reports that.
+fn ask(tid: i32) {
+    if !is_held(tid) {
+        let _ = ptrace::interrupt(tid);
+    }
+}
+
+/// Returns the next report of `tid`, if there is one yet.
+///
+/// The report that it is about to receive a signal is looked at and not consumed: a consumed signal
+/// would be in our hands alone, and lost if we are killed. The exit status of a process that we
+/// have started ourselves is not consumed either: it is for the code that waits for that child.
+fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let who = WaitId::Pid(Pid::from_raw(tid).ok_or(Errno::SRCH)?);
+    let reports = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
+    let look = reports | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let Some(status) = waitid(who, look)? else {
+        return Ok(None);
+    };
+    let own_child = || status_field(tid, "PPid:") == Some(std::process::id() as i32);
+    if let Some(stop) = status.trapping_signal() {
+        // As in the status of wait(2), shifted: the signal, and what else it is.
+        if stop & !0x7f == 0 {
+            return Ok(Some(Event::Signal(stop)));
+        }
+    } else if tid == pid && own_child() {
+        return Ok(Some(Event::Gone(0)));
+    }
+    ptrace::wait(tid, false)
+}
+
+/// Waits for threads (process, thread) that were killed while they stood still: as long as their
+/// tracer has not seen their end, no other process has either.
+fn bury(mut dead: Vec<(i32, i32)>) {
+    // The first thread's end is reported when all others are gone.
+    dead.sort_by_key(|(pid, tid)| tid == pid);
+    let started = Instant::now();
+    for (pid, tid) in dead {
+        while started.elapsed() < BURY_LIMIT {
+            match report(pid, tid) {
+                Ok(None) => std::thread::sleep(Duration::from_micros(100)),
+                Ok(Some(Event::Gone(_))) | Err(_) => break,
+                // It was not dead after all.
+                Ok(Some(_)) => {
+                    let _ = ptrace::detach(tid, 0);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Waits for a report of `tid`, spinning at first since a stop usually takes microseconds.
+/// `None`: enough time has passed since `asked`, and the thread cannot stop now.
+fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, TargetError> {
+    let started = Instant::now();
+    let before = scheduled(tid);
+    loop {
+        match report(pid, tid) {
+            Ok(Some(event)) => return Ok(Some(event)),
+            Ok(None) => {}
+            Err(Errno::CHILD) => return Ok(Some(Event::Gone(0))),
+            Err(errno) => return Err(TargetError::ptrace("wait", tid, errno)),
+        }
+        // Not longer than a running thread takes: one that only waits for a processor
+        // may be waiting for ours.
+        let waited = started.elapsed();
+        if waited < SPIN {
+            std::thread::yield_now();
+            continue;
+        }
+        // A first thread that has ended before the others reports nothing.
+        let state = thread_state(tid);
+        if tid == pid && matches!(state, 'Z' | 'X') {
+            return Ok(Some(Event::Gone(0)));
+        }
+        // One that could run, and has not run for so long, waits for a processor and
+        // stops as soon as it has one. One that has run is deep in the kernel.
+        let ran = || match (before, scheduled(tid)) {
+            (Some((before, _)), Some((now, _))) => Duration::from_nanos(now - before),
+            _ => waited,
+        };
+        let late = asked.elapsed() > PATIENCE && (state == 'D' || ran() > PATIENCE / 2);
+        if late || waited > STOP_LIMIT {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// Result of waiting for a thread that was asked to stop.
+enum Settled {
+    Still(Box<StoppedThread>),
+    Gone,
+    /// It cannot stop now.
+    Busy,
+}
+
+/// Waits until a seized thread, which was interrupted at `asked`, stands still; `event` is its
+/// report, if that was already read.
+fn settle(
+    pid: i32,
+    tid: i32,
+    event: Option<Event>,
+    asked: Instant,
+) -> Result<Settled, TargetError> {
+    let mut event = event;
+    let signal = loop {
+        if is_held(tid) {
+            break 0;
+        }
+        let told = match event.take() {
+            Some(event) => Some(event),
+            None => wait_limited(pid, tid, asked)?,
+        };
+        match told {
+            None => return Ok(Settled::Busy),
+            Some(Event::Gone(_)) => {
+                tracer::stop_restart(tid);
+                return Ok(Settled::Gone);
+            }
+            // At the entry or exit of the call it restarts, past its filter. It has to stop behind
+            // it, where the kernel decides what is to be restarted; and any stop cancels the
+            // request to stop.
+            Some(Event::Syscall) if tracer::is_restarting(tid) => {
+                let _ = ptrace::interrupt(tid);
+                let _ = ptrace::cont(tid, 0); // gone: the wait says so
+            }
+            Some(Event::Signal(signal)) => break signal,
+            Some(_) => break 0,
+        }
+    };
+    if tracer::stop_restart(tid) {
+        // Its filter counts again.
+        let _ = ptrace::set_options(tid, libc::PTRACE_O_TRACESYSGOOD);
+    }
+    let mut registers = match ptrace::registers(tid) {
+        Ok(registers) => registers,
+        Err(Errno::SRCH) => return Ok(Settled::Gone),
+        Err(errno) => return Err(TargetError::ptrace("read the registers of", tid, errno)),
+    };
+    if heal_interrupted_call(&mut registers) {
+        ptrace::set_registers(tid, &registers)
+            .map_err(|errno| TargetError::ptrace("set the registers of", tid, errno))?;
+    }
+    Ok(Settled::Still(Box::new(StoppedThread {
+        tid,
+        pid,
+        signal,
+        registers,
+    })))
+}
+
+/// Lets threads go on untraced.
+fn let_go(threads: &[StoppedThread]) {
+    let mut dead = Vec::new();
+    for thread in threads.iter().filter(|t| !is_held(t.tid)) {
+        let StoppedThread {
+            tid, pid, signal, ..
+        } = *thread;
+        let registers = ptrace::registers(tid).unwrap_or(thread.registers);
+        if tracer::wants_restart_call(&registers)
+            && is_filtered(tid)
+            && tracer::restart(tid, signal).is_ok()
+        {
+            continue;
+        }
+        if ptrace::detach(tid, signal).is_err() {
+            dead.push((pid, tid));
+        }
+    }
+    tracer::lead_restarts();
+    bury(dead);
+}
+
+/// Waits, with all others running, until threads that could not stop stand still. Those that would
+/// have to wait long for each other are let go.
+fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
+    let mut busy = busy;
+    let mut still: Vec<(StoppedThread, Instant)> = Vec::new();
+    loop {
+        let mut later = Vec::new();
+        for (pid, tid) in busy {
+            let told = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
+            let Some(event) = told else {
+                later.push((pid, tid));
+                continue;
+            };
+            match settle(pid, tid, Some(event), Instant::now())? {
+                Settled::Still(thread) => still.push((*thread, Instant::now())),
+                Settled::Gone => {}
+                Settled::Busy => later.push((pid, tid)),
+            }
+        }
+        busy = later;
+        let Some((pid, tid)) = busy.first().copied() else {
+            return Ok(still.into_iter().map(|(thread, _)| thread).collect());
+        };
+        let is_over = Instant::now() > until;
+        let waited = |(_, since): &(StoppedThread, Instant)| is_over || since.elapsed() > PATIENCE;
+        let (long, rest): (Vec<_>, Vec<_>) = still.into_iter().partition(waited);
+        let_go(
+            &long
+                .into_iter()
+                .map(|(thread, _)| thread)
+                .collect::<Vec<_>>(),
+        );
+        still = rest;
+        if is_over {
+            let state = thread_state(tid);
+            return Err(TargetError::Unstoppable { pid, tid, state });
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+impl Stopped {
+    /// Stops every thread of `pid`, and of the processes that have the same memory.
+    ///
+    /// If one cannot stop, the others do not stay stopped for it: they go on after 20 ms, and all
+    /// are asked again when that one has stopped.
+    ///
+    /// # Errors
+    /// [`TargetError::Unstoppable`]: one has not stopped for ten seconds.
+    pub fn all(pid: i32) -> Result<Stopped, TargetError> {
+        let until = Instant::now() + STOP_LIMIT;
+        // Scanned now, so that there are few new ones when all stand still.
+        let mut seen = BTreeSet::new();
+        let others = sharers(pid, &mut seen)?;
+        let mut still = Vec::new();
+        loop {
+            let mut stopped = Stopped::of(pid, still);
+            let busy = stopped.stop_all(&others, &mut seen.clone())?;
+            if busy.is_empty() {
+                step("all threads stopped");
+                return match stopped.threads.is_empty() {
+                    true => Err(TargetError::Vanished { pid }),
+                    false => Ok(stopped),
+                };
+            }
+            drop(stopped);
+            still = wait_for_busy(busy, until)?;
+        }
+    }
+
+    fn of(pid: i32, threads: Vec<StoppedThread>) -> Stopped {
+        Stopped {
+            pid,
+            threads,
+            since: Instant::now(),
+            _awake: ptrace::StayAwake::new(),
+        }
+    }
+
+    /// Asks all threads that do not stand still to stop, and waits for them. Returns those
+    /// (process, thread) that cannot stop now.
+    ///
+    /// All are asked first and then waited for; the list is read again until it has nothing new,
+    /// because a thread that still runs may create others. Other processes with the same memory
+    /// come last: one of them may be a vfork child, before whose end its parent cannot stop.
+    fn stop_all(
+        &mut self,
+        others: &[i32],
+        seen: &mut BTreeSet<i32>,
+    ) -> Result<Vec<(i32, i32)>, TargetError> {
+        let mut processes = vec![self.pid];
+        let mut others = others.to_vec();
+        let mut known: BTreeSet<i32> = self.threads.iter().map(|t| t.tid).collect();
+        loop {
+            let mut fresh = Vec::new();
+            for process in &processes {
+                let ids = match thread_ids(*process) {
+                    Err(TargetError::Vanished { .. }) if *process != self.pid => continue,
+                    ids => ids?,
+                };
+                fresh.extend(ids.difference(&known).map(|tid| (*process, *tid)));
+            }
+            if fresh.is_empty() {
+                others.extend(sharers(self.pid, seen)?);
+                if others.is_empty() {
+                    return Ok(Vec::new());
+                }
+                processes.append(&mut others);
+                continue;
+            }
+            let mut asked = Vec::new();
+            let mut failure = None;
+            for (pid, tid) in fresh {
+                known.insert(tid);
+                match seize(pid, tid) {
+                    Ok(true) => {
+                        ask(tid);
+                        asked.push((pid, tid));
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        failure = Some(error);
+                        break;
+                    }
+                }
+            }
+            let since = Instant::now();
+            let mut busy = Vec::new();
+            for (pid, tid) in asked {
+                match settle(pid, tid, None, since) {
+                    Ok(Settled::Still(thread)) => self.threads.push(*thread),
+                    Ok(Settled::Gone) => {}
+                    Ok(Settled::Busy) => busy.push((pid, tid)),
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+            }
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            if !busy.is_empty() {
+                return Ok(busy);
+            }
+        }
+    }
+
+    /// Stops the one thread `tid` of `pid`. Returns `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`TargetError::Unstoppable`]: it cannot stop now. It goes on untraced when our own
+    /// thread ends, see [`tracer::apart`].
+    pub fn one(pid: i32, tid: i32) -> Result<Option<Stopped>, TargetError> {
+        let mut stopped = Stopped::of(pid, Vec::new());
+        let state = thread_state(tid);
+        if state == 'D' {
+            return Err(TargetError::Unstoppable { pid, tid, state });
+        }
+        if !seize(pid, tid)? {
+            return Ok(None);
+        }
+        ask(tid);
+        match settle(pid, tid, None, Instant::now())? {
+            Settled::Still(thread) => stopped.threads.push(*thread),
+            Settled::Gone => return Ok(None),
+            Settled::Busy => {
+                let state = thread_state(tid);
+                return Err(TargetError::Unstoppable { pid, tid, state });
+            }
+        }
+        step("one thread stopped");
+        Ok(Some(stopped))
+    }
+
+    /// The threads.
+    pub fn threads(&self) -> &[StoppedThread] {
+        &self.threads
+    }
+
+    /// Time for which they have been stopped.
+    pub fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Sets the address at which thread `index` goes on.
+    pub fn move_to(&mut self, index: usize, address: u64) -> Result<(), TargetError> {
+        let thread = &mut self.threads[index];
+        let mut registers = thread.registers;
+        registers.rip = address;
+        // The new place is not behind a `syscall` instruction: nothing may be
+        // restarted by stepping the program counter back.
+        registers.orig_rax = u64::MAX;
+        ptrace::set_registers(thread.tid, &registers)
+            .map_err(|errno| TargetError::ptrace("set the registers of", thread.tid, errno))?;
+        thread.registers = registers;
+        Ok(())
+    }
+
+    /// Lets thread `index` run for a moment and stops it again. Returns `false` if it is gone, and
+    /// no longer among the threads.
+    ///
+    /// # Errors
+    /// [`TargetError::Unstoppable`]: it cannot stop now, and is no longer among them either.
+    pub fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
+        let StoppedThread {
+            tid, pid, signal, ..
+        } = self.threads[index];
+        let times_scheduled = || scheduled(tid).map(|(_, times)| times);
+        let before = times_scheduled();
+        let mut event = None;
+        if ptrace::cont(tid, signal).is_ok() {
+            let started = Instant::now();
+            loop {
+                // A thread with one request to stop more than it has stopped (it stood still
+                // already, or came to a signal first) stops at once. With another request then, it
+                // would do so for ever.
+                event = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
+                // On a busy machine it may wait for a processor for long; interrupted before it has
+                // run, it would come no further however often it is let run.
+                let waited = started.elapsed();
+                let has_run =
+                    before.is_none() || times_scheduled() != before || waited > SCHEDULED_LIMIT;
+                if event.is_some() || waited >= moment && has_run {
+                    break;
+                }
+                if waited < moment {
+                    std::thread::sleep((moment - waited).min(Duration::from_micros(100)));
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+            if event.is_none() {
+                let _ = ptrace::interrupt(tid);
+            }
+        }
+        self.settle_again(index, event)
+    }
+
+    /// Waits for the next stop of thread `index`, which is running, or has reported `event`.
+    fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
+        self.threads[index].signal = 0;
+        let StoppedThread { tid, pid, .. } = self.threads[index];
+        match settle(pid, tid, event, Instant::now())? {
+            Settled::Still(thread) => {
+                self.threads[index] = *thread;
+                Ok(true)
+            }
+            Settled::Gone => {
+                self.threads.remove(index);
+                Ok(false)
+            }
+            Settled::Busy => {
+                self.threads.remove(index);
+                let state = thread_state(tid);
+                Err(TargetError::Unstoppable { pid, tid, state })
+            }
+        }
+    }
+
+    /// Lets thread `index`, for which a signal is pending that it does not block, go on until it is
+    /// about to receive it. Returns `false` if it is gone, and no longer among the threads.
+    ///
+    /// It is not asked to stop: asked before it runs, which is the rule on a busy machine, it would
+    /// stop for that, and come no nearer to the signal.
+    pub fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError> {
+        let StoppedThread { tid, signal, .. } = self.threads[index];
+        let _ = ptrace::cont(tid, signal); // gone: the wait says so
+        self.settle_again(index, None)
+    }
+
+    /// Lets all threads go on untraced and returns how long they stood still.
+    pub fn resume(self) -> Duration {
+        let elapsed = self.elapsed();
+        drop(self);
+        elapsed
+    }
+
+    /// Lets all threads but `index` go on.
+    pub fn keep_only(mut self, index: usize) -> Stopped {
+        let kept = self.threads.swap_remove(index);
+        Stopped {
+            pid: self.pid,
+            threads: vec![kept],
+            since: self.since,
+            _awake: ptrace::StayAwake::new(),
+        }
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let_go(&self.threads);
+    }
+}

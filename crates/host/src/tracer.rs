@@ -1,0 +1,212 @@
+//! The thread of ours that traces a program, for as long as it works on it and no longer.
+//!
+//! A tracer can take back a request to stop in one way only: by ending. When a thread that has
+//! seized others ends, the kernel lets go of all of them at once, also of those that sleep, without
+//! waking them (`exit_ptrace`). So all work on a program is done on a thread made for it
+//! ([`apart`]), and no thread of the program stays behind that
+//!
+//! - was asked to stop and sleeps where it cannot (in vfork, on a dead disk): it would stand
+//!   still when that is over, with no tracer to let it go;
+//! - has been led past its own seccomp filter: see `restart`.
+
+use crate::error::TargetError;
+use crate::ptrace;
+use crate::ptrace::Event;
+use crate::threads;
+use capriole_proc::process::{Process, Seccomp};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Time limit for leading threads past their filters. A thread needs a processor for microseconds.
+const RESTART_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two checks.
+const LOOK: Duration = Duration::from_micros(50);
+
+thread_local! {
+    /// True if this thread was made by [`apart`].
+    static APART: Cell<bool> = const { Cell::new(false) };
+    /// Threads that are being led past their filter; true for those that are inside the call.
+    static RESTARTING: RefCell<BTreeMap<i32, bool>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Does `work` on a thread of its own, which is the tracer meanwhile; on this one, if it was made
+/// for that already, or holds a program that has just been started.
+pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if APART.get() || threads::holds_any() {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let tracer = scope.spawn(|| {
+            APART.set(true);
+            let result = work();
+            finish_restarts();
+            (result, rustix::thread::gettid())
+        });
+        let (result, tid) = match tracer.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        // Joined is not ended: only when the kernel has forgotten our thread are all traced ones
+        // let go.
+        let task = format!("/proc/self/task/{}", tid.as_raw_nonzero());
+        while std::path::Path::new(&task).exists() {
+            std::thread::yield_now();
+        }
+        result
+    })
+}
+
+/// The kernel's own code for "go on with this sleep by restart_syscall" (ERESTART_RESTARTBLOCK).
+const RESTART_BLOCK: i64 = -516;
+
+/// True if a thread with these registers goes on by `restart_syscall`.
+pub(crate) fn wants_restart_call(registers: &ptrace::Registers) -> bool {
+    (registers.orig_rax as i64) >= 0 && registers.rax as i64 == RESTART_BLOCK
+}
+
+/// Lets a stopped thread go on that has a seccomp filter and goes on with `restart_syscall`,
+/// a call that it never makes by itself and that its filter may kill it for.
+///
+/// The filter does not count at the entry of that one call (PTRACE_O_SUSPEND_SECCOMP, which
+/// requires privileges). The thread stays traced at each system call, so that it makes no other one
+/// meanwhile, until it sleeps in it; then our thread's end lets go of it.
+///
+/// # Errors
+/// That is not permitted here, or the thread is gone.
+pub(crate) fn restart(tid: i32, signal: i32) -> Result<(), Errno> {
+    if !APART.get() {
+        return Err(Errno::PERM);
+    }
+    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
+    ptrace::set_options(tid, options)?;
+    ptrace::cont_to_syscall(tid, signal)?;
+    RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, false));
+    Ok(())
+}
+
+/// True if a thread is on its way past its filter.
+pub(crate) fn is_restarting(tid: i32) -> bool {
+    RESTARTING.with_borrow(|restarting| restarting.contains_key(&tid))
+}
+
+/// Ends the way of a thread past its filter; returns true if it was on it.
+pub(crate) fn stop_restart(tid: i32) -> bool {
+    RESTARTING.with_borrow_mut(|restarting| restarting.remove(&tid).is_some())
+}
+
+/// Leads the threads that [`restart`] has sent on past the entry of the call, all at once.
+pub(crate) fn lead_restarts() {
+    let started = Instant::now();
+    let on_their_way = || {
+        RESTARTING.with_borrow(|restarting| {
+            let tids = restarting.iter().filter(|(_, inside)| !**inside);
+            tids.map(|(tid, _)| *tid).collect::<Vec<_>>()
+        })
+    };
+    loop {
+        let waiting = on_their_way();
+        if waiting.is_empty() || started.elapsed() > RESTART_LIMIT {
+            return;
+        }
+        let before = waiting.len();
+        for tid in waiting {
+            lead(tid);
+        }
+        if on_their_way().len() == before {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Handles the next event of a thread on its way, and lets it go when the way is over.
+fn lead(tid: i32) {
+    let done = match ptrace::wait(tid, false) {
+        Ok(None) => return,
+        Ok(Some(Event::Syscall)) => {
+            let number = ptrace::registers(tid).map(|r| (r.orig_rax as i64, r.rax as i64));
+            // At an entry the result register holds ENOSYS; the call itself never returns that.
+            let enters = (libc::SYS_restart_syscall, -i64::from(libc::ENOSYS));
+            if number == Ok(enters) && ptrace::cont_to_syscall(tid, 0).is_ok() {
+                RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, true));
+                return;
+            }
+            // The entry of another call, of a handler's: its filter counts when we are gone. Or the
+            // exit of this one: if a signal caused that, the signal is pending.
+            ptrace::detach(tid, 0)
+        }
+        Ok(Some(event @ (Event::Signal(_) | Event::Interrupted))) => {
+            let signal = match event {
+                Event::Signal(signal) => signal,
+                _ => 0,
+            };
+            if ptrace::cont_to_syscall(tid, signal).is_ok() {
+                RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, false));
+                return;
+            }
+            Ok(())
+        }
+        Ok(Some(Event::Gone(_))) | Err(_) => Ok(()),
+        Ok(Some(_)) => ptrace::detach(tid, 0),
+    };
+    let _ = done; // killed meanwhile: nothing to do
+    stop_restart(tid);
+}
+
+/// Waits until all of them sleep in the call, or have been let go.
+fn finish_restarts() {
+    lead_restarts();
+    let started = Instant::now();
+    loop {
+        let inside = RESTARTING.with_borrow(|r| r.keys().copied().collect::<Vec<_>>());
+        for tid in &inside {
+            lead(*tid);
+        }
+        let awake = RESTARTING.with_borrow(|r| r.keys().any(|tid| !sleeps(*tid)));
+        if !awake || started.elapsed() > RESTART_LIMIT {
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// True if a thread sleeps in a system call, and so is past the entry.
+fn sleeps(tid: i32) -> bool {
+    matches!(threads::thread_state(tid), 'S' | 'D' | 'Z' | 'X')
+}
+
+/// Refuses, before any thread is asked to stop, a process whose filter could kill it then: the
+/// kernel may go on with a sleep that we have interrupted by a call of its own, and without
+/// privileges the thread cannot be led past the filter.
+///
+/// # Errors
+/// [`TargetError::Sandboxed`]
+pub fn check_filters(process: &Process) -> Result<(), TargetError> {
+    let filtered = |tid: &u32| {
+        let status = process.thread_status(*tid);
+        status.is_ok_and(|status| status.seccomp == Seccomp::Filter)
+    };
+    if process.threads()?.iter().any(filtered) && !may_suspend_filters() {
+        return Err(TargetError::Filtered {
+            pid: process.pid() as i32,
+        });
+    }
+    Ok(())
+}
+
+/// True if we may do what [`restart`] does.
+fn may_suspend_filters() -> bool {
+    const CAP_SYS_ADMIN: u64 = 21;
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return false;
+    };
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .map(str::trim)
+    };
+    let capable = field("CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());
+    capable.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1) && field("Seccomp:") == Some("0")
+}

@@ -1,0 +1,146 @@
+//! An object as one process has it loaded.
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use capriole_insn::Extent;
+
+use super::code::ObjectCode;
+use super::{ObjectError, ObjectFile, ObjectKind, Segment};
+use crate::symbols::SymbolTable;
+use capriole_proc::maps::{Mapping, PAGE_SIZE};
+
+/// A program or library as loaded in a process, or by itself at bias 0.
+#[derive(Debug)]
+pub struct Object {
+    file: Arc<ObjectFile>,
+    bias: u64,
+    is_main: bool,
+    mappings: Vec<Mapping>,
+    code: OnceLock<Result<ObjectCode, ObjectError>>,
+}
+
+impl Object {
+    /// Makes an object of a file in no process, at its link addresses.
+    #[must_use]
+    pub fn offline(file: Arc<ObjectFile>) -> Object {
+        let is_main = file.kind() != ObjectKind::SharedLibrary;
+        Object::new(file, 0, is_main, Vec::new())
+    }
+
+    pub(super) fn new(
+        file: Arc<ObjectFile>,
+        bias: u64,
+        is_main: bool,
+        mappings: Vec<Mapping>,
+    ) -> Object {
+        Object {
+            file,
+            bias,
+            is_main,
+            mappings,
+            code: OnceLock::new(),
+        }
+    }
+
+    /// Returns the file.
+    #[must_use]
+    pub fn file(&self) -> &Arc<ObjectFile> {
+        &self.file
+    }
+
+    /// Returns the file's path, as the process names it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Returns the last part of the path, for messages and event names.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let path = self.path();
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        OsStr::to_string_lossy(name).into_owned()
+    }
+
+    /// Returns the load bias: run-time address minus link address (modulo 2^64).
+    #[must_use]
+    pub fn bias(&self) -> u64 {
+        self.bias
+    }
+
+    /// True for the main program of the process, or a program by itself.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.is_main
+    }
+
+    /// Returns the object's mappings; empty if it is in no process. Zeroed memory (`.bss`) behind
+    /// its last page is not included.
+    #[must_use]
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// Converts a link address to a run-time address.
+    #[must_use]
+    pub fn run_time(&self, link_address: u64) -> u64 {
+        link_address.wrapping_add(self.bias)
+    }
+
+    /// Converts a run-time address to a link address.
+    #[must_use]
+    pub fn link(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.bias)
+    }
+
+    /// Converts a link-time extent to a run-time extent.
+    #[must_use]
+    pub fn run_time_extent(&self, extent: Extent) -> Extent {
+        Extent::new(self.run_time(extent.start), self.run_time(extent.end))
+    }
+
+    /// Returns the run-time addresses of the whole object, from the start of its first segment to
+    /// the end of the last: the `near` of a [`GapQuery`](capriole_proc::maps::GapQuery) for its detours.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        let link = self.file.link_range();
+        self.run_time(link.start)..self.run_time(link.end)
+    }
+
+    /// True if a run-time address lies within the pages of the object.
+    #[must_use]
+    pub fn contains(&self, address: u64) -> bool {
+        let link = self.link(address);
+        let holds = |s: &Segment| {
+            let end = s.address.saturating_add(s.memory_size);
+            link >= s.page_address()
+                && link < end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX)
+        };
+        self.file.segments().iter().any(holds)
+    }
+
+    /// Returns the functions, in link addresses.
+    ///
+    /// # Errors
+    ///
+    /// See [`ObjectFile::symbols`].
+    pub fn symbols(&self) -> Result<&SymbolTable, ObjectError> {
+        self.file.symbols()
+    }
+
+    /// Returns the facts about the code that planning needs, in run-time addresses. Computed on
+    /// first use, on all processors.
+    ///
+    /// # Errors
+    ///
+    /// Some table of the file is damaged.
+    pub fn code(&self) -> Result<&ObjectCode, ObjectError> {
+        self.code
+            .get_or_init(|| ObjectCode::build(&self.file, self.bias))
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+}

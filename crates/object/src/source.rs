@@ -1,0 +1,131 @@
+//! Source of an object's bytes. Only the needed parts are read, as a program with debug information
+//! may have gigabytes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use object::read::ReadCacheOps;
+
+use super::ObjectProblem;
+
+/// The bytes of an ELF file.
+#[derive(Debug)]
+pub enum Source {
+    /// An open regular file, read as it is needed.
+    File {
+        /// The file.
+        file: File,
+        /// Its size when it was opened, bytes.
+        len: u64,
+    },
+    /// The whole contents.
+    Bytes(Vec<u8>),
+}
+
+/// Returns the largest plausible size of a file with this many blocks of 512 bytes on disk. A
+/// sparse file can claim any size, which would then be read. File systems that compress come
+/// nowhere near the factor; some do not count blocks.
+fn most(blocks: u64) -> u64 {
+    match blocks {
+        0 => 1 << 30,
+        blocks => (64 << 20) + blocks.saturating_mul(512 * 32),
+    }
+}
+
+impl Source {
+    /// Takes a regular file: a device or FIFO has no length to check against and might never
+    /// respond.
+    pub fn file(file: File) -> Result<Source, ObjectProblem> {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(ObjectProblem::NotElf);
+        }
+        let len = metadata.size();
+        if len > most(metadata.blocks()) {
+            return Err(ObjectProblem::Damaged("it is mostly holes"));
+        }
+        Ok(Source::File { file, len })
+    }
+
+    /// Returns the size of the file, bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        match self {
+            Source::File { len, .. } => *len,
+            Source::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Reads `size` bytes at `offset`; never allocates more than the file's size.
+    pub fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, ObjectProblem> {
+        let end = offset.checked_add(size);
+        if end.is_none_or(|end| end > self.len()) {
+            return Err(ObjectProblem::Damaged("it ends too early (truncated?)"));
+        }
+        let len = usize::try_from(size).map_err(|_| ObjectProblem::Damaged("too large"))?;
+        let mut bytes = vec![0; len];
+        self.read_exact_at(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        match self {
+            Source::File { file, .. } => file.read_exact_at(buffer, offset),
+            Source::Bytes(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let from = bytes
+                    .get(start..)
+                    .and_then(|tail| tail.get(..buffer.len()))
+                    .ok_or(io::ErrorKind::UnexpectedEof)?;
+                buffer.copy_from_slice(from);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A position in a [`Source`], for `object`'s reader.
+#[derive(Debug)]
+pub struct Cursor<'a> {
+    source: &'a Source,
+    position: u64,
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the first byte.
+    pub fn new(source: &'a Source) -> Cursor<'a> {
+        Cursor {
+            source,
+            position: 0,
+        }
+    }
+}
+
+impl ReadCacheOps for Cursor<'_> {
+    fn len(&mut self) -> Result<u64, ()> {
+        Ok(self.source.len())
+    }
+
+    fn seek(&mut self, position: u64) -> Result<u64, ()> {
+        self.position = position;
+        Ok(position)
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ()> {
+        let left = self.source.len().saturating_sub(self.position);
+        let count = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.read_exact(&mut buffer[..count])?;
+        Ok(count)
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ()> {
+        self.source
+            .read_exact_at(self.position, buffer)
+            .map_err(|_| ())?;
+        self.position += buffer.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,281 @@
+//! The functions of an object: names, aliases, bounds.
+//!
+//! All addresses are link addresses; an object's load bias is added by
+//! [`Object`](crate::Object). Names are demangled only on demand.
+
+mod bounds;
+pub mod demangle;
+mod lookup;
+mod near;
+mod read;
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::sync::OnceLock;
+
+use capriole_insn::Extent;
+
+pub use lookup::Found;
+pub use near::nearest;
+pub use read::{Binding, OtherSymbol, SymbolKind};
+
+use crate::ObjectProblem;
+use crate::elf::Headers;
+use crate::go::GoFunctions;
+use crate::notes::Facts;
+use crate::source::Source;
+use crate::unwind::Frame;
+use demangle::Demangled;
+pub(crate) use read::Table;
+use read::{RawSymbol, RawSymbols};
+
+/// A function, or a split-off part of one (`name.cold`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Function {
+    /// Link addresses of its first byte and after its last one.
+    pub extent: Extent,
+    /// True for an IFUNC resolver, which runs when the object is loaded to choose an
+    /// implementation.
+    pub is_resolver: bool,
+    /// Position and number of its names.
+    first_name: u32,
+    names: u32,
+}
+
+impl Function {
+    /// True if the function has a name. Without one it is known from the call frame information
+    /// only and is specified by its file offset.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.names > 0
+    }
+}
+
+/// One name of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// Linkage name: mangled, without version.
+    pub linkage: &'a str,
+    /// Type of the symbol.
+    pub kind: SymbolKind,
+    /// Visibility of the symbol.
+    pub binding: Binding,
+    index: u32,
+}
+
+/// The functions of an object by address and by name.
+#[derive(Debug, Default)]
+pub struct SymbolTable {
+    raw: RawSymbols,
+    functions: Vec<Function>,
+    /// For each function the nearest earlier one that extends beyond its start, or itself if there
+    /// is none.
+    enclosing: Vec<u32>,
+    /// Data in the text, ascending.
+    data: Vec<Extent>,
+    /// Starts of all functions and data and ends of text, ascending: where padding ends.
+    bounds: Vec<u64>,
+    /// Indices of symbols, sorted by linkage name.
+    by_name: OnceLock<Vec<u32>>,
+    /// Demangled names, by symbol index.
+    demangled: OnceLock<Vec<Option<Demangled>>>,
+}
+
+impl SymbolTable {
+    pub(crate) fn read(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+        frames: &[Frame],
+        go: Option<&GoFunctions>,
+    ) -> Result<SymbolTable, ObjectProblem> {
+        let tables = Table::all(source, headers, facts)?;
+        let mut raw = read::function_symbols(headers, &tables)?;
+        if let Some(go) = go {
+            read::go_functions(headers, go, &mut raw)?;
+        }
+        sort_and_join(&mut raw);
+        drop_type_ids(&mut raw);
+        Ok(bounds::build(raw, headers, frames))
+    }
+
+    /// Returns all functions by address, one for each address.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// Returns the names of a function, the preferred one first: global before weak before local
+    /// ones, without a leading underscore before with, short before long.
+    pub fn names(&self, function: &Function) -> impl Iterator<Item = Name<'_>> {
+        (function.first_name..function.first_name + function.names).map(|index| self.name(index))
+    }
+
+    /// Returns the preferred name, mangled.
+    #[must_use]
+    pub fn linkage_name(&self, function: &Function) -> Option<&str> {
+        self.names(function).next().map(|name| name.linkage)
+    }
+
+    /// Returns the preferred name, demangled if it is mangled.
+    #[must_use]
+    pub fn display_name(&self, function: &Function) -> Option<Cow<'_, str>> {
+        self.linkage_name(function).map(display)
+    }
+
+    /// Returns the function around a link address; of several nested ones the innermost.
+    #[must_use]
+    pub fn function_at(&self, address: u64) -> Option<&Function> {
+        let after = self
+            .functions
+            .partition_point(|f| f.extent.start <= address);
+        let mut index = after.checked_sub(1)?;
+        loop {
+            let function = &self.functions[index];
+            if address < function.extent.end {
+                return Some(function);
+            }
+            let outer = self.enclosing[index] as usize;
+            if outer == index {
+                return None;
+            }
+            index = outer;
+        }
+    }
+
+    /// Returns the function that starts at a link address.
+    #[must_use]
+    pub fn function_starting_at(&self, address: u64) -> Option<&Function> {
+        let found = self
+            .functions
+            .binary_search_by_key(&address, |f| f.extent.start);
+        found.ok().map(|index| &self.functions[index])
+    }
+
+    /// Returns the first function start or end of text above a link address: code behind a function
+    /// up to there belongs to no other one.
+    #[must_use]
+    pub fn next_boundary(&self, address: u64) -> Option<u64> {
+        let after = self.bounds.partition_point(|&bound| bound <= address);
+        self.bounds.get(after).copied()
+    }
+
+    /// Returns the link addresses of other symbols in the text: labels of assembly code.
+    #[must_use]
+    pub fn labels(&self) -> &[u64] {
+        &self.raw.labels
+    }
+
+    /// Returns the link addresses of data in the text, from symbols; ascending and disjoint.
+    #[must_use]
+    pub fn data(&self) -> &[Extent] {
+        &self.data
+    }
+
+    /// True for a rarely executed part of a function that the compiler placed elsewhere
+    /// (`name.cold`): it is jumped into, not called.
+    #[must_use]
+    pub fn is_split_off(&self, function: &Function) -> bool {
+        self.names(function)
+            .any(|name| lookup::is_cold(name.linkage))
+    }
+
+    fn name(&self, index: u32) -> Name<'_> {
+        let symbol = &self.raw.symbols[index as usize];
+        Name {
+            linkage: self.raw.text(symbol),
+            kind: symbol.kind,
+            binding: symbol.binding,
+            index,
+        }
+    }
+}
+
+/// Demangles a linkage name for display.
+#[must_use]
+pub fn display(linkage: &str) -> Cow<'_, str> {
+    match demangle::demangle(linkage) {
+        Some(name) => Cow::Owned(name.full),
+        None => Cow::Borrowed(linkage),
+    }
+}
+
+impl RawSymbols {
+    /// Returns the name of a symbol, which was checked to be UTF-8 when it was read.
+    fn text(&self, symbol: &RawSymbol) -> &str {
+        let start = symbol.name as usize;
+        let bytes = self.strings.get(start..start + symbol.name_len as usize);
+        std::str::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
+    }
+}
+
+/// Drops `__cfi_NAME` right before `NAME`, which is not a function: `-fsanitize=kcfi` puts a type
+/// hash there for callers to check.
+fn drop_type_ids(raw: &mut RawSymbols) {
+    const PREFIX: &str = "__cfi_";
+    /// Size limit of the nops for patching that may be between the two.
+    const BETWEEN: u64 = 64;
+    let symbols = std::mem::take(&mut raw.symbols);
+    let is_type_id = |index: usize| {
+        let symbol = &symbols[index];
+        let name = raw.text(symbol).strip_prefix(PREFIX)?;
+        let near = symbols[index + 1..]
+            .iter()
+            .take_while(|other| other.address <= symbol.address + symbol.size.max(16) + BETWEEN);
+        let own = near.into_iter().find(|other| raw.text(other) == name)?;
+        let size = match symbol.size {
+            0 => own.address - symbol.address,
+            size => size.min(own.address - symbol.address),
+        };
+        Some((symbol.address, size))
+    };
+    let found: Vec<Option<(u64, u64)>> = (0..symbols.len()).map(is_type_id).collect();
+    raw.data.extend(found.iter().flatten());
+    let kept = symbols.iter().zip(&found).filter(|(_, id)| id.is_none());
+    raw.symbols = kept.map(|(symbol, _)| *symbol).collect();
+}
+
+/// Sorts symbols by address and preference, and drops duplicates of the two tables.
+fn sort_and_join(raw: &mut RawSymbols) {
+    let mut symbols = std::mem::take(&mut raw.symbols);
+    let hidden = |name: &str| name.starts_with('_') && !demangle::is_mangled(name);
+    symbols.sort_by_cached_key(|symbol| {
+        let name = raw.text(symbol);
+        let binding = match symbol.binding {
+            Binding::Local => 1,
+            _ => 0,
+        };
+        // Same name and address become neighbours.
+        (
+            symbol.address,
+            binding,
+            hidden(name),
+            symbol.binding,
+            name.len(),
+            name.to_owned(),
+            Reverse(symbol.default_version),
+        )
+    });
+    symbols.dedup_by(|later, earlier| {
+        let same = later.address == earlier.address && raw.text(later) == raw.text(earlier);
+        if same {
+            earlier.size = earlier.size.max(later.size);
+            earlier.default_version |= later.default_version;
+        }
+        same
+    });
+    raw.symbols = symbols;
+}
+
+impl SymbolTable {
+    /// Looks for a name among the symbols that are not functions.
+    pub(crate) fn find_other(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+        name: &str,
+    ) -> Result<Option<OtherSymbol>, ObjectProblem> {
+        let tables = Table::all(source, headers, facts)?;
+        read::find_other(&tables, name)
+    }
+}

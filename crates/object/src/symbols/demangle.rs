@@ -1,0 +1,240 @@
+//! Demangling of names.
+
+use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+
+/// Maximum length of a name to demangle: it may take time quadratic in the length, and nobody types
+/// such names.
+const LONGEST: usize = 4096;
+/// Maximum length of the result: it can be exponentially longer than the mangled name.
+const LONGEST_RESULT: usize = 1 << 16;
+
+/// The forms of a demangled name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demangled {
+    /// With parameters, without return type: `ns::f<int>(char const*)`.
+    pub full: String,
+    /// Without parameters: `ns::f<int>`. Equal to `full` in Rust.
+    pub short: String,
+    /// Form printed by `c++filt`, if that has a return type: `void ns::f<int>(char const*)`.
+    pub with_return_type: Option<String>,
+}
+
+/// True if the name has the form of a mangled one.
+pub fn is_mangled(name: &str) -> bool {
+    ["_Z", "__Z", "_R", "_GLOBAL__"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// Demangles a name of C++ (Itanium ABI) or Rust (v0 and legacy, whose hash is omitted). `None` if
+/// it is neither.
+pub fn demangle(name: &str) -> Option<Demangled> {
+    if !is_mangled(name) || name.len() > LONGEST {
+        return None;
+    }
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        let full = bounded(format_args!("{rust:#}"))?;
+        return Some(Demangled {
+            short: full.clone(),
+            full,
+            with_return_type: None,
+        });
+    }
+    let symbol = BorrowedSymbol::new(name.as_bytes()).ok()?;
+    let form = |options: DemangleOptions| {
+        let mut out = Bounded(String::new());
+        symbol
+            .structured_demangle(&mut Adapter(&mut out), &options)
+            .ok()?;
+        Some(out.0)
+    };
+    let plain = DemangleOptions::new();
+    let full = form(plain.no_return_type())?;
+    let with_return_type = form(plain)?;
+    Some(Demangled {
+        short: form(plain.no_return_type().no_params())?,
+        with_return_type: (with_return_type != full).then_some(with_return_type),
+        full,
+    })
+}
+
+struct Bounded(String);
+
+impl std::fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        if self.0.len() + text.len() > LONGEST_RESULT {
+            return Err(std::fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+struct Adapter<'a>(&'a mut Bounded);
+
+impl cpp_demangle::DemangleWrite for Adapter<'_> {
+    fn write_string(&mut self, text: &str) -> std::fmt::Result {
+        std::fmt::Write::write_str(self.0, text)
+    }
+}
+
+fn bounded(text: std::fmt::Arguments<'_>) -> Option<String> {
+    let mut out = Bounded(String::new());
+    std::fmt::Write::write_fmt(&mut out, text).ok()?;
+    Some(out.0)
+}
+
+/// Start of an ABI tag, which ends with a bracket.
+pub(crate) const TAG: &str = "[abi:";
+
+/// Removes ABI tags from `name`: `f[abi:cxx11]`, `ns::g[abi:one][abi:two](int)`.
+pub(crate) fn without_tags(name: &str) -> String {
+    let mut parts = name.split(TAG);
+    let first = parts.next().unwrap_or_default();
+    let rest = parts.map(|part| part.split_once(']').map_or(part, |(_, behind)| behind));
+    std::iter::once(first).chain(rest).collect()
+}
+
+/// Removes the blanks from `name` that demanglers set differently: all that do not separate two
+/// words.
+pub fn without_blanks(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut blank = false;
+    for c in name.chars() {
+        if c == ' ' {
+            blank = true;
+            continue;
+        }
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        if blank && word(c) && out.chars().next_back().is_some_and(word) {
+            out.push(' ');
+        }
+        blank = false;
+        out.push(c);
+    }
+    out
+}
+
+/// Returns the last identifier of the function's own name: every mangled form of the name contains
+/// it, unless the ABI abbreviates it (`std::string::string`). `None` for operators, which have
+/// codes.
+pub fn last_identifier(name: &str) -> Option<&str> {
+    let head = &name[..parameters_start(name)];
+    let head = strip_template_arguments(head)?;
+    let start = head
+        .char_indices()
+        .rev()
+        .take_while(|&(_, c)| c.is_alphanumeric() || c == '_')
+        .last()
+        .map(|(at, _)| at)?;
+    let identifier = &head[start..];
+    (!head.ends_with("operator") && !head.contains("operator ")).then_some(identifier)
+}
+
+/// Returns the start of the parameter list, or the length of the name.
+fn parameters_start(name: &str) -> usize {
+    let mut depth = 0u32;
+    for (at, c) in name.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 && at != 0 && !name[at..].starts_with("(anonymous") => return at,
+            _ => {}
+        }
+    }
+    name.len()
+}
+
+/// Reduces `f<int>` to `f`; `None` if the brackets do not match, as in `operator<`.
+fn strip_template_arguments(name: &str) -> Option<&str> {
+    let name = name.trim_end();
+    if !name.ends_with('>') {
+        return Some(name);
+    }
+    let mut depth = 0u32;
+    for (at, c) in name.char_indices().rev() {
+        match c {
+            '>' => depth += 1,
+            '<' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(name[..at].trim_end_matches("::"));
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demangles_cpp_with_and_without_parameters() {
+        let name = demangle("_ZN2ns3Foo3barEiPKc").unwrap();
+        assert_eq!(name.full, "ns::Foo::bar(int, char const*)");
+        assert_eq!(name.short, "ns::Foo::bar");
+        assert_eq!(name.with_return_type, None);
+        let name = demangle("_Z3maxIiET_S0_S0_").unwrap();
+        assert_eq!(name.full, "max<int>(int, int)");
+        assert_eq!(name.short, "max<int>");
+        assert_eq!(
+            name.with_return_type.as_deref(),
+            Some("int max<int>(int, int)")
+        );
+    }
+
+    #[test]
+    fn demangles_rust_without_hash() {
+        let legacy = demangle("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE").unwrap();
+        assert_eq!(legacy.full, "core::fmt::Formatter::pad");
+        assert_eq!(legacy.short, legacy.full);
+        let v0 = demangle("_RNvC6_123foo3bar").unwrap();
+        assert_eq!(v0.full, "123foo::bar");
+    }
+
+    #[test]
+    fn leaves_other_names_alone() {
+        for name in ["malloc", "_Z", "_R", "_ZN", "main.cold", ""] {
+            assert_eq!(demangle(name), None, "{name}");
+        }
+        let bomb = format!("_Z1fI{}E", "S_".repeat(3000));
+        assert_eq!(demangle(&bomb), None);
+    }
+
+    #[test]
+    fn blanks_that_separate_nothing_do_not_count() {
+        assert_eq!(
+            without_blanks("f<a, b >(char const *, int)"),
+            "f<a,b>(char const*,int)"
+        );
+        assert_eq!(
+            without_blanks("operator new (unsigned long)"),
+            "operator new(unsigned long)"
+        );
+    }
+
+    #[test]
+    fn finds_what_a_mangled_name_must_contain() {
+        let cases = [
+            ("ns::Foo::bar(int, ns::Baz)", Some("bar")),
+            ("ns::Foo<int>::bar<a, b>", Some("bar")),
+            ("(anonymous namespace)::f(int)", Some("f")),
+            ("ns::Foo::~Foo()", Some("Foo")),
+            ("ns::operator<<(std::ostream&)", None),
+            ("ns::operator<", None),
+            ("ns::Foo::operator int", None),
+            ("operator new(unsigned long)", None),
+            ("Foo::operator()(int) const", None),
+            ("alloc::vec::Vec<T>::push", Some("push")),
+            ("<a::B as c::D>::run", Some("run")),
+            ("f", Some("f")),
+            ("", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(last_identifier(name), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Finding functions by name.
+
+use super::demangle::{self, Demangled, TAG, last_identifier, without_blanks, without_tags};
+use super::{Function, Name, SymbolTable};
+
+/// Number of symbols from which demangling uses several threads.
+const WORTH_A_THREAD: usize = 2000;
+
+/// A function and the name under which it was found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// The function.
+    pub function: &'a Function,
+    /// The name that matched.
+    pub name: Name<'a>,
+}
+
+impl SymbolTable {
+    /// Finds the functions with exactly this name, one for each address.
+    ///
+    /// These are tried in order until one finds something: the linkage name; the demangled name
+    /// with parameters (blanks do not count, a template's return type may precede it); the
+    /// demangled name without parameters, which finds all overloads; the previous two without ABI
+    /// tags (`f[abi:cxx11]` is `f` in the source).
+    ///
+    /// Among several versions of a symbol (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`) it
+    /// returns the default one; of a function and its split-off part (`name.cold`) the function.
+    #[must_use]
+    pub fn exact(&self, name: &str) -> Vec<Found<'_>> {
+        let mut found = self.by_linkage_name(name);
+        if found.is_empty() {
+            found = self.by_demangled_name(name);
+        }
+        self.found(found)
+    }
+
+    /// Finds the functions with this linkage name.
+    pub fn linked(&self, name: &str) -> Vec<Found<'_>> {
+        self.found(self.by_linkage_name(name))
+    }
+
+    /// Finds the functions with a matching name: linkage name, or demangled name with or without
+    /// parameters. Returns at most one match for a function.
+    ///
+    /// Resolvers (`STT_GNU_IFUNC`), old versions and split-off cold parts (`name.cold`) are left
+    /// out.
+    pub fn matching(&self, matches: impl Fn(&str) -> bool) -> Vec<Found<'_>> {
+        let symbols = &self.raw.symbols;
+        let demangled = |index: u32| self.demangled()[index as usize].as_ref();
+        let wanted = |index: u32| {
+            let symbol = &symbols[index as usize];
+            let name = self.raw.text(symbol);
+            // Demangling is expensive: avoid it if the name itself matches.
+            symbol.default_version
+                && !is_cold(name)
+                && (matches(name)
+                    || demangled(index).is_some_and(|n| matches(&n.short) || matches(&n.full)))
+        };
+        self.functions
+            .iter()
+            .filter(|function| !function.is_resolver)
+            .filter_map(|function| {
+                let indices = function.first_name..function.first_name + function.names;
+                let name = self.name(indices.into_iter().find(|&index| wanted(index))?);
+                Some(Found { function, name })
+            })
+            .collect()
+    }
+
+    /// True if some function has this linkage name.
+    #[must_use]
+    pub fn has_linkage_name(&self, name: &str) -> bool {
+        !self.by_linkage_name(name).is_empty()
+    }
+
+    /// Converts symbols to functions, one for each address, by address.
+    fn found(&self, mut symbols: Vec<u32>) -> Vec<Found<'_>> {
+        let default = |&index: &u32| self.raw.symbols[index as usize].default_version;
+        if symbols.iter().any(default) {
+            symbols.retain(default);
+        }
+        let whole = |&index: &u32| !is_cold(self.raw.text(&self.raw.symbols[index as usize]));
+        if symbols.iter().any(whole) {
+            symbols.retain(whole);
+        }
+        symbols.sort_unstable();
+        let mut found: Vec<Found<'_>> = symbols
+            .into_iter()
+            .filter_map(|index| {
+                let address = self.raw.symbols[index as usize].address;
+                let function = self.function_starting_at(address)?;
+                let name = self.name(index);
+                Some(Found { function, name })
+            })
+            .collect();
+        found.dedup_by_key(|found| found.function.extent.start);
+        found
+    }
+
+    fn by_linkage_name(&self, name: &str) -> Vec<u32> {
+        let text = |index: &u32| self.raw.text(&self.raw.symbols[*index as usize]);
+        let index = self.by_name.get_or_init(|| {
+            let mut index: Vec<u32> = (0..self.raw.symbols.len() as u32).collect();
+            index.sort_by_key(text);
+            index
+        });
+        let start = index.partition_point(|i| text(i) < name);
+        let tail = index.get(start..).unwrap_or_default();
+        tail.iter()
+            .copied()
+            .take_while(|i| text(i) == name)
+            .collect()
+    }
+
+    /// Finds symbols by demangled name. Demangles only the names that contain the identifier
+    /// searched for, unless that finds nothing.
+    fn by_demangled_name(&self, name: &str) -> Vec<u32> {
+        let wanted = without_blanks(name);
+        if self.demangled.get().is_none()
+            && let Some(identifier) = last_identifier(name)
+        {
+            let names = self
+                .raw
+                .symbols
+                .iter()
+                .enumerate()
+                .filter_map(|(index, symbol)| {
+                    let name = self.raw.text(symbol);
+                    (demangle::is_mangled(name) && name.contains(identifier))
+                        .then(|| Some((index as u32, demangle::demangle(name)?)))?
+                });
+            let found = pick(names, &wanted);
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        let names = self.demangled().iter().enumerate();
+        pick(
+            names.filter_map(|(index, name)| Some((index as u32, name.as_ref()?))),
+            &wanted,
+        )
+    }
+
+    /// Returns all demangled names, computed on first use on all processors.
+    pub(super) fn demangled(&self) -> &[Option<Demangled>] {
+        self.demangled.get_or_init(|| {
+            let symbols = &self.raw.symbols;
+            let demangle = |symbol| demangle::demangle(self.raw.text(symbol));
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let share = symbols.len().div_ceil(threads).max(WORTH_A_THREAD);
+            let mut names = vec![None; symbols.len()];
+            std::thread::scope(|scope| {
+                for (symbols, names) in symbols.chunks(share).zip(names.chunks_mut(share)) {
+                    let work = move || {
+                        for (symbol, name) in symbols.iter().zip(names) {
+                            *name = demangle(symbol);
+                        }
+                    };
+                    if symbols.len() < share || threads == 1 {
+                        work();
+                    } else {
+                        scope.spawn(work);
+                    }
+                }
+            });
+            names
+        })
+    }
+}
+
+/// Returns the symbols whose full name is `wanted`; if there is none, by the name without
+/// parameters, or else by either without ABI tags.
+fn pick<D: std::borrow::Borrow<Demangled>>(
+    names: impl Iterator<Item = (u32, D)>,
+    wanted: &str,
+) -> Vec<u32> {
+    let (mut full, mut short, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
+    let is_wanted = |name: &str| without_blanks(name) == wanted;
+    let is_tagged = |name: &str| name.contains(TAG) && is_wanted(&without_tags(name));
+    for (index, name) in names {
+        let name = name.borrow();
+        if is_wanted(&name.full) || name.with_return_type.as_deref().is_some_and(is_wanted) {
+            full.push(index);
+        } else if is_wanted(&name.short) {
+            short.push(index);
+        } else if is_tagged(&name.full) || is_tagged(&name.short) {
+            tagged.push(index);
+        }
+    }
+    let mut found = [full, short, tagged].into_iter();
+    found.find(|found| !found.is_empty()).unwrap_or_default()
+}
+
+/// True for the names that GCC and clang give to the rarely executed part of a function.
+pub(super) fn is_cold(name: &str) -> bool {
+    name.ends_with(".cold") || name.contains(".cold.")
+}

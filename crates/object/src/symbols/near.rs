@@ -1,0 +1,133 @@
+//! Suggestions of names similar to one that was not found.
+
+use std::collections::HashSet;
+
+use super::SymbolTable;
+
+/// Maximum number of suggestions.
+const SUGGESTIONS: usize = 5;
+/// Names longer than this are compared by containment only.
+const LONGEST_COMPARED: usize = 64;
+
+impl SymbolTable {
+    /// Returns up to five names of functions similar to `name`, the most similar first.
+    #[must_use]
+    pub fn nearest(&self, name: &str) -> Vec<String> {
+        let demangled = self.demangled();
+        let names = self.functions.iter().flat_map(|function| {
+            (function.first_name..function.first_name + function.names).map(
+                |index| match &demangled[index as usize] {
+                    Some(name) => name.short.as_str(),
+                    None => self.raw.text(&self.raw.symbols[index as usize]),
+                },
+            )
+        });
+        nearest(name, names)
+    }
+}
+
+/// Returns up to five of `names` similar to `wanted`, the most similar first.
+pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let wanted = wanted.split('(').next().unwrap_or(wanted).trim();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let lower = wanted.to_lowercase();
+    let mut seen = HashSet::new();
+    let mut ranked: Vec<(usize, usize, &str)> = names
+        .filter(|name| seen.insert(*name))
+        .filter_map(|name| Some((rank(&lower, name)?, name.len(), name)))
+        .collect();
+    ranked.sort_unstable();
+    ranked.truncate(SUGGESTIONS);
+    ranked
+        .into_iter()
+        .map(|(.., name)| name.to_owned())
+        .collect()
+}
+
+/// Rates how different two names are; `None` if they are not similar enough to suggest.
+fn rank(wanted: &str, name: &str) -> Option<usize> {
+    let name = name.to_lowercase();
+    if name == wanted {
+        return Some(0);
+    }
+    let allowed = (wanted.len() / 3).clamp(1, 8);
+    if wanted.len() <= LONGEST_COMPARED
+        && name.len() <= LONGEST_COMPARED
+        && wanted.len().abs_diff(name.len()) <= allowed
+        && let Some(distance) = edit_distance(wanted.as_bytes(), name.as_bytes(), allowed)
+    {
+        return Some(distance);
+    }
+    let last = |name: &str| name.rsplit("::").next().map(str::len);
+    match name.find(wanted) {
+        // Rank: whole last part of a qualified name, prefix, other containment.
+        Some(at) if name[at..].len() == wanted.len() && last(&name) == Some(wanted.len()) => {
+            Some(1)
+        }
+        Some(0) => Some(allowed + 1),
+        Some(_) if wanted.len() >= 3 => Some(allowed + 2),
+        _ => None,
+    }
+}
+
+/// Returns the optimal string alignment distance (Levenshtein with transposed neighbours), if it is
+/// at most `limit`.
+fn edit_distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
+    let mut before = vec![0; b.len() + 1];
+    let mut last: Vec<usize> = (0..=b.len()).collect();
+    for (i, &x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, &y) in b.iter().enumerate() {
+            let mut cost = (last[j + 1] + 1)
+                .min(row[j] + 1)
+                .min(last[j] + usize::from(x != y));
+            if i > 0 && j > 0 && x == b[j - 1] && a[i - 1] == y {
+                cost = cost.min(before[j - 1] + 1);
+            }
+            row.push(cost);
+        }
+        if row.iter().all(|&cost| cost > limit) {
+            return None;
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last.last().copied().filter(|&cost| cost <= limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_the_distance() {
+        assert_eq!(edit_distance(b"malloc", b"malloc", 3), Some(0));
+        assert_eq!(edit_distance(b"maloc", b"malloc", 3), Some(1));
+        assert_eq!(edit_distance(b"mallco", b"malloc", 3), Some(1));
+        assert_eq!(edit_distance(b"free", b"malloc", 3), None);
+        assert_eq!(edit_distance(b"", b"abc", 3), Some(3));
+    }
+
+    #[test]
+    fn suggests_the_most_alike_first() {
+        let names = [
+            "free",
+            "malloc",
+            "mallopt",
+            "__libc_malloc",
+            "ns::Malloc",
+            "unrelated",
+        ];
+        assert_eq!(
+            nearest("mallox", names.iter().copied()),
+            ["malloc", "mallopt"]
+        );
+        assert_eq!(
+            nearest("malloc", names.iter().copied()),
+            ["malloc", "ns::Malloc", "mallopt", "__libc_malloc"]
+        );
+        assert!(nearest("", names.iter().copied()).is_empty());
+        assert!(nearest("zzzzzz", names.iter().copied()).is_empty());
+    }
+}

@@ -1,0 +1,348 @@
+//! Reading `.symtab` and `.dynsym` (System V ABI, chapter 4).
+
+use std::collections::HashSet;
+
+use object::LittleEndian as LE;
+use object::elf::{self, Sym64};
+use object::pod;
+
+use crate::ObjectProblem;
+use crate::elf::{Headers, Section};
+use crate::go::GoFunctions;
+use crate::notes::Facts;
+use crate::source::Source;
+
+const DAMAGED: ObjectProblem = ObjectProblem::Damaged("bad symbol table");
+/// Size of an entry of the symbol table, bytes.
+const ENTRY: u64 = size_of::<Sym64<LE>>() as u64;
+/// Flag in `.gnu.version`: not the version that new programs are linked with.
+const VERSYM_HIDDEN: u16 = 0x8000;
+
+/// Type of a symbol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SymbolKind {
+    /// A function.
+    Function,
+    /// Untyped symbol in text: a function written in assembly.
+    Untyped,
+    /// A function that returns the address of the function to use (`STT_GNU_IFUNC`).
+    Resolver,
+}
+
+/// Visibility of a symbol outside its file, in order of preference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Binding {
+    /// Visible everywhere.
+    Global,
+    /// Visible everywhere, may be replaced.
+    Weak,
+    /// Visible in its source file only (`static`).
+    Local,
+}
+
+/// A name of a function.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RawSymbol {
+    pub address: u64,
+    pub size: u64,
+    /// Offset in the common string table.
+    pub name: u32,
+    /// Length of the name without version, bytes.
+    pub name_len: u32,
+    pub kind: SymbolKind,
+    pub binding: Binding,
+    /// True unless it is an old version kept for old programs.
+    pub default_version: bool,
+}
+
+/// The symbols that name functions, and their strings.
+#[derive(Debug, Default)]
+pub(crate) struct RawSymbols {
+    pub strings: Vec<u8>,
+    pub symbols: Vec<RawSymbol>,
+    /// Addresses of symbols in the text that are not functions.
+    pub labels: Vec<u64>,
+    /// Data in the text: address and size, which may be 0.
+    pub data: Vec<(u64, u64)>,
+}
+
+/// Raw bytes of a symbol table.
+pub(crate) struct Table {
+    entries: Vec<u8>,
+    strings: Vec<u8>,
+    /// `.gnu.version`, two bytes for each entry; empty if there is none.
+    versions: Vec<u8>,
+}
+
+impl Table {
+    /// Reads the tables of a file: `.symtab` if it was not stripped, and `.dynsym`.
+    pub(crate) fn all(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+    ) -> Result<Vec<Table>, ObjectProblem> {
+        let mut tables = Vec::new();
+        for section in &headers.sections {
+            if section.kind == elf::SHT_SYMTAB.0 || section.kind == elf::SHT_DYNSYM.0 {
+                // `.symtab` of a separate debug file and the like has no bytes.
+                tables.push(Table::of_section(source, headers, section)?);
+            }
+        }
+        if headers.sections.is_empty()
+            && let Some((symbols, strings, size)) = facts.dynamic_symbols
+        {
+            tables.push(Table::of_dynamic(source, headers, symbols, strings, size)?);
+        }
+        Ok(tables)
+    }
+
+    fn of_section(
+        source: &Source,
+        headers: &Headers,
+        section: &Section,
+    ) -> Result<Table, ObjectProblem> {
+        let strings = headers.sections.get(section.link as usize).ok_or(DAMAGED)?;
+        if strings.kind != elf::SHT_STRTAB.0 {
+            return Err(DAMAGED);
+        }
+        let versions = match headers.section(".gnu.version") {
+            Some(versions) if section.kind == elf::SHT_DYNSYM.0 => {
+                source.read(versions.offset, versions.size)?
+            }
+            _ => Vec::new(),
+        };
+        Ok(Table {
+            entries: source.read(section.offset, section.size / ENTRY * ENTRY)?,
+            strings: source.read(strings.offset, strings.size)?,
+            versions,
+        })
+    }
+
+    /// Reads `.dynsym` without section headers. Its length is not recorded; every linker puts the
+    /// strings behind the symbols.
+    fn of_dynamic(
+        source: &Source,
+        headers: &Headers,
+        symbols: u64,
+        strings: u64,
+        strings_size: u64,
+    ) -> Result<Table, ObjectProblem> {
+        let size = strings.checked_sub(symbols).ok_or(DAMAGED)? / ENTRY * ENTRY;
+        let offset = |address| headers.offset_of(address).ok_or(DAMAGED);
+        Ok(Table {
+            entries: source.read(offset(symbols)?, size)?,
+            strings: source.read(offset(strings)?, strings_size)?,
+            versions: Vec::new(),
+        })
+    }
+
+    pub(crate) fn symbols(&self) -> Result<&[Sym64<LE>], ObjectProblem> {
+        pod::slice_from_all_bytes(&self.entries).map_err(|()| DAMAGED)
+    }
+
+    /// Returns the symbol's name if it is valid: not empty, UTF-8, inside the table.
+    pub(crate) fn name(&self, symbol: &Sym64<LE>) -> Option<&str> {
+        let start = symbol.st_name.get(LE) as usize;
+        let tail = self.strings.get(start..)?;
+        let end = tail.iter().position(|&b| b == 0)?;
+        let name = std::str::from_utf8(&tail[..end]).ok()?;
+        (!name.is_empty()).then_some(name)
+    }
+
+    fn is_hidden_version(&self, index: usize) -> bool {
+        let version = self.versions.get(index * 2..index * 2 + 2);
+        version.is_some_and(|v| u16::from_le_bytes([v[0], v[1]]) & VERSYM_HIDDEN != 0)
+    }
+}
+
+/// Splits `name@VERSION` and `name@@VERSION` (as in `.symtab`) into the name and whether new
+/// programs get this version.
+fn split_version(name: &str) -> (&str, bool) {
+    match name.find('@') {
+        Some(at) if at > 0 => (&name[..at], name[at..].starts_with("@@")),
+        _ => (name, true),
+    }
+}
+
+/// Selects from `tables` the symbols that name functions in the text.
+pub(crate) fn function_symbols(
+    headers: &Headers,
+    tables: &[Table],
+) -> Result<RawSymbols, ObjectProblem> {
+    let mut raw = RawSymbols::default();
+    let mut text = TextRanges::new(headers);
+    for table in tables {
+        let base = u32::try_from(raw.strings.len()).map_err(|_| DAMAGED)?;
+        u32::try_from(raw.strings.len() + table.strings.len()).map_err(|_| DAMAGED)?;
+        raw.strings.extend_from_slice(&table.strings);
+        for (index, symbol) in table.symbols()?.iter().enumerate() {
+            let address = symbol.st_value.get(LE);
+            let Some((kind, binding)) = classify(symbol) else {
+                if is_data(symbol) && text.holds_function(address) {
+                    raw.data.push((address, symbol.st_size.get(LE)));
+                }
+                continue;
+            };
+            // Link-time optimisation of GCC leaves symbols for places in `.debug_info`, whose
+            // values only look like addresses.
+            let section = headers.sections.get(usize::from(symbol.st_shndx.get(LE).0));
+            let elsewhere =
+                kind == SymbolKind::Untyped && section.is_some_and(|section| !section.allocated);
+            if elsewhere || !text.holds_function(address) {
+                continue;
+            }
+            let Some(name) = table.name(symbol) else {
+                continue;
+            };
+            if kind == SymbolKind::Untyped && !is_assembly_function(name, symbol, binding) {
+                raw.labels.push(address);
+                continue;
+            }
+            let (name, default_version) = split_version(name);
+            raw.symbols.push(RawSymbol {
+                address,
+                size: symbol.st_size.get(LE),
+                name: base + symbol.st_name.get(LE),
+                name_len: name.len() as u32,
+                kind,
+                binding,
+                default_version: default_version && !table.is_hidden_version(index),
+            });
+        }
+    }
+    Ok(raw)
+}
+
+/// Adds the functions of Go's own table that no symbol names. In a stripped program these are all
+/// functions.
+pub(crate) fn go_functions(
+    headers: &Headers,
+    go: &GoFunctions,
+    raw: &mut RawSymbols,
+) -> Result<(), ObjectProblem> {
+    let base = u32::try_from(raw.strings.len()).map_err(|_| DAMAGED)?;
+    u32::try_from(raw.strings.len() + go.names.len()).map_err(|_| DAMAGED)?;
+    let named: HashSet<u64> = raw.symbols.iter().map(|symbol| symbol.address).collect();
+    let mut text = TextRanges::new(headers);
+    let functions = go.functions.iter();
+    let new = functions.filter(|function| {
+        let name = std::str::from_utf8(go.name(function));
+        !named.contains(&function.extent.start)
+            && text.holds_function(function.extent.start)
+            && name.is_ok_and(|name| !name.is_empty())
+    });
+    let symbols = new.map(|function| RawSymbol {
+        address: function.extent.start,
+        size: function.extent.len(),
+        name: base + function.name,
+        name_len: function.name_len,
+        kind: SymbolKind::Function,
+        binding: Binding::Local,
+        default_version: true,
+    });
+    raw.symbols.extend(symbols);
+    raw.strings.extend_from_slice(&go.names);
+    Ok(())
+}
+
+fn is_data(symbol: &Sym64<LE>) -> bool {
+    let section = symbol.st_shndx.get(LE);
+    let nowhere = [elf::SHN_UNDEF, elf::SHN_ABS, elf::SHN_COMMON];
+    symbol.st_type() == elf::STT_OBJECT && !nowhere.contains(&section)
+}
+
+fn classify(symbol: &Sym64<LE>) -> Option<(SymbolKind, Binding)> {
+    let section = symbol.st_shndx.get(LE);
+    if section == elf::SHN_UNDEF || section == elf::SHN_ABS || section == elf::SHN_COMMON {
+        return None;
+    }
+    let kind = match symbol.st_type() {
+        elf::STT_FUNC => SymbolKind::Function,
+        elf::STT_NOTYPE => SymbolKind::Untyped,
+        elf::STT_GNU_IFUNC => SymbolKind::Resolver,
+        _ => return None,
+    };
+    Some((kind, binding(symbol)))
+}
+
+fn binding(symbol: &Sym64<LE>) -> Binding {
+    match symbol.st_bind() {
+        elf::STB_LOCAL => Binding::Local,
+        elf::STB_WEAK => Binding::Weak,
+        _ => Binding::Global,
+    }
+}
+
+/// True if an untyped symbol is a function. Such symbols also mark labels, and the bounds of
+/// sections that the linker defines.
+fn is_assembly_function(name: &str, symbol: &Sym64<LE>, binding: Binding) -> bool {
+    (symbol.st_size.get(LE) > 0 || binding != Binding::Local)
+        && !name.starts_with("__start_")
+        && !name.starts_with("__stop_")
+}
+
+/// Lookup that caches the last range, as neighbouring symbols lie in the same one.
+struct TextRanges<'a> {
+    headers: &'a Headers,
+    last: (u64, u64, bool),
+}
+
+impl<'a> TextRanges<'a> {
+    fn new(headers: &'a Headers) -> Self {
+        TextRanges {
+            headers,
+            last: (0, 0, true),
+        }
+    }
+
+    /// True if `address` lies in text that is not a procedure linkage table.
+    fn holds_function(&mut self, address: u64) -> bool {
+        let (start, end, _) = self.last;
+        if !(start <= address && address < end) {
+            match self.headers.text_range(address) {
+                Some(range) => self.last = range,
+                None => return false,
+            }
+        }
+        !self.last.2
+    }
+}
+
+/// Kind of a symbol that is not a function here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherSymbol {
+    /// A variable, at this link address.
+    Data(u64),
+    /// Used here but defined in another object.
+    Imported,
+}
+
+/// Looks for a name among the symbols that are not functions.
+pub(crate) fn find_other(
+    tables: &[Table],
+    name: &str,
+) -> Result<Option<OtherSymbol>, ObjectProblem> {
+    let mut imported = None;
+    for table in tables {
+        for symbol in table.symbols()? {
+            let other = match (symbol.st_shndx.get(LE), symbol.st_type()) {
+                (elf::SHN_UNDEF, _) => OtherSymbol::Imported,
+                (_, elf::STT_OBJECT | elf::STT_TLS | elf::STT_COMMON | elf::STT_NOTYPE) => {
+                    OtherSymbol::Data(symbol.st_value.get(LE))
+                }
+                _ => continue,
+            };
+            if table
+                .name(symbol)
+                .is_none_or(|found| split_version(found).0 != name)
+            {
+                continue;
+            }
+            match other {
+                OtherSymbol::Data(_) => return Ok(Some(other)),
+                OtherSymbol::Imported => imported = Some(other),
+            }
+        }
+    }
+    Ok(imported)
+}

@@ -1,0 +1,349 @@
+//! Detection of other tools that write to the site of a probe while it is in.
+//!
+//! The kernel writes a uprobe, and a debugger a breakpoint, to an instruction without checking who
+//! has changed it before. A hit then runs the *file's* instruction, out of line, and goes on behind
+//! it:
+//!
+//! ```text
+//! program        55 │ 48 89 e5 │ 41 57     push; mov; push
+//! our jump       e9   xx xx xx   xx 57
+//! a uprobe       cc   xx xx xx   xx 57     runs the push, goes on at xx
+//! taken back     cc   48 89 e5   41 57     runs the push, goes on at the mov
+//! it goes        55   48 89 e5   41 57
+//! ```
+//!
+//! If the jump lies within one instruction, that is harmless until the tool goes: the kernel runs
+//! that whole instruction, and the bytes behind it were never changed. But when the tool goes, it
+//! restores one byte, and the rest of the jump would be run as that instruction. If the jump covers
+//! several instructions, the first hit runs the rest of the jump. So the recorder checks the bytes
+//! of all sites now and then, and takes out a probe whose site another tool has changed. The check
+//! stops no thread.
+//!
+//! Why taking out is safe: all threads stand still. The bytes that are ours become the program's,
+//! the other tool's stay (it may be about to change them, and restores the file's when it goes). No
+//! thread is inside the bytes unless that tool led it there, to the start of an instruction, which
+//! then is one again; a thread in the detour goes on behind the jump, as ever. The detour stays.
+
+use super::round::Round;
+use super::{Attached, SiteError, SiteState};
+use crate::patch::{Batch, Change, Found, INT3};
+use crate::recover::sharing;
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::steps::step;
+use capriole_host::threads::Stopped;
+use capriole_host::tracer;
+use capriole_proc::maps::PAGE_SIZE;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Kind of change that another tool made to a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// The tool's breakpoint is there.
+    Breakpoint,
+    /// The tool was there, and has restored the file's bytes.
+    Restored,
+    /// Other bytes are there, which are left alone.
+    Replaced,
+    /// The change is not at the probe itself, but at the instruction whose bytes are the end of its
+    /// jump.
+    Behind,
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            How::Breakpoint => {
+                "another tool has put a breakpoint (a uprobe, or a debugger's) where the probe was"
+            }
+            How::Restored => {
+                "the program's own byte is back where the probe was: another tool (a uprobe, or a debugger) has come and gone, or the library was unloaded and loaded again"
+            }
+            How::Replaced => {
+                "somebody else (another tool, a uprobe that the kernel has optimised) has written over the probe, or the library was unloaded"
+            }
+            How::Behind => {
+                "another tool has changed the instruction behind the probe, whose bytes its jump shares"
+            }
+        })
+    }
+}
+
+/// A probe that was taken out because another tool changed its site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disturbance {
+    /// Index of the probe in [`Attached::outcomes`].
+    pub probe: usize,
+    /// Changed address: the site, or bytes that lead its jump.
+    pub address: u64,
+    /// Kind of change found.
+    pub how: How,
+}
+
+/// Result of a check of the sites.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Beside {
+    /// The probes taken out, possibly none.
+    TakenOut(Vec<Disturbance>),
+    /// A probe that all others need was changed: a [guard](crate::guards), or one that answers
+    /// an unwinder. Everything has to be taken out.
+    Guard(How),
+}
+
+/// Bytes expected at an address.
+#[derive(Debug)]
+struct Expected {
+    address: u64,
+    bytes: Vec<u8>,
+    /// Index of the probe.
+    entry: usize,
+}
+
+/// Bytes expected at the sites, page by page.
+#[derive(Debug)]
+pub(super) struct Watched {
+    memory: RemoteMemory,
+    /// Ascending, one element for each page.
+    pages: Vec<Vec<Expected>>,
+}
+
+impl Watched {
+    fn of(round: &Round, memory: RemoteMemory) -> Watched {
+        let mut all = Vec::new();
+        let made = round.entries.iter().filter_map(|e| e.made.as_ref().ok());
+        let changes = made.flat_map(|made| &made.changes);
+        let ours: BTreeSet<u64> = changes
+            .flat_map(|change| change.address..change.address + change.len as u64)
+            .collect();
+        for (index, entry) in round.entries.iter().enumerate() {
+            let Ok(made) = &entry.made else { continue };
+            let mut expect = |address, bytes: &[u8]| {
+                all.push(Expected {
+                    address,
+                    bytes: bytes.to_vec(),
+                    entry: index,
+                });
+            };
+            match entry.state {
+                SiteState::Waiting | SiteState::TakenOut => {}
+                SiteState::StandIn => made.changes.iter().for_each(|c| expect(c.address, &[INT3])),
+                SiteState::Final => {
+                    for change in &made.changes {
+                        expect(change.address, &change.after[..change.len]);
+                    }
+                    let placed = entry.shape.placed.iter();
+                    for (address, bytes) in placed.flat_map(|placed| &placed.relies_on) {
+                        // As they were before the attach; bytes that we changed there are expected
+                        // above.
+                        for (at, byte) in (*address..).zip(bytes) {
+                            if !ours.contains(&at) {
+                                expect(at, &[*byte]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        all.sort_by_key(|expected| expected.address);
+        let mut pages: Vec<Vec<Expected>> = Vec::new();
+        for expected in all {
+            let page = expected.address / PAGE_SIZE;
+            match pages.last_mut() {
+                Some(last) if last[0].address / PAGE_SIZE == page => last.push(expected),
+                _ => pages.push(vec![expected]),
+            }
+        }
+        Watched { memory, pages }
+    }
+
+    /// Returns the probes whose sites hold other bytes. Memory that cannot be read is no longer
+    /// mapped, and is skipped.
+    fn changed(&self) -> BTreeSet<usize> {
+        let mut changed = BTreeSet::new();
+        for page in &self.pages {
+            let start = page[0].address;
+            let ends = page.iter().map(|e| e.address + e.bytes.len() as u64);
+            let len = ends.max().unwrap_or(start) - start;
+            let Ok(now) = self.memory.read_some(start, len as usize) else {
+                continue;
+            };
+            for expected in page {
+                let at = (expected.address - start) as usize;
+                let now = now.get(at..at + expected.bytes.len());
+                if now.is_some_and(|now| now != expected.bytes) {
+                    changed.insert(expected.entry);
+                }
+            }
+        }
+        changed
+    }
+}
+
+impl Round {
+    /// Returns the `probes` and all whose jumps build on theirs, the latter first.
+    fn with_dependents(&self, probes: BTreeSet<usize>) -> Vec<usize> {
+        let mut all: Vec<usize> = probes.into_iter().collect();
+        let mut next = 0;
+        while let Some(&on) = all.get(next) {
+            let builds = |index: &usize| self.entries[*index].builds_on == Some(Some(on));
+            let more: Vec<usize> = (0..self.entries.len()).filter(builds).collect();
+            for index in more {
+                // A probe that builds on another has to go before it.
+                if !all.contains(&index) {
+                    all.push(index);
+                }
+            }
+            next += 1;
+        }
+        all.reverse();
+        all
+    }
+
+    /// Returns what was found at a changed probe: (address, kind).
+    fn how(&self, index: usize, batch: &mut Batch<'_>) -> (u64, How) {
+        let entry = &self.entries[index];
+        let changes = entry.made.iter().flat_map(|made| &made.changes);
+        let (mut at, mut how) = (entry.shape.covered.start, How::Behind);
+        for change in changes {
+            let found = batch.inspect(change);
+            let is_int3 = batch.holds(change.address, &[INT3]) && change.after[0] != INT3;
+            let one = match found {
+                Found::After => continue,
+                _ if is_int3 => How::Breakpoint,
+                Found::Foreign => How::Replaced,
+                _ => How::Restored,
+            };
+            (at, how) = (change.address, one);
+        }
+        (at, how)
+    }
+}
+
+/// Takes changes of sites back, the later ones of a site first, except for bytes that other tools
+/// have written there.
+fn take_back<'c>(
+    batch: &mut Batch<'_>,
+    changes: impl Iterator<Item = &'c Change>,
+) -> Result<(), TargetError> {
+    let mut changes: Vec<&Change> = changes.collect();
+    changes.sort_by_key(|change| std::cmp::Reverse(change.phase));
+    for change in changes {
+        match batch.inspect(change) {
+            Found::Before | Found::Foreign => {}
+            // That breakpoint is ours: it would be left without a meaning.
+            Found::Between => batch.revert(change)?,
+            Found::After if change.crosses_pages() => batch.revert(change)?,
+            Found::After | Found::Disturbed => drop(batch.take_back(change)),
+        }
+        batch.write()?;
+        step("change taken back beside another tool");
+    }
+    Ok(())
+}
+
+impl Attached {
+    /// Checks, without stopping the program, if another tool has changed a probe's site, and if so
+    /// takes that probe out, here and in forked children.
+    ///
+    /// # Errors
+    /// The program cannot be stopped: a debugger may hold it. Nothing has changed then, and a later
+    /// check finds the same.
+    pub fn look(&mut self) -> Result<Beside, TargetError> {
+        let nothing = Beside::TakenOut(Vec::new());
+        if self
+            .watched
+            .as_ref()
+            .is_some_and(|w| w.changed().is_empty())
+        {
+            return Ok(nothing);
+        }
+        tracer::check_filters(&self.process)?;
+        tracer::apart(|| self.look_again())
+    }
+
+    fn look_again(&mut self) -> Result<Beside, TargetError> {
+        let nothing = Beside::TakenOut(Vec::new());
+        if self.watched.is_none() {
+            let memory = RemoteMemory::open(self.process.pid() as i32)?;
+            self.watched = Some(Watched::of(&self.round, memory));
+        }
+        let changed = |watched: &Option<Watched>| {
+            let changed = watched.as_ref().map(Watched::changed);
+            changed.unwrap_or_default()
+        };
+        // After exec another program is there, and `capriole detach` marks that it took probes out.
+        if changed(&self.watched).is_empty() || !self.is_mapped() || self.is_restored() {
+            return Ok(nothing);
+        }
+        let pid = self.process.pid() as i32;
+        let remote = RemoteMemory::open(pid)?;
+        let stopped = Stopped::all(pid)?;
+        // Check again, now that no change by the program itself can be in progress.
+        let probes = changed(&self.watched);
+        if probes.is_empty() || !self.is_mapped() || self.is_restored() {
+            self.standstill.all += stopped.resume();
+            return Ok(nothing);
+        }
+        let all = self.round.with_dependents(probes);
+        let mut batch = Batch::new(pid, &remote);
+        let found: Vec<Disturbance> = all
+            .iter()
+            .map(|&probe| {
+                let (address, how) = self.round.how(probe, &mut batch);
+                Disturbance {
+                    probe,
+                    address,
+                    how,
+                }
+            })
+            .collect();
+        let guards = &self.round.guarded.guards;
+        if let Some(guard) = found.iter().find(|d| guards.contains(&d.probe)) {
+            self.standstill.all += stopped.resume();
+            return Ok(Beside::Guard(guard.how));
+        }
+        let changes = |index: &usize| {
+            let made = self.round.entries[*index].made.as_ref();
+            made.map_or(&[][..], |made| &made.changes)
+        };
+        // One after the other: a probe that builds on a jump goes before it.
+        for index in &all {
+            take_back(&mut batch, changes(index).iter())?;
+        }
+        step("probes taken out beside another tool");
+        self.standstill.all += stopped.resume();
+        for child in sharing(&self.memory_at(), self.process.pid()) {
+            let pid = child.pid() as i32;
+            // A child that cannot be stopped now is restored when the recording ends.
+            if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
+                let mut batch = Batch::new(pid, &remote);
+                for index in &all {
+                    let _ = take_back(&mut batch, changes(index).iter());
+                }
+            }
+        }
+        for index in &all {
+            self.round.entries[*index].state = SiteState::TakenOut;
+        }
+        let entries = &mut self.round.entries;
+        self.round.waiting.retain(|index| {
+            let on = entries[*index].builds_on.flatten();
+            let is_left = on.is_none_or(|on| entries[on].state != SiteState::TakenOut);
+            if !is_left {
+                entries[*index].made = Err(SiteError::Modified);
+            }
+            is_left && !all.contains(index)
+        });
+        self.watched = None;
+        self.outcomes = self.round.outcomes();
+        self.disturbances.extend(&found);
+        Ok(Beside::TakenOut(found))
+    }
+
+    /// Returns the probes that were taken out because other tools changed their sites.
+    #[must_use]
+    pub fn disturbances(&self) -> &[Disturbance] {
+        &self.disturbances
+    }
+}

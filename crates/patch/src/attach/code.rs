@@ -1,0 +1,704 @@
+//! The code of a session: arenas with the resident and the detours, the stubs, the
+//! table of breakpoints.
+
+use super::CLUSTER;
+use super::{Point, Probe, SiteError, counters};
+use crate::counter;
+use crate::counter::Reference;
+use crate::detach::Action;
+use crate::guards::Guarded;
+use crate::ledger::{FAULTS, journal};
+use crate::patch::{Change, INT3};
+use crate::returns::Region;
+use crate::session::{Agent, Arena, SessionMemory};
+use crate::stubs::{Row, Stubs};
+use capriole_codegen::detour;
+use capriole_codegen::detour::{
+    Chain, ClockReading, Compiler, Counters, Frames, Request, Runtime, Work, room,
+};
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::steps::step;
+use capriole_host::survey::Survey;
+use capriole_insn::liveness::Live;
+use capriole_resident as resident;
+use capriole_tactic::site::{JUMP, Placed, StubTo, Tactic};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use std::ops::Range;
+
+/// Room for one evicted neighbour's copy, bytes; more than ever needed.
+const COPY_ROOM: u64 = 64;
+/// Room for following a call, bytes: the call of the routine, the way back.
+const RETURN_ROOM: u64 = 512;
+/// Bytes of an entry of the table of breakpoints, and of a row for a batch of system calls.
+const ENTRY: u64 = 16;
+const ROW: u64 = 32;
+const PAGE: u64 = 4096;
+
+/// Probes whose objects can share an arena.
+pub(super) struct Cluster {
+    /// The objects.
+    pub near: Range<u64>,
+    /// Bytes that the arena needs.
+    pub size: u64,
+    probes: Vec<usize>,
+}
+
+/// Groups probes that can share an arena.
+pub(super) fn clusters(probes: &[Probe]) -> Vec<Cluster> {
+    let mut order: Vec<usize> = (0..probes.len()).collect();
+    order.sort_by_key(|i| (probes[*i].near.start, probes[*i].shape.covered.start));
+    let mut clusters: Vec<Cluster> = Vec::new();
+    for index in order {
+        let near = probes[index].near.clone();
+        match clusters.last_mut() {
+            Some(c) if near.end.saturating_sub(c.near.start) <= CLUSTER => {
+                c.near.end = c.near.end.max(near.end);
+                c.probes.push(index);
+            }
+            _ => clusters.push(Cluster {
+                near,
+                size: 0,
+                probes: vec![index],
+            }),
+        }
+    }
+    for cluster in &mut clusters {
+        let detours: u64 = cluster.probes.iter().map(|i| room_of(&probes[*i])).sum();
+        cluster.size = resident::size() as u64 + ENTRY + detours;
+    }
+    if let Some(first) = clusters.first_mut() {
+        first.size += tables_room(probes);
+    }
+    for cluster in &mut clusters {
+        cluster.size = cluster.size.next_multiple_of(PAGE);
+    }
+    clusters
+}
+
+fn placed(probe: &Probe) -> impl Iterator<Item = &Placed> {
+    probe.shape.placed.iter()
+}
+
+fn room_of(probe: &Probe) -> u64 {
+    let copies: usize = placed(probe).map(|p| p.evicted.len()).sum();
+    let of = |point: &Point| {
+        let returns = match point.returns.is_empty() {
+            true => 0,
+            false => room(&point.returns) + RETURN_ROOM,
+        };
+        room(&point.work) + returns
+    };
+    let points: u64 = probe.points.iter().map(of).sum();
+    let lead = probe
+        .points
+        .first()
+        .is_none_or(|p| p.site != probe.shape.covered.start);
+    let copies = copies + probe.shape.displaced.len().saturating_sub(JUMP as usize);
+    points + COPY_ROOM * copies as u64 + if lead { room(&[]) } else { 0 }
+}
+
+/// Room for two tables of breakpoints (a second one with stand-ins may replace the
+/// first), for the rows by which stubs are mapped, and for the states of reference counters.
+fn tables_room(probes: &[Probe]) -> u64 {
+    let entries = |p: &Probe| {
+        1 + placed(p)
+            .map(|p| p.writes.len() + p.traps.len())
+            .sum::<usize>()
+    };
+    let stubs = |p: &Probe| placed(p).map(|p| p.stubs.len()).sum::<usize>();
+    let entries: usize = probes.iter().map(entries).sum();
+    let stubs: usize = probes.iter().map(stubs).sum();
+    let tables = 2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64;
+    let states = counter::STATE_SIZE * counters(probes).len() as u64;
+    tables + states + copies_room(probes) + ENTRY
+}
+
+/// Room for the table of copies.
+fn copies_room(probes: &[Probe]) -> u64 {
+    let evicted = |p: &Probe| placed(p).map(|p| p.evicted.len()).sum::<usize>();
+    let parts = |p: &Probe| p.points.len() + 1;
+    let copies = |p: &Probe| 2 * p.shape.displaced.len() + parts(p) + 2 * evicted(p);
+    let copies: usize = probes.iter().map(copies).sum();
+    2 * ENTRY + ENTRY * copies as u64
+}
+
+/// Code and changes compiled for one probe.
+#[derive(Debug, Clone)]
+pub(super) struct Made {
+    /// In the order in which they have to be written.
+    pub changes: Vec<Change>,
+    pub detour: Chain,
+    stubs: Vec<(u64, Vec<u8>)>,
+    /// Breakpoints inside the changed bytes, and where they lead.
+    traps: Vec<(u64, u64)>,
+    /// The copies of neighbours: (start, end, original).
+    evicted: Vec<(u64, u64, u64)>,
+}
+
+/// The code of one arena: the resident, the detours.
+#[derive(Debug)]
+struct Image {
+    arena: Arena,
+    bytes: Vec<u8>,
+    config: resident::Config,
+}
+
+/// All code of a session.
+#[derive(Debug)]
+pub(super) struct Code {
+    images: Vec<Image>,
+    /// Outcome for each probe.
+    pub made: Vec<Result<Made, SiteError>>,
+    /// Address where free room begins in the first arena.
+    free: u64,
+    /// Reference counters, with their states in the first arena.
+    pub references: Vec<Reference>,
+}
+
+/// Breakpoints and where they lead.
+#[derive(Debug, Default)]
+pub(super) struct Traps(Vec<(u64, u64)>);
+
+impl Traps {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, site: u64, leads_to: u64) {
+        self.0.push((site, leads_to));
+    }
+
+    /// Installs the resident's handler for SIGTRAP. The resident, with its table of breakpoints, is
+    /// in the first arena.
+    pub(super) fn install(
+        &self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        memory: &SessionMemory,
+        code: &Code,
+    ) -> Result<(), TargetError> {
+        let ledger = &memory.ledger;
+        let old = agent.signal_action(remote, ledger, libc::SIGTRAP, None)?;
+        code.write_old_trap(agent.pid(), remote, old)?;
+        let entries = code.entries();
+        // Journal the signal action before installing it.
+        let action = Action {
+            signal: libc::SIGTRAP,
+            handler: entries.trap,
+            old,
+        };
+        ledger.note_action(remote, &action)?;
+        // The program's own choice of stack and mask stays; SA_RESETHAND would remove our handler
+        // at the first hit. But SIGTRAP is never blocked while a handler runs: a breakpoint in what
+        // the program's own handler calls would end the program, and a later check would find
+        // SIGTRAP blocked.
+        let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
+        let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
+        let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
+        agent.signal_action(
+            remote,
+            ledger,
+            libc::SIGTRAP,
+            Some([entries.trap, flags, entries.restorer, mask]),
+        )?;
+        step("trap handler installed");
+        Ok(())
+    }
+}
+
+/// The flag of an action that has a restorer (asm/signal.h).
+const SA_RESTORER: u64 = 0x0400_0000;
+
+fn jump(from: u64, to: u64) -> [u8; 5] {
+    let displacement = to.wrapping_sub(from + 5) as u32;
+    let mut bytes = [0xe9, 0, 0, 0, 0];
+    bytes[1..].copy_from_slice(&displacement.to_le_bytes());
+    bytes
+}
+
+fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> Change {
+    let mut change = Change {
+        address,
+        len: after.len(),
+        before: [0; journal::MAX_BYTES],
+        after: [0; journal::MAX_BYTES],
+        detour,
+        phase,
+        guard: false,
+        unwinder: false,
+        breakpoint: false,
+        action: false,
+    };
+    change.breakpoint = after == [INT3] || change.crosses_pages();
+    change.before[..after.len()].copy_from_slice(&before[..after.len()]);
+    change.after[..after.len()].copy_from_slice(after);
+    change
+}
+
+/// Compiles the code that is run when a followed function has returned. It finds everything as at a
+/// `ret`, and then returns without the processor's prediction of returns: the function's own `ret`
+/// has used that up.
+///
+/// ```text
+/// lea 8(%rsp), %rsp
+/// jmp *-8(%rsp)
+/// ```
+fn returning(point: &Point, compiler: &mut Compiler) -> Result<u64, SiteError> {
+    const RETURN: [u8; 9] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24, 0xf8];
+    let decoder = Decoder::with_ip(64, &RETURN, point.site, DecoderOptions::NONE);
+    let displaced: Vec<Instruction> = decoder.into_iter().collect();
+    let detour = compiler.compile(&Request {
+        work: &point.returns,
+        displaced: &displaced,
+        resume: point.site,
+        red_zone: true,
+        live: Live::ALL,
+    })?;
+    Ok(detour.entry)
+}
+
+/// Compiles one probe's detour, and what else it needs, into the image that will be at `start`.
+fn make(
+    probe: &Probe,
+    start: u64,
+    compiler: &mut Compiler,
+    region: Option<Region>,
+) -> Result<Made, SiteError> {
+    let shape = &probe.shape;
+    let mut works = Vec::new();
+    for point in &probe.points {
+        let mut work = point.work.clone();
+        if let (false, Some(region)) = (point.returns.is_empty(), region) {
+            work.push(Work::Help {
+                routine: region.entries().follow,
+                argument: returning(point, compiler)?,
+            });
+        }
+        works.push(work);
+    }
+    let points = probe.points.iter().zip(&works);
+    let points: Vec<_> = points
+        .map(|(point, work)| detour::Point {
+            site: point.site,
+            work,
+            red_zone: !point.at_entry,
+            live: point.live,
+        })
+        .collect();
+    let detour = compiler.compile_chain(&points, &shape.displaced, shape.resume)?;
+    let address = shape.covered.start;
+    let Some(placed) = &shape.placed else {
+        let change = match shape.tactic {
+            Tactic::Int3 => change(address, &probe.before, &[INT3], detour.entry(), 0),
+            _ => {
+                let jump = jump(address, detour.entry());
+                change(address, &probe.before, &jump, detour.entry(), 0)
+            }
+        };
+        return Ok(Made {
+            changes: vec![change],
+            detour,
+            stubs: Vec::new(),
+            traps: Vec::new(),
+            evicted: Vec::new(),
+        });
+    };
+    let (mut copies, mut evicted) = (Vec::new(), Vec::new());
+    for instruction in &placed.evicted {
+        let copy = compiler.copy_out(instruction)?;
+        copies.push((instruction.ip(), copy));
+        let end = start + compiler.image().len() as u64;
+        evicted.push((copy, end, instruction.ip()));
+    }
+    let copy_of = |at: u64| {
+        copies
+            .iter()
+            .find(|(old, _)| *old == at)
+            .map(|(_, new)| *new)
+    };
+    // A jump that shares bytes with another one (`builds_on`) is written after that one.
+    let first = u8::from(placed.builds_on.is_some());
+    let changes = placed.writes.iter().zip(first..).map(|(write, phase)| {
+        let leads_to = copy_of(write.address).unwrap_or(detour.entry());
+        change(write.address, &write.before, &write.after, leads_to, phase)
+    });
+    let changes = changes.collect();
+    let mut stubs = Vec::new();
+    for stub in &placed.stubs {
+        let target = match stub.to {
+            StubTo::Detour => detour.entry(),
+            StubTo::Evicted(index) => copies[index].1,
+        };
+        let bytes = stub.bytes(target).ok_or(SiteError::StubOutOfReach)?;
+        stubs.push((stub.address, bytes));
+    }
+    let copy = |at: &u64| Some((*at, detour.goes_on(*at)?));
+    let traps = placed.traps.iter().filter_map(copy).collect();
+    Ok(Made {
+        changes,
+        detour,
+        stubs,
+        traps,
+        evicted,
+    })
+}
+
+impl Made {
+    /// Breakpoints at the starts of changes and inside them, and where they lead.
+    pub(super) fn traps(&self) -> impl Iterator<Item = (u64, u64)> {
+        let sites = self.changes.iter().map(|c| (c.address, c.detour));
+        sites.chain(self.traps.iter().copied())
+    }
+
+    /// Returns the copies of the `displaced` instructions, as rows of the table that maps faults in
+    /// copies to the addresses of the originals.
+    fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
+        let exact = |original: u64| original | resident::COPY_EXACT;
+        let starts = |original: &u64| self.changes.iter().any(|c| c.address == *original);
+        let mut rows = Vec::new();
+        let mut displaced = displaced.iter();
+        for part in &self.detour.parts {
+            // Where the next original would be if it continued the last row.
+            let mut next = None;
+            for ((original, copy), instruction) in part.copies.iter().zip(&mut displaced) {
+                // Instructions other than jumps and calls are copied unchanged, or with another
+                // displacement.
+                let as_long = instruction.flow_control() == FlowControl::Next;
+                let changed = match starts(original) {
+                    true => resident::COPY_CHANGED,
+                    false => 0,
+                };
+                if !as_long || next != Some((*copy, *original)) {
+                    rows.extend(next.map(|(end, _)| (end, 0)).filter(|row| row.0 < *copy));
+                    let row = if as_long { *original } else { exact(*original) };
+                    rows.push((*copy, row | changed));
+                }
+                let len = instruction.len() as u64;
+                next = as_long.then_some((copy + len, original + len));
+            }
+            let end = next.map_or(part.address + part.size as u64, |(end, _)| end);
+            rows.push((end, 0));
+        }
+        for (start, end, original) in &self.evicted {
+            rows.extend([(*start, exact(*original)), (*end, 0)]);
+        }
+        rows
+    }
+
+    /// True if a breakpoint is used, be it for a moment.
+    pub(super) fn needs_trap(&self) -> bool {
+        let changes = &self.changes;
+        !self.traps.is_empty()
+            || changes
+                .iter()
+                .any(|c| c.len == 1 && c.after[0] == INT3 || c.crosses_pages())
+    }
+
+    fn is_in(&self, rows: &[Row]) -> bool {
+        let taken = |at: u64| {
+            let holds = |row: &Row| (row.address..row.address + row.len).contains(&at);
+            rows.iter().any(holds)
+        };
+        let mut stubs = self.stubs.iter();
+        stubs.any(|(at, bytes)| taken(*at) || taken(at + bytes.len() as u64 - 1))
+    }
+}
+
+impl Code {
+    /// Compiles the detours of all probes.
+    pub(super) fn compile(
+        probes: &[Probe],
+        clusters: &[Cluster],
+        arenas: &[Arena],
+        memory: &SessionMemory,
+        survey: &Survey,
+        clock: ClockReading,
+        region: Option<Region>,
+    ) -> Code {
+        let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
+        let mut images = Vec::new();
+        for (cluster, arena) in clusters.iter().zip(arenas) {
+            let entries = resident::entries(arena.start);
+            let runtime = Runtime {
+                shadow_stack: survey.shadow_stack,
+                clock,
+                streams: memory.base + memory.geometry.streams() as u64,
+                limit: memory.geometry.limit(),
+                rseq_offset: survey.rseq_offset,
+                tid_offset: survey.tid_offset,
+                switch: entries.switch,
+                locked: entries.locked,
+                run: entries.run,
+                directories: memory.base + memory.geometry.directories_offset() as u64,
+                frames: Frames {
+                    address: memory.base + memory.geometry.frames_offset() as u64,
+                    slots: memory.geometry.frames,
+                    size: memory.geometry.frame_size() as u32,
+                },
+                counters: Counters {
+                    address: memory.base + memory.geometry.counters_offset() as u64,
+                    stride: memory.geometry.counter_stride() as u32,
+                    cpus: memory.geometry.cpus,
+                },
+            };
+            let config = resident::Config {
+                session: memory.base,
+                geometry: memory.geometry,
+                rseq_offset: survey.rseq_offset,
+                tid_offset: survey.tid_offset,
+                coarse_clock: clock.coarse,
+                clock_step: clock.step,
+                traps: 0,
+                old_trap: (0, 0),
+            };
+            // Breakpoints between detours: a jump gone wrong must not run on.
+            let head = vec![INT3; resident::size()];
+            let mut compiler = Compiler::new(runtime, arena.start, head);
+            for &index in &cluster.probes {
+                let mut one = make(&probes[index], arena.start, &mut compiler, region);
+                for change in one.iter_mut().flat_map(|made| &mut made.changes) {
+                    change.breakpoint |= probes[index].stand_in;
+                }
+                made[index] = Some(one);
+            }
+            let bytes = compiler.into_image();
+            assert!(
+                bytes.len() as u64 <= arena.len,
+                "the arena was sized for its detours"
+            );
+            images.push(Image {
+                arena: *arena,
+                bytes,
+                config,
+            });
+        }
+        let made = made
+            .into_iter()
+            .map(|m| m.unwrap_or(Err(SiteError::Occupied)));
+        Code {
+            made: made.collect(),
+            images,
+            free: 0,
+            references: counters(probes)
+                .into_iter()
+                .map(|counter| Reference { counter, state: 0 })
+                .collect(),
+        }
+    }
+
+    /// Collects the breakpoints there will be; gives up probes that need one that is not allowed.
+    pub(super) fn traps(&mut self, probes: &[Probe], allowed: Result<(), &'static str>) -> Traps {
+        let mut traps = Traps::default();
+        for (made, probe) in self.made.iter_mut().zip(probes) {
+            let Ok(ready) = made else { continue };
+            if !ready.needs_trap() {
+                continue;
+            }
+            if let Err(reason) = allowed {
+                *made = Err(match probe.shape.tactic {
+                    Tactic::Int3 | Tactic::Trapped => SiteError::Breakpoint(reason),
+                    _ => SiteError::PageBoundary(reason),
+                });
+                continue;
+            }
+            traps.0.extend(ready.traps());
+        }
+        traps
+    }
+
+    /// The resident's entries in the first arena.
+    pub(super) fn entries(&self) -> resident::Entries {
+        resident::entries(self.images[0].arena.start)
+    }
+
+    /// Address in the first arena where a table can be written.
+    pub(super) fn table_room(&self) -> u64 {
+        self.free
+    }
+
+    /// Writes the arenas, with the table of breakpoints in the first.
+    pub(super) fn write(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        traps: &Traps,
+    ) -> Result<(), TargetError> {
+        let Some(first) = self.images.first_mut() else {
+            return Ok(());
+        };
+        let align = |bytes: &mut Vec<u8>| {
+            bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
+        };
+        align(&mut first.bytes);
+        let at = first.arena.start + first.bytes.len() as u64;
+        first.config.traps = at;
+        first.bytes.extend(resident::trap_table(&traps.0));
+        for reference in &mut self.references {
+            reference.state = first.arena.start + first.bytes.len() as u64;
+            first.bytes.extend([0; counter::STATE_SIZE as usize]);
+        }
+        self.free = first.arena.start + first.bytes.len() as u64;
+        for image in &mut self.images {
+            let blob = resident::place(image.arena.start, &image.config);
+            image.bytes[..blob.len()].copy_from_slice(&blob);
+            write(pid, remote, image.arena.start, &image.bytes)?;
+            step("arena written");
+            // The target has it now; a copy of it is of no use.
+            image.bytes = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Replaces the first table of breakpoints by another, which contains all entries of the first.
+    pub(super) fn replace_traps(
+        &self,
+        pid: i32,
+        remote: &RemoteMemory,
+        traps: &Traps,
+    ) -> Result<(), TargetError> {
+        write(pid, remote, self.free, &resident::trap_table(&traps.0))?;
+        step("second table of breakpoints written");
+        write(pid, remote, self.entries().traps, &self.free.to_le_bytes())?;
+        step("second table of breakpoints in place");
+        Ok(())
+    }
+
+    /// Tells the resident which copies of instructions exist, for handlers of faults.
+    pub(super) fn write_copies(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        probes: &[Probe],
+    ) -> Result<(), TargetError> {
+        let made = self.made.iter().zip(probes);
+        let copies = made.filter_map(|(made, probe)| {
+            let made = made.as_ref().ok()?;
+            Some(made.copies(&probe.shape.displaced))
+        });
+        let copies: Vec<(u64, u64)> = copies.flatten().collect();
+        let table = resident::trap_table(&copies);
+        let at = self.free.next_multiple_of(ENTRY);
+        assert!(
+            table.len() as u64 <= copies_room(probes),
+            "there is room for it"
+        );
+        write(pid, remote, at, &table)?;
+        self.free = at + table.len() as u64;
+        write(pid, remote, self.entries().copies, &at.to_le_bytes())
+    }
+
+    /// Puts the resident in front of the program's own handlers of faults, so that they see a
+    /// displaced instruction's fault at its own address.
+    pub(super) fn install_faults(
+        &self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        memory: &SessionMemory,
+    ) -> Result<(), TargetError> {
+        let pid = agent.pid();
+        let entries = self.entries();
+        let ledger = &memory.ledger;
+        for (index, signal) in FAULTS.into_iter().enumerate() {
+            let old = agent.signal_action(remote, ledger, signal, None)?;
+            // The default action and SIG_IGN stay, and so does a handler that is for one time only.
+            let once = libc::SA_RESETHAND as u64;
+            if old[0] <= 1 || old[1] & once == once {
+                continue;
+            }
+            let place = entries.copies + 8 + index as u64 * 8;
+            write(pid, remote, place, &old[0].to_le_bytes())?;
+            let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
+            write(pid, remote, entries.actions + index as u64 * 32, &words)?;
+            let action = Action {
+                signal,
+                handler: entries.fault,
+                old,
+            };
+            ledger.note_action(remote, &action)?;
+            // Stack, mask and restarting of calls stay as the program set them.
+            let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
+            let new = [entries.fault, flags, entries.restorer, old[3]];
+            agent.signal_action(remote, ledger, signal, Some(new))?;
+            step("fault handler installed");
+        }
+        Ok(())
+    }
+
+    /// Tells the resident the previous action of SIGTRAP.
+    fn write_old_trap(
+        &self,
+        pid: i32,
+        remote: &RemoteMemory,
+        old: [u64; 4],
+    ) -> Result<(), TargetError> {
+        let bytes = [old[0].to_le_bytes(), old[1].to_le_bytes()].concat();
+        write(pid, remote, self.entries().old_trap, &bytes)?;
+        let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
+        write(
+            pid,
+            remote,
+            self.entries().actions + FAULTS.len() as u64 * 32,
+            &words,
+        )
+    }
+
+    /// Returns all stubs to be mapped.
+    pub(super) fn stubs(&self) -> Stubs {
+        let made = self.made.iter().flatten();
+        let stubs: Vec<(u64, Vec<u8>)> = made.flat_map(|m| m.stubs.iter().cloned()).collect();
+        Stubs::of(&stubs)
+    }
+
+    /// Marks the changes of guards, unwinder probes and action probes; gives up probes at the same
+    /// place.
+    pub(super) fn guard(&mut self, guarded: &Guarded) {
+        for index in &guarded.guards {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.guard = true);
+        }
+        for index in &guarded.unwinders {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.unwinder = true);
+        }
+        for index in &guarded.actions {
+            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+            changes.for_each(|change| change.action = true);
+        }
+        for index in &guarded.refused {
+            self.made[*index] = Err(SiteError::Guarded);
+        }
+    }
+
+    /// Gives up probes whose work may make system calls.
+    pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
+        for (made, probe) in self.made.iter_mut().zip(probes) {
+            if probe.works().any(Work::may_call) {
+                *made = Err(SiteError::Filtered);
+            }
+        }
+    }
+
+    /// Gives up the probes with stubs in rows that could not be mapped.
+    pub(super) fn refuse_stubs(&mut self, rows: &[Row]) {
+        if rows.is_empty() {
+            return;
+        }
+        for made in &mut self.made {
+            if made.as_ref().is_ok_and(|m| m.is_in(rows)) {
+                *made = Err(SiteError::StubTaken);
+            }
+        }
+    }
+}
+
+fn write(pid: i32, remote: &RemoteMemory, address: u64, bytes: &[u8]) -> Result<(), TargetError> {
+    remote
+        .write(address, bytes)
+        .map_err(|source| TargetError::Memory {
+            pid,
+            what: "write",
+            address,
+            source,
+        })
+}

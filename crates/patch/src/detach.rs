@@ -1,0 +1,638 @@
+//! Detaching: restores every byte, gets every thread out of the detours, unmaps everything.
+//!
+//! The order makes every intermediate state one in which the program runs
+//! correctly, and from which a later detach can go on:
+//!
+//! 1. reference counters, and the bytes (detours and handler are still there for threads
+//!    inside), except those of the probes that answer unwinders, and of those by which the
+//!    program sees its own signal actions in place of ours;
+//! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
+//!    SIGTRAP and goes through the detour like any other;
+//! 3. the signal actions;
+//! 4. return addresses that were replaced, then the probes left in by step 1, while all
+//!    threads stand still; the memory through which calls return stays (see [`crate::returns`]);
+//! 5. arenas, then session memory, at last the ledger, which holds the journal.
+//!
+//! Memory is unmapped only if no thread is in it, no signal frame on a stack returns into it (a
+//! handler interrupted a detour, or was called from ours) and no thread's `rseq_cs` points into it
+//! (the kernel reads that descriptor whenever it next preempts the thread). Other words on a stack
+//! that point into it are stale: a detour leaves return addresses only while it calls the resident,
+//! and a thread that is there is in that memory itself, or was interrupted by a signal there.
+//! Otherwise the memory stays, with the bytes restored, until a later detach.
+
+use crate::counter::Reference;
+use crate::ledger::{Ledger, MemoryAt};
+use crate::patch::{Batch, Change, Found, INT3};
+use crate::recover;
+use crate::remains::{Remains, Save};
+use crate::returns::Region;
+use crate::session::{Agent, Arena};
+use capriole_host::error::TargetError;
+use capriole_host::gadgets;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::ptrace;
+use capriole_host::stacks;
+use capriole_host::steps::step;
+use capriole_host::threads;
+use capriole_host::threads::Stopped;
+use capriole_host::tracer;
+use capriole_proc::maps::Mapping;
+use capriole_proc::process::Process;
+use capriole_ring::layout::{State, header, own};
+use std::ops::Range;
+use std::time::Duration;
+
+/// A signal's action that was replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// The signal: SIGTRAP, or one that an instruction's fault raises.
+    pub signal: i32,
+    /// Our handler.
+    pub handler: u64,
+    /// The program's `struct kernel_sigaction`.
+    pub old: [u64; 4],
+}
+
+/// Everything that a session has put into a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// The ledger, which records all that, and goes last.
+    pub ledger: Ledger,
+    /// Mapping of session memory, as it was made.
+    pub(crate) memory: Option<MemoryAt>,
+    /// Memory for detours.
+    pub arenas: Vec<Arena>,
+    /// The memory through which followed calls return.
+    pub returns: Option<Region>,
+    /// Address ranges of mapped stubs, ascending.
+    pub stubs: Vec<Range<u64>>,
+    /// The changes of the sites.
+    pub changes: Vec<Change>,
+    /// The reference counters that were incremented.
+    pub(crate) references: Vec<Reference>,
+    /// The replaced signal actions.
+    pub actions: Vec<Action>,
+}
+
+impl Installed {
+    /// True if breakpoints are handled.
+    pub(crate) fn handles_traps(&self) -> bool {
+        self.actions
+            .iter()
+            .any(|action| action.signal == libc::SIGTRAP)
+    }
+
+    /// True if an address lies in generated code.
+    fn holds(&self, address: u64) -> bool {
+        let at = self.stubs.partition_point(|range| range.end <= address);
+        self.stubs
+            .get(at)
+            .is_some_and(|range| range.start <= address)
+            || self.arenas.iter().any(|arena| arena.contains(address))
+            || self.returns.is_some_and(|region| region.holds(address))
+    }
+
+    /// Returns the range where session memory is mapped now, with the slots for open calls behind
+    /// it, which are private to the process.
+    pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
+        let Some(memory) = self.memory else {
+            return Ok(None);
+        };
+        let maps = process.maps()?;
+        let is_it = |m: &&Mapping| m.start == memory.base && m.inode == memory.inode;
+        let mut shared = maps.iter().filter(|m| recover::is_session(m));
+        let Some(shared) = shared.find(is_it) else {
+            return Ok(None);
+        };
+        let end = memory.base.saturating_add(memory.size);
+        let own = |m: &Mapping| m.start == shared.end && m.inode == 0 && !m.perms.execute;
+        let slots = end > shared.end && maps.iter().any(|m| own(m) && end <= m.end);
+        Ok(Some(shared.start..if slots { end } else { shared.end }))
+    }
+
+    /// Number of entries in the journal.
+    pub(crate) fn journalled(&self) -> usize {
+        self.changes.len() + self.references.len()
+    }
+
+    /// Returns the phases of the changes, from 0.
+    fn phases(&self) -> std::ops::RangeInclusive<u8> {
+        0..=self.changes.iter().map(|c| c.phase).max().unwrap_or(0)
+    }
+}
+
+/// Result of a detach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Detached {
+    /// Sites whose bytes were restored, without the guards.
+    pub restored: usize,
+    /// Sites that others have changed or unmapped meanwhile; left alone.
+    pub foreign: usize,
+    /// Sites where a uprobe or another breakpoint had come or gone meanwhile, so that only a part
+    /// of the probe was left, which was restored. A breakpoint that was still there was left.
+    pub repaired: usize,
+    /// Memory stays mapped because a saved address points into it; all bytes are restored
+    /// nevertheless. Another `capriole detach` removes it later.
+    pub lingering: bool,
+    /// Forked children whose own ledgers make no sense, by their own doing; their probes stay in.
+    pub damaged: usize,
+    /// Time for which all threads stood still.
+    pub standstill: Duration,
+}
+
+/// Attempts to let a thread leave a detour, with growing pauses. A detour takes nanoseconds; the
+/// later attempts are for machines that are very busy.
+const MOMENTS: u32 = 60;
+/// Rounds in which the process is stopped until everything can be unmapped. The program runs in
+/// between: a thread in a signal handler that interrupted a detour needs a processor to come back,
+/// which takes a while with hundreds of busy threads.
+const ROUNDS: u32 = 16;
+/// Number of those rounds in which a copy of a replaced return address may be one that an unwinder
+/// has just taken. That takes nanoseconds; a copy that is there after a second is left over.
+const UNWINDING_ROUNDS: u32 = 10;
+/// Distance from the stack pointer within which an unwinder has its copy, bytes.
+const UNWINDER_STACK: usize = 4096;
+
+/// Takes out everything that `installed` lists.
+///
+/// # Errors
+/// [`TargetError::Vanished`] or a similar error if the process ended; otherwise as many sites as
+/// possible are restored and the rest can be tried again.
+pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
+    detach_and_save(process, installed, None)
+}
+
+/// Detaches as [`detach`] does, and saves what a dead recorder has left in session memory before
+/// that is unmapped.
+///
+/// # Errors
+/// See [`detach`].
+pub(crate) fn detach_and_save(
+    process: &Process,
+    installed: &Installed,
+    save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    tracer::check_filters(process)?;
+    tracer::apart(|| detach_living(process, installed, save))
+}
+
+fn detach_living(
+    process: &Process,
+    installed: &Installed,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    let pid = process.pid() as i32;
+    let mut report = Detached::default();
+    // Another process (`capriole detach`) may be doing the same: between two of our stops it can
+    // have finished, and the program can have mapped other things there.
+    let is_ours = || installed.ledger.is_in(process);
+    if !is_ours()? {
+        return Ok(report);
+    }
+    let remote = RemoteMemory::open(pid)?;
+    // Searched now, found again while threads stand still.
+    gadgets::search(&process.maps()?, &remote);
+    for round in 0..ROUNDS {
+        if round > 0 {
+            std::thread::sleep(Duration::from_millis(1 << round.min(9)));
+        }
+        let mut stopped = Stopped::all(pid)?;
+        if !is_ours()? {
+            return Ok(report);
+        }
+        if round == 0 {
+            lower_references(process, &remote, installed)?;
+            restore_bytes(pid, &remote, installed, &mut report)?;
+            say_left(process, &remote, installed)?;
+            set_restored(process, &remote, installed)?;
+        }
+        let left = match leave(&mut stopped, &remote, installed) {
+            // Let run for a moment, the thread has come to where it cannot stop; the others must
+            // not stand still to wait for it.
+            Err(TargetError::Unstoppable { .. }) => false,
+            left => left?,
+        };
+        let quiet = left
+            && unreferenced(&stopped, &remote, process, installed)?
+            && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
+        report.standstill += stopped.elapsed();
+        if !quiet {
+            continue;
+        }
+        // No thread can come in any more, since no byte leads there; but a foreign SIGTRAP still
+        // enters our handler. So the handler goes first, and then the threads are checked again.
+        if !installed.actions.is_empty() {
+            restore_actions(process, &remote, installed, stopped)?;
+            // Meanwhile a thread can have entered the handler once more.
+            stopped = Stopped::all(pid)?;
+            if !is_ours()? {
+                return Ok(report);
+            }
+            let left = match leave(&mut stopped, &remote, installed) {
+                Err(TargetError::Unstoppable { .. }) => false,
+                left => left?,
+            };
+            let quiet = left
+                && unreferenced(&stopped, &remote, process, installed)?
+                && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
+            report.standstill += stopped.elapsed();
+            if !quiet {
+                continue;
+            }
+        }
+        restore_returns(process, &remote, installed)?;
+        match save.take() {
+            // The next round unmaps.
+            Some(save) => {
+                drop(stopped);
+                save_remains(process, &remote, installed, save)?;
+            }
+            None => {
+                unmap(process, &remote, installed, stopped)?;
+                return Ok(report);
+            }
+        }
+    }
+    report.lingering = true;
+    Ok(report)
+}
+
+/// Saves the content of session memory. The program runs, since that may take long; no thread
+/// writes records there any more: no byte and no return address leads to a detour, and no thread is
+/// in one.
+fn save_remains(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    save: &mut Save<'_>,
+) -> Result<(), TargetError> {
+    let trace = installed.ledger.header(remote)?.trace();
+    if let (Some(trace), Some(mapped)) = (trace, installed.memory_in(process)?) {
+        let remains = Remains::read(process.pid() as i32, remote, mapped);
+        save(&trace, remains);
+        step("remains saved");
+    }
+    Ok(())
+}
+
+/// Notes that all bytes are restored. The recorder that made the session for this process, and not
+/// for one that it was forked from, has to see it, also when the ledger is gone.
+fn set_restored(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let ledger = &installed.ledger;
+    ledger.note_state(remote, State::Restored)?;
+    let is_owned = ledger.header(remote)?.pid() == process.pid();
+    let Some(memory) = installed.memory_in(process)?.filter(|_| is_owned) else {
+        return Ok(());
+    };
+    let address = memory.start + header::STATE as u64;
+    remote
+        .write(address, &(State::Restored as u32).to_le_bytes())
+        .map_err(|source| TargetError::Memory {
+            pid: process.pid() as i32,
+            what: "write",
+            address,
+            source,
+        })?;
+    step("state shown");
+    Ok(())
+}
+
+/// Releases a thread that waits in a guard until the probes are out (`capriole_filtering` in
+/// `resident.c`). A session that was never armed may have no such word.
+fn say_left(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let address = installed.ledger.header(remote).map(|header| header.own());
+    let Ok(Some(address)) = address else {
+        return Ok(());
+    };
+    let leave = remote.read_u32(address + own::LEAVE as u64);
+    let waits = leave.is_ok_and(|word| word != 0);
+    let region = installed.returns.filter(|_| waits);
+    if let Some(region) = region.filter(|region| region.is_in(process, remote)) {
+        region.close(process.pid() as i32, remote)?;
+    }
+    let _ = remote.write(address + own::LEFT as u64, &1u32.to_le_bytes());
+    Ok(())
+}
+
+/// Lowers the reference counters: we no longer need the program to reach the probes.
+fn lower_references(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    if installed.references.is_empty() {
+        return Ok(());
+    }
+    let maps = process.maps()?;
+    for reference in &installed.references {
+        reference.lower(process.pid() as i32, remote, &maps)?;
+    }
+    Ok(())
+}
+
+fn restore_bytes(
+    pid: i32,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    report: &mut Detached,
+) -> Result<(), TargetError> {
+    let mut batch = Batch::new(pid, remote);
+    // Exceptions have to find their way as long as a return address is replaced, and the program
+    // must not see our signal actions.
+    let changes = installed.changes.iter().filter(|change| !change.is_late());
+    // A site before the neighbour that made room for it, and the guards last.
+    let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
+    let mut steps: Vec<Vec<&Change>> = installed
+        .phases()
+        .rev()
+        .map(|phase| {
+            others
+                .iter()
+                .copied()
+                .filter(|c| c.phase == phase)
+                .collect()
+        })
+        .collect();
+    steps.push(guards);
+    for changes in steps {
+        for change in changes {
+            match batch.inspect(change) {
+                Found::Before => {}
+                Found::Foreign => report.foreign += 1,
+                Found::Disturbed => {
+                    let repaired = batch.take_back(change) && !change.guard;
+                    report.repaired += usize::from(repaired);
+                }
+                Found::After | Found::Between => {
+                    batch.revert(change)?;
+                    report.restored += usize::from(!change.guard);
+                }
+            }
+        }
+        batch.write()?;
+    }
+    step("all bytes restored");
+    Ok(())
+}
+
+/// True if no unwinder has taken a replaced return address from a stack without having asked yet
+/// where it leads. When it has asked it has the original; in between it is in its own code, and
+/// would ask in vain when no probe answers any more.
+fn asked(
+    stopped: &Stopped,
+    remote: &RemoteMemory,
+    process: &Process,
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    let unwinders = installed.changes.iter().filter(|change| change.unwinder);
+    let asks: Vec<u64> = unwinders.map(|change| change.address).collect();
+    let (Some(region), false) = (installed.returns, asks.is_empty()) else {
+        return Ok(true);
+    };
+    let maps = process.maps()?;
+    let own: Vec<Range<u64>> = maps
+        .iter()
+        .filter(|m| m.perms.execute)
+        .filter(|m| asks.iter().any(|address| m.contains(*address)))
+        .map(|m| m.start..m.end)
+        .collect();
+    let is_between = |thread: &capriole_host::threads::StoppedThread| {
+        let inside = own.iter().any(|code| code.contains(&thread.registers.rip));
+        let stack = || remote.read_some(thread.registers.rsp & !7, UNWINDER_STACK);
+        inside
+            && stack().is_ok_and(|stack| {
+                let words = stack
+                    .chunks_exact(8)
+                    .zip((thread.registers.rsp & !7..).step_by(8));
+                words.into_iter().any(|(word, at)| {
+                    let word = word.try_into().map_or(0, u64::from_le_bytes);
+                    region.is_copy(remote, at, word)
+                })
+            })
+    };
+    Ok(!stopped.threads().iter().any(is_between))
+}
+
+/// Restores the return addresses, and then the bytes of the late changes. All threads stand still,
+/// none is in generated code, and none comes into it any more except by a return.
+fn restore_returns(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let pid = process.pid() as i32;
+    let region = installed.returns;
+    if let Some(region) = region.filter(|region| region.is_in(process, remote)) {
+        region.restore(pid, remote)?;
+    }
+    let mut batch = Batch::new(pid, remote);
+    for change in installed.changes.iter().filter(|change| change.is_late()) {
+        match batch.inspect(change) {
+            Found::After | Found::Between => batch.revert(change)?,
+            Found::Disturbed => drop(batch.take_back(change)),
+            Found::Before | Found::Foreign => {}
+        }
+    }
+    batch.write()?;
+    step("bytes of unwinders restored");
+    Ok(())
+}
+
+/// True if the program counter may be behind a breakpoint of ours: one that was at the start of a
+/// change, for good or for a while, or inside one.
+fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
+    let at = rip.wrapping_sub(1);
+    installed.changes.iter().any(|change| {
+        let offset = at.wrapping_sub(change.address) as usize;
+        offset == 0 || offset < change.len && change.after[offset] == INT3
+    })
+}
+
+/// True if a SIGTRAP is pending for a thread that does not block it.
+pub(crate) fn sigtrap_pending(tid: i32) -> bool {
+    is_pending(tid, &[libc::SIGTRAP])
+}
+
+/// True if one of `signals` is pending for a thread that does not block it.
+pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return false;
+    };
+    let set = |field: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(field));
+        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok())
+    };
+    let (pending, blocked) = (set("SigPnd:").unwrap_or(0), set("SigBlk:").unwrap_or(0));
+    let waits = |signal: &i32| (pending & !blocked) >> (signal - 1) & 1 == 1;
+    signals.iter().any(waits)
+}
+
+/// Gets every thread out of the arenas. Returns `false` if one stays.
+fn leave(
+    stopped: &mut Stopped,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    let _ = remote;
+    let in_arena = |rip: u64| installed.holds(rip);
+    let mut index = 0;
+    let mut moments = 0;
+    while index < stopped.threads().len() {
+        let thread = stopped.threads()[index];
+        if behind_breakpoint(installed, thread.registers.rip) {
+            // The thread has run into the breakpoint. Its handler follows, and leads to the detour,
+            // as always: we do nothing here that takes several steps and would be left half done if
+            // we were killed. The handler stays until then.
+            let about_to = thread.signal == libc::SIGTRAP;
+            if about_to || sigtrap_pending(thread.tid) {
+                if moments >= MOMENTS {
+                    return Ok(false);
+                }
+                moments += 1;
+                if about_to {
+                    stopped.let_run(index, Duration::ZERO)?;
+                } else {
+                    stopped.let_run_to_signal(index)?;
+                }
+                continue;
+            }
+        }
+        if in_arena(thread.registers.rip) {
+            // A thread that a dead tracer has left waiting goes home at once.
+            let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
+            if installed
+                .arenas
+                .iter()
+                .any(|a| home(a) == thread.registers.rip)
+            {
+                stopped.move_to(index, thread.registers.rip)?;
+            }
+            if moments >= MOMENTS {
+                return Ok(false);
+            }
+            let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
+            moments += 1;
+            stopped.let_run(index, Duration::from_micros(pause))?;
+            continue; // the same one again, or its successor in the list
+        }
+        index += 1;
+        moments = 0;
+    }
+    Ok(true)
+}
+
+/// True if no signal frame returns, and no thread's `rseq_cs` points, into the arenas. The
+/// descriptor of a thread that is outside is no longer in use, and is cleared.
+fn unreferenced(
+    stopped: &Stopped,
+    remote: &RemoteMemory,
+    process: &Process,
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    let in_arena = |word: u64| installed.holds(word);
+    let mut referenced = false;
+    let restorer = |word: u64| {
+        !installed.actions.is_empty()
+            && installed
+                .arenas
+                .iter()
+                .any(|a| capriole_resident::entries(a.start).restorer == word)
+    };
+    // Frames of our handlers, which return through our restorer.
+    let mut frames = std::collections::BTreeSet::new();
+    stacks::scan(stopped, remote, &process.maps()?, |word| {
+        referenced |= word.saved_rip.is_some_and(in_arena);
+        if restorer(word.value) {
+            frames.insert(word.address);
+        }
+        if let Some(stale) = word.stale_frame {
+            frames.remove(&stale);
+        }
+    });
+    referenced |= !frames.is_empty();
+    if referenced {
+        return Ok(false);
+    }
+    const RSEQ_CS: u64 = 8;
+    for thread in stopped.threads() {
+        let Ok(rseq) = ptrace::rseq_configuration(thread.tid) else {
+            continue;
+        };
+        if rseq.address == 0 {
+            continue;
+        }
+        let at = rseq.address + RSEQ_CS;
+        if remote.read_u64(at).is_ok_and(in_arena) && remote.write(at, &[0; 8]).is_err() {
+            return Ok(false);
+        }
+    }
+    step("nobody in the arenas");
+    Ok(true)
+}
+
+fn restore_actions(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    stopped: Stopped,
+) -> Result<(), TargetError> {
+    let agent =
+        Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
+    restore_actions_of(&agent, remote, installed)?;
+    agent.dismiss();
+    // A process with the same memory may have got the actions by fork, and has its own copy of
+    // them.
+    for pid in threads::sharing_memory(process.pid() as i32)? {
+        let Ok(other) = Process::open(pid as u32) else {
+            continue; // it has ended
+        };
+        let restored = Agent::hire(&other, remote).and_then(|agent| {
+            restore_actions_of(&agent, remote, installed)?;
+            agent.dismiss();
+            Ok(())
+        });
+        match restored {
+            Err(_) if other.is_over() => {}
+            restored => restored?,
+        }
+    }
+    installed.ledger.forget_actions(remote)
+}
+
+fn restore_actions_of(
+    agent: &Agent,
+    remote: &RemoteMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let ledger = &installed.ledger;
+    for action in &installed.actions {
+        let current = agent.signal_action(remote, ledger, action.signal, None)?;
+        // The program may have installed a handler of its own meanwhile: that stays.
+        if current[0] == action.handler {
+            agent.signal_action(remote, ledger, action.signal, Some(action.old))?;
+            step("signal handler removed");
+        }
+    }
+    Ok(())
+}
+
+fn unmap(
+    process: &Process,
+    remote: &RemoteMemory,
+    installed: &Installed,
+    stopped: Stopped,
+) -> Result<(), TargetError> {
+    let agent =
+        Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
+    agent.unmap(process, remote, installed)?;
+    agent.dismiss();
+    Ok(())
+}

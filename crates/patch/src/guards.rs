@@ -1,0 +1,279 @@
+//! Guards: Capriole's own probes, which an attach writes beside the requested ones.
+//!
+//! A guard stands behind the system calls that make threads, before those that may install a
+//! filter of system calls, behind those that report the action of a signal, and where unwinders
+//! look up return addresses. They are found and planned above this crate.
+
+use crate::attach::{Point, Probe};
+use crate::returns::Region;
+use capriole_codegen::detour::Work;
+use capriole_resident::Entries;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The guards of a process.
+#[derive(Debug, Clone, Default)]
+pub struct Guards {
+    /// Probes behind system calls that make threads.
+    pub threads: Vec<Probe>,
+    /// True if some call that makes threads cannot be guarded.
+    pub missing: bool,
+    /// Probes that answer unwinders.
+    pub unwinders: Vec<Probe>,
+    /// Probes before system calls that may install a filter.
+    pub filters: Vec<Probe>,
+    /// True if such calls were looked for, and each can be guarded.
+    pub filters_complete: bool,
+    /// Probes behind system calls that report the action of a signal.
+    pub actions: Vec<Probe>,
+    /// True if such calls were looked for, and each can be guarded.
+    pub actions_complete: bool,
+    /// True if the program has thread pointers of its own making.
+    pub own_storage: bool,
+}
+
+/// Guards among the probes of an attach.
+#[derive(Debug, Default)]
+pub(crate) struct Guarded {
+    /// Number of probes before the guards were added.
+    pub asked: usize,
+    /// Indices of the probes that guard: those behind `asked`, and some requested ones.
+    pub guards: Vec<usize>,
+    /// The guards that answer unwinders.
+    pub unwinders: Vec<usize>,
+    /// The guards before system calls that may install a filter.
+    pub filters: Vec<usize>,
+    /// The guards behind system calls that report the action of a signal.
+    pub actions: Vec<usize>,
+    /// Point of each guard in its probe.
+    points: HashMap<usize, Point>,
+    /// Requested probes that would use a guard's bytes.
+    pub refused: Vec<usize>,
+}
+
+impl Guarded {
+    /// Takes the guards out of the probes that they were added to.
+    pub fn part(&self, probes: &mut Vec<Probe>) {
+        probes.truncate(self.asked);
+        for index in self.guards.iter().filter(|i| **i < self.asked) {
+            let work = &mut probes[*index].point(&self.points[index]).work;
+            match self.unwinders.contains(index) {
+                true => work.pop(),
+                false => Some(work.remove(0)),
+            };
+        }
+    }
+
+    /// Sets the addresses of the resident's routines in the guards at system calls.
+    pub fn place(&self, probes: &mut [Probe], resident: &Entries) {
+        let filters = self.filters.iter().map(|index| (index, resident.filtering));
+        let actions = self.actions.iter().map(|index| (index, resident.action));
+        for (index, routine) in filters.chain(actions) {
+            let work = &mut probes[*index].point(&self.points[index]).work;
+            // Guards' work comes first.
+            if let Some(Work::Help { routine: to, .. }) = work.first_mut() {
+                *to = routine;
+            }
+        }
+    }
+
+    /// Adds the answer to the probes where unwinders ask, once its address is known.
+    pub fn answer(&self, probes: &mut [Probe], region: Region) {
+        for index in &self.unwinders {
+            probes[*index]
+                .point(&self.points[index])
+                .work
+                .push(Work::Help {
+                    routine: region.entries().find_fde,
+                    argument: 0,
+                });
+        }
+    }
+}
+
+impl Guards {
+    /// True if the program sees its own signal actions in place of ours, by whatever call.
+    /// Otherwise none may be replaced.
+    #[must_use]
+    pub fn have_actions(&self) -> bool {
+        self.actions_complete
+    }
+
+    /// True if a probe would use bytes that a guard uses.
+    #[must_use]
+    pub fn overlaps(&self, probe: &Probe) -> bool {
+        let guards = self
+            .threads
+            .iter()
+            .chain(&self.filters)
+            .chain(&self.actions);
+        let guards = guards.flat_map(uses);
+        let guards: Vec<Range<u64>> = guards.collect();
+        uses_any(probe, &guards)
+    }
+
+    /// Returns the addresses behind the calls that make threads, run time.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.threads.iter().map(|probe| probe.shape.site)
+    }
+
+    /// True if every call that was found is guarded. Otherwise no thread may use restartable
+    /// sequences.
+    #[must_use]
+    pub fn are_complete(&self) -> bool {
+        !self.missing
+    }
+
+    /// True if every call that may install a filter is guarded. Otherwise the resident may make no
+    /// system call at all.
+    #[must_use]
+    pub fn have_filters(&self) -> bool {
+        self.filters_complete
+    }
+
+    /// Drops one kind of guards, for an attach that cannot write all of them; returns `None` if
+    /// those that are left are needed. In this order:
+    ///
+    /// 1. behind system calls that make threads: no probe uses restartable sequences then;
+    /// 2. before system calls that install filters: the resident makes no system calls then;
+    /// 3. behind `rt_sigaction`, unless the program handles `faults`: its handlers would see the
+    ///    addresses of copies.
+    ///
+    /// Guards of unwinders stay: without them exceptions would not get past replaced return
+    /// addresses.
+    pub(crate) fn with_less(&self, faults: bool) -> Option<Guards> {
+        if !self.threads.is_empty() {
+            return Some(self.without_threads());
+        }
+        if !self.filters.is_empty() {
+            return Some(Guards {
+                filters: Vec::new(),
+                filters_complete: false,
+                ..self.clone()
+            });
+        }
+        (!self.actions.is_empty() && !faults).then(|| Guards {
+            actions: Vec::new(),
+            actions_complete: false,
+            ..self.clone()
+        })
+    }
+
+    /// True if a thread pointer of the program may lead to other data than the C library's. Then
+    /// nothing may be looked for there.
+    #[must_use]
+    pub fn have_own_storage(&self) -> bool {
+        self.own_storage
+    }
+
+    /// Adds the probes where unwinders ask.
+    #[must_use]
+    pub fn with_unwinders(self, unwinders: Vec<Probe>) -> Guards {
+        Guards { unwinders, ..self }
+    }
+
+    /// Returns the guards without those that tell new threads apart.
+    pub(crate) fn without_threads(&self) -> Guards {
+        Guards {
+            threads: Vec::new(),
+            missing: true,
+            ..self.clone()
+        }
+    }
+
+    /// Adds the guards to `probes`.
+    pub(crate) fn join(&self, probes: &mut Vec<Probe>) -> Guarded {
+        let asked = probes.len();
+        let mut guarded = Guarded {
+            asked,
+            ..Guarded::default()
+        };
+        let threads = self.threads.iter().map(|guard| (guard, Kind::Thread));
+        let filters = self.filters.iter().map(|guard| (guard, Kind::Filter));
+        let unwinders = self.unwinders.iter().map(|guard| (guard, Kind::Unwinder));
+        let actions = self.actions.iter().map(|guard| (guard, Kind::Action));
+        for (guard, kind) in threads.chain(filters).chain(actions).chain(unwinders) {
+            let same = |p: &Probe| {
+                p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
+            };
+            let own = Point::of(&guard.shape);
+            let index = match probes[..asked].iter().position(same) {
+                Some(index) => {
+                    let work = guard.points.iter().flat_map(|p| &p.work).cloned();
+                    probes[index].point(&own).work.splice(0..0, work);
+                    index
+                }
+                None => {
+                    probes.push(guard.clone());
+                    probes.len() - 1
+                }
+            };
+            guarded.points.insert(index, own);
+            guarded.guards.push(index);
+            match kind {
+                Kind::Thread => {}
+                Kind::Filter => guarded.filters.push(index),
+                Kind::Action => guarded.actions.push(index),
+                Kind::Unwinder => guarded.unwinders.push(index),
+            }
+        }
+        let own = guarded.guards.iter().flat_map(|i| uses(&probes[*i]));
+        let own: Vec<Range<u64>> = own.collect();
+        for (index, probe) in probes[..asked].iter().enumerate() {
+            if !guarded.guards.contains(&index) && uses_any(probe, &own) {
+                guarded.refused.push(index);
+            }
+        }
+        guarded
+    }
+
+    /// Number of guards.
+    pub(crate) fn len(&self) -> usize {
+        self.threads.len() + self.filters.len() + self.actions.len() + self.unwinders.len()
+    }
+}
+
+/// Purpose of a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Thread,
+    Filter,
+    Action,
+    Unwinder,
+}
+
+fn covered(probe: &Probe) -> Range<u64> {
+    let covered = probe.shape.covered;
+    covered.start..covered.end.max(covered.start + 1)
+}
+
+/// Bytes of a stub, at most.
+const STUB: u64 = 16;
+
+/// True if a probe changes, displaces or relies on a byte of one of `ranges`.
+#[must_use]
+pub fn uses_any(probe: &Probe, ranges: &[Range<u64>]) -> bool {
+    uses(probe).any(|own| {
+        let meets = |range: &Range<u64>| range.start < own.end && own.start < range.end;
+        ranges.iter().any(meets)
+    })
+}
+
+/// Returns the bytes that a probe changes, displaces or relies on.
+fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
+    let range = |at: u64, bytes: &[u8]| at..at + bytes.len() as u64;
+    let placed = probe.shape.placed.iter().flat_map(move |placed| {
+        let writes = placed
+            .writes
+            .iter()
+            .map(move |w| range(w.address, &w.after));
+        let relied = placed
+            .relies_on
+            .iter()
+            .map(move |(at, bytes)| range(*at, bytes));
+        let evicted = placed.evicted.iter().map(|i| i.ip()..i.next_ip());
+        let stubs = placed.stubs.iter().map(|s| s.address..s.address + STUB);
+        writes.chain(relied).chain(evicted).chain(stubs)
+    });
+    std::iter::once(covered(probe)).chain(placed)
+}

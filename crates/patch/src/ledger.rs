@@ -1,0 +1,728 @@
+//! The ledger of a session: all data needed to take its probes out of a process.
+//!
+//! Session memory is shared by a process, the children that it forks and the tracer; a child may
+//! have dropped its privileges, and can write anything there. So nothing in it is trusted. The data
+//! that the tracer relies on is in a ledger, of which each process has its own:
+//!
+//! ```text
+//! 0          header     one page: who is who, mappings, replaced signal actions
+//! SCRATCH    four pages: frames and arguments of system calls that a thread makes for us
+//! JOURNAL    64 bytes for each change: the bytes before and after
+//! ```
+//!
+//! It is a memfd without content, sealed so that it never gets any, and mapped *privately*: its
+//! name in `/proc/PID/maps` shows where it is, also after the tracer was killed. The tracer writes
+//! to it through `/proc/PID/mem`, which gives the process copies of the pages. A forked child has
+//! copies of those, of the time when it was forked, as it has of the code that they describe. It
+//! can damage them for itself alone.
+//!
+//! A process can make a false ledger of its own. Everything that is read here is checked against
+//! bounds, and what follows from it changes no other process than the one that it was read from:
+//! with the rights of a tracer, but nothing that the process could not have done to itself.
+//!
+//! Data that is counted by a number is written before the number, and the number by one write, so
+//! the tracer may die at any moment.
+
+use crate::counter::{Reference, ReferenceCounter};
+use crate::detach::Action;
+use crate::patch::Change;
+use crate::remains::TraceId;
+use crate::session::Arena;
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::steps::step;
+use capriole_proc::maps::{Device, Mapping, PAGE_SIZE};
+use capriole_proc::process::Process;
+use capriole_ring::layout::State;
+use std::ops::Range;
+
+/// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole-ledger (deleted)`.
+pub const LEDGER_NAME: &str = "capriole-ledger";
+
+/// First word of a ledger: `CAPRLEDG` in ASCII.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
+/// Version of the layout.
+pub const VERSION: u32 = 1;
+/// Most arenas of a session.
+pub const MAX_ARENAS: usize = 64;
+/// Most bytes of an arena: a jump reaches no further.
+const MAX_ARENA_SIZE: u64 = 2 << 30;
+/// Most entries of a journal: a reader has to keep all of them.
+pub const MAX_ENTRIES: u32 = 1 << 22;
+/// The signals of faults that an instruction can raise: SIGILL, SIGBUS, SIGFPE, SIGSEGV.
+pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
+
+/// Byte offsets in the header page.
+pub mod header {
+    use super::{FAULTS, MAX_ARENAS};
+
+    /// u64: [`super::MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// u32: [`super::VERSION`].
+    pub const VERSION: usize = 8;
+    /// u32: one of [`State`](super::State).
+    pub const STATE: usize = 12;
+    /// u32: process id of the target, as the tracer sees it.
+    pub const PID: usize = 16;
+    /// u32: process id of the tracer.
+    pub const OWNER: usize = 20;
+    /// u64: start time of the target, clock ticks since boot.
+    pub const START_TIME: usize = 24;
+    /// u64: start time of the tracer, clock ticks since boot.
+    pub const OWNER_START_TIME: usize = 32;
+    /// u64: address of session memory, 0: it is not mapped, or was just being mapped. Behind it
+    /// u64: its size in bytes, and u64: its inode.
+    pub const MEMORY: usize = 40;
+    /// u32: journal entries in use.
+    pub const JOURNAL_LEN: usize = 64;
+    /// u32: arenas in use, at most [`MAX_ARENAS`].
+    pub const ARENAS_LEN: usize = 68;
+    /// u32: a bit for each of [`FAULTS`], and behind them one for SIGTRAP, set from before the
+    /// resident's handler for that signal is installed until after it is gone.
+    pub const ACTIONS_INSTALLED: usize = 72;
+    /// u64: inode of the memory that stubs are mapped from; 0: there are none.
+    pub const STUBS: usize = 80;
+    /// u64: address of the region of followed calls; 0: none are followed.
+    pub const RETURNS: usize = 88;
+    /// u64: the row that a batch of system calls in the target has reached; 0: none yet.
+    pub const BATCH: usize = 96;
+    /// u64: a word by which the tracer sees whose memory it is.
+    pub const MARK: usize = 104;
+    /// u64: address of the words that are private to the process
+    /// ([`own`](capriole_ring::layout::own)); 0: not mapped yet.
+    pub const OWN: usize = 112;
+    /// For each of [`FAULTS`], and for SIGTRAP: u64 address of the resident's handler, 4 × u64
+    /// the program's own action (`struct kernel_sigaction`: handler, flags, restorer, mask).
+    pub const ACTIONS: usize = 128;
+    /// Bytes of one action.
+    pub const ACTION_SIZE: usize = 40;
+    /// [`MAX_ARENAS`] × { u64 start, u64 length in bytes }.
+    pub const ARENAS: usize = 512;
+
+    /// 16 bytes: the UUID of the trace that is recorded; zeros: none is.
+    pub const TRACE: usize = ARENAS + MAX_ARENAS * 16;
+
+    const _: () = assert!(ACTIONS + (FAULTS.len() + 1) * ACTION_SIZE <= ARENAS);
+    const _: () = assert!(TRACE + 16 <= super::HEADER_SIZE);
+}
+
+/// Byte offsets in a journal entry.
+pub mod journal {
+    /// u64: address of the first byte that changes.
+    pub const ADDRESS: usize = 0;
+    /// u8: number of bytes that change, 1..=[`MAX_BYTES`].
+    pub const LEN: usize = 8;
+    /// u8: order of writing among the changes of one site; they are taken back in the opposite
+    /// order.
+    pub const PHASE: usize = 9;
+    /// u8: [`CODE`], [`GUARD`], [`UNWINDER`], [`ACTION`] or [`REFERENCE`].
+    pub const KIND: usize = 10;
+    /// u8: 1 if no breakpoint of the tracer's own is ever at the first byte.
+    pub const NO_BREAKPOINT: usize = 11;
+    /// [`MAX_BYTES`] × u8: the bytes before.
+    pub const BEFORE: usize = 16;
+    /// [`MAX_BYTES`] × u8: the bytes while probed.
+    pub const AFTER: usize = 32;
+    /// u64: address of the detour.
+    pub const DETOUR: usize = 48;
+    /// Bytes of an entry.
+    pub const SIZE: usize = 64;
+    /// Most bytes that a site changes.
+    pub const MAX_BYTES: usize = 16;
+    /// Kind: a site's bytes.
+    pub const CODE: u8 = 0;
+    /// Kind: a guard's bytes, which are written before all others and taken back after them.
+    pub const GUARD: u8 = 1;
+    /// Kind: not code, but a reference counter of two bytes, which was incremented. Then `BEFORE`
+    /// holds the inode of its file and its offset there, `AFTER` the device (major number above
+    /// minor), and `DETOUR` the address of the word that holds its state.
+    pub const REFERENCE: u8 = 2;
+    /// Kind: bytes of a guard that answers unwinders, which are taken back last of all.
+    pub const UNWINDER: u8 = 3;
+    /// Kind: bytes of a guard behind `rt_sigaction`, which are taken back when no action is
+    /// replaced any more.
+    pub const ACTION: u8 = 4;
+}
+
+const HEADER_SIZE: usize = 4096;
+/// Byte offset of the scratch pages.
+const SCRATCH: u64 = HEADER_SIZE as u64;
+/// Bytes of the scratch pages.
+const SCRATCH_SIZE: u64 = 4 * 4096;
+/// Byte offset of the journal.
+const JOURNAL: u64 = SCRATCH + SCRATCH_SIZE;
+/// Bytes of the journal that are read at once.
+const STRETCH: u64 = 64 << 10;
+
+/// The processes of a session: target and tracer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The target's process id and start time (clock ticks since boot).
+    pub target: (u32, u64),
+    /// The tracer's process id and start time (clock ticks since boot).
+    pub owner: (u32, u64),
+}
+
+/// Mapping of session memory in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryAt {
+    /// Address of the first byte.
+    pub base: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Inode of the memfd.
+    pub inode: u64,
+}
+
+/// A ledger that is mapped in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ledger {
+    pub(crate) pid: i32,
+    /// Its address.
+    pub start: u64,
+    /// Size in bytes.
+    pub len: u64,
+    pub(crate) inode: u64,
+}
+
+/// True if a mapping is a ledger.
+pub fn is_ledger(mapping: &Mapping) -> bool {
+    mapping.path.as_encoded_bytes() == format!("/memfd:{LEDGER_NAME}").as_bytes()
+        && !mapping.perms.shared
+        && mapping.offset == 0
+}
+
+impl Ledger {
+    /// Returns the bytes of a ledger with room for `entries` journal entries: whole pages.
+    pub(crate) fn size(entries: u32) -> u64 {
+        (JOURNAL + u64::from(entries) * journal::SIZE as u64).next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Returns all ledgers that are mapped in process `pid`.
+    pub(crate) fn all(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
+        let ledgers = maps.iter().filter(|m| is_ledger(m));
+        ledgers.map(move |mapping| Ledger {
+            pid,
+            start: mapping.start,
+            len: mapping.end - mapping.start,
+            inode: mapping.inode,
+        })
+    }
+
+    /// True if it is still mapped: not after exec, nor after another process has taken all out.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn is_in(&self, process: &Process) -> Result<bool, TargetError> {
+        let maps = process.maps()?;
+        let mut ledgers = Ledger::all(self.pid, &maps);
+        Ok(ledgers.any(|l| (l.start, l.inode) == (self.start, self.inode)))
+    }
+
+    /// Returns the memory for a frame or arguments.
+    pub(crate) fn scratch(&self) -> Range<u64> {
+        self.start + SCRATCH..self.start + JOURNAL
+    }
+
+    /// Returns the address where a batch of system calls notes the row that it has reached.
+    pub(crate) fn batch(&self) -> u64 {
+        self.start + header::BATCH as u64
+    }
+
+    fn put(&self, remote: &RemoteMemory, at: u64, bytes: &[u8]) -> Result<(), TargetError> {
+        let address = self.start + at;
+        remote
+            .write(address, bytes)
+            .map_err(|source| TargetError::Memory {
+                pid: self.pid,
+                what: "write",
+                address,
+                source,
+            })
+    }
+
+    fn put_words(
+        &self,
+        remote: &RemoteMemory,
+        at: usize,
+        words: &[u64],
+    ) -> Result<(), TargetError> {
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        self.put(remote, at as u64, &bytes)
+    }
+
+    fn put_half(&self, remote: &RemoteMemory, at: usize, half: u32) -> Result<(), TargetError> {
+        self.put(remote, at as u64, &half.to_le_bytes())
+    }
+
+    /// Initialises a ledger that was just mapped, by one write.
+    pub(crate) fn begin(&self, remote: &RemoteMemory, who: &Identity) -> Result<(), TargetError> {
+        let mut bytes = [0; header::MEMORY];
+        let mut put = |at: usize, b: &[u8]| bytes[at..at + b.len()].copy_from_slice(b);
+        put(header::MAGIC, &MAGIC.to_le_bytes());
+        put(header::VERSION, &VERSION.to_le_bytes());
+        put(header::STATE, &(State::Building as u32).to_le_bytes());
+        put(header::PID, &who.target.0.to_le_bytes());
+        put(header::OWNER, &who.owner.0.to_le_bytes());
+        put(header::START_TIME, &who.target.1.to_le_bytes());
+        put(header::OWNER_START_TIME, &who.owner.1.to_le_bytes());
+        self.put(remote, 0, &bytes)?;
+        step("ledger begun");
+        Ok(())
+    }
+
+    /// Notes that session memory is mapped.
+    pub(crate) fn note_memory(
+        &self,
+        remote: &RemoteMemory,
+        memory: &MemoryAt,
+    ) -> Result<(), TargetError> {
+        let words = [memory.base, memory.size, memory.inode];
+        self.put_words(remote, header::MEMORY, &words)?;
+        step("session memory noted");
+        Ok(())
+    }
+
+    /// Notes the trace that session memory is recorded to.
+    pub(crate) fn note_trace(
+        &self,
+        remote: &RemoteMemory,
+        trace: &TraceId,
+    ) -> Result<(), TargetError> {
+        self.put(remote, header::TRACE as u64, trace)
+    }
+
+    /// Notes the address of the words that are private to the process.
+    pub(crate) fn note_own(&self, remote: &RemoteMemory, address: u64) -> Result<(), TargetError> {
+        self.put_words(remote, header::OWN, &[address])
+    }
+
+    /// Notes the state of the session.
+    pub(crate) fn note_state(
+        &self,
+        remote: &RemoteMemory,
+        state: State,
+    ) -> Result<(), TargetError> {
+        self.put_half(remote, header::STATE, state as u32)?;
+        step("state written");
+        Ok(())
+    }
+
+    /// Notes that arena number `index` is going to be mapped, or, with no bytes, that it is not.
+    pub(crate) fn note_arena(
+        &self,
+        remote: &RemoteMemory,
+        index: usize,
+        arena: &Arena,
+    ) -> Result<(), TargetError> {
+        let at = header::ARENAS + index * 16;
+        self.put_words(remote, at, &[arena.start, arena.len])
+    }
+
+    /// Notes how many arenas are mapped.
+    pub(crate) fn count_arenas(
+        &self,
+        remote: &RemoteMemory,
+        count: usize,
+    ) -> Result<(), TargetError> {
+        self.put_half(remote, header::ARENAS_LEN, count as u32)
+    }
+
+    /// Notes the inode of the memory that stubs are going to be mapped from.
+    pub(crate) fn note_stubs(&self, remote: &RemoteMemory, inode: u64) -> Result<(), TargetError> {
+        self.put_words(remote, header::STUBS, &[inode])
+    }
+
+    /// Notes the region through which calls return.
+    pub(crate) fn note_returns(&self, remote: &RemoteMemory, base: u64) -> Result<(), TargetError> {
+        self.put_words(remote, header::RETURNS, &[base])
+    }
+
+    /// Notes that a batch of system calls has not reached any row.
+    pub(crate) fn forget_batch(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
+        self.put_words(remote, header::BATCH, &[0])
+    }
+
+    /// Notes a signal action that is going to be replaced.
+    pub(crate) fn note_action(
+        &self,
+        remote: &RemoteMemory,
+        action: &Action,
+    ) -> Result<(), TargetError> {
+        let mut signals = signals();
+        let Some(index) = signals.position(|signal| signal == action.signal) else {
+            return Ok(());
+        };
+        let [handler, flags, restorer, mask] = action.old;
+        let words = [action.handler, handler, flags, restorer, mask];
+        let at = header::ACTIONS + index * header::ACTION_SIZE;
+        self.put_words(remote, at, &words)?;
+        let installed = self.header(remote)?.half(header::ACTIONS_INSTALLED) | 1 << index;
+        self.put_half(remote, header::ACTIONS_INSTALLED, installed)?;
+        step("journal of a signal action written");
+        Ok(())
+    }
+
+    /// Writes a word that no copy of this ledger has; returns its address.
+    pub(crate) fn mark(&self, remote: &RemoteMemory, word: u64) -> Result<u64, TargetError> {
+        self.put_words(remote, header::MARK, &[word])?;
+        Ok(self.start + header::MARK as u64)
+    }
+
+    /// Notes that no signal action is replaced any more.
+    pub(crate) fn forget_actions(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
+        self.put_half(remote, header::ACTIONS_INSTALLED, 0)
+    }
+
+    /// Adds entries to the journal, which holds `len` so far.
+    pub(crate) fn append(
+        &self,
+        remote: &RemoteMemory,
+        len: usize,
+        entries: &[Entry],
+    ) -> Result<(), TargetError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let bytes: Vec<u8> = entries.iter().flat_map(Entry::bytes).collect();
+        let at = JOURNAL + (len * journal::SIZE) as u64;
+        if at + bytes.len() as u64 > self.len {
+            return Err(self.damaged("the journal is full"));
+        }
+        self.put(remote, at, &bytes)?;
+        step("journal entries written");
+        // The count last: an entry that is counted is whole.
+        let len = (len + entries.len()) as u32;
+        self.put_half(remote, header::JOURNAL_LEN, len)
+    }
+
+    fn damaged(&self, what: &'static str) -> TargetError {
+        let pid = self.pid;
+        TargetError::Damaged { pid, what }
+    }
+
+    fn read(&self, remote: &RemoteMemory, at: u64, bytes: &mut [u8]) -> Result<(), TargetError> {
+        let address = self.start + at;
+        remote
+            .read(address, bytes)
+            .map_err(|source| TargetError::Memory {
+                pid: self.pid,
+                what: "read",
+                address,
+                source,
+            })
+    }
+
+    /// Reads the header.
+    pub(crate) fn header(&self, remote: &RemoteMemory) -> Result<Header, TargetError> {
+        if self.len < JOURNAL {
+            return Err(self.damaged("its ledger is too small"));
+        }
+        let mut bytes = [0; HEADER_SIZE];
+        self.read(remote, 0, &mut bytes)?;
+        let ledger = *self;
+        Ok(Header { ledger, bytes })
+    }
+}
+
+/// Returns the signals whose actions may be replaced, in the order of the ledger.
+fn signals() -> impl Iterator<Item = i32> {
+    FAULTS.into_iter().chain([libc::SIGTRAP])
+}
+
+/// A copy of a ledger's header.
+pub(crate) struct Header {
+    ledger: Ledger,
+    bytes: [u8; HEADER_SIZE],
+}
+
+impl Header {
+    fn word(&self, at: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.bytes[at..at + 8]);
+        u64::from_le_bytes(word)
+    }
+
+    fn half(&self, at: usize) -> u32 {
+        let mut half = [0; 4];
+        half.copy_from_slice(&self.bytes[at..at + 4]);
+        u32::from_le_bytes(half)
+    }
+
+    /// True if anything was written yet. The tracer may have died before.
+    pub fn is_begun(&self) -> Result<bool, TargetError> {
+        match (self.word(header::MAGIC), self.half(header::VERSION)) {
+            (MAGIC, VERSION) => Ok(true),
+            (0, 0) => Ok(false),
+            (MAGIC, _) => Err(self.ledger.damaged(
+                "its ledger has another version: take the probes out with the capriole that made it",
+            )),
+            _ => Err(self.ledger.damaged("its ledger is none")),
+        }
+    }
+
+    pub fn state(&self) -> Result<State, TargetError> {
+        let state = State::from_word(self.half(header::STATE));
+        state.ok_or(self.ledger.damaged("unknown state"))
+    }
+
+    /// Id of the process that the session was made for, which is not a forked child's.
+    pub fn pid(&self) -> u32 {
+        self.half(header::PID)
+    }
+
+    /// The tracer's process id and start time.
+    pub fn owner(&self) -> (u32, u64) {
+        (
+            self.half(header::OWNER),
+            self.word(header::OWNER_START_TIME),
+        )
+    }
+
+    /// Mapping of session memory, if it was noted.
+    pub fn memory(&self) -> Option<MemoryAt> {
+        let word = |i: usize| self.word(header::MEMORY + i * 8);
+        let memory = MemoryAt {
+            base: word(0),
+            size: word(1),
+            inode: word(2),
+        };
+        (memory.base != 0).then_some(memory)
+    }
+
+    /// Returns the arenas, with the one that was being mapped when the tracer died, which is not
+    /// counted.
+    pub fn arenas(&self) -> Result<Vec<Arena>, TargetError> {
+        let len = self.half(header::ARENAS_LEN) as usize;
+        if len > MAX_ARENAS {
+            return Err(self.ledger.damaged("too many arenas"));
+        }
+        let arenas = (0..(len + 1).min(MAX_ARENAS)).map(|index| {
+            let at = header::ARENAS + index * 16;
+            Arena {
+                start: self.word(at),
+                len: self.word(at + 8),
+            }
+        });
+        let arenas: Vec<Arena> = arenas.filter(|arena| arena.len > 0).collect();
+        match arenas.iter().any(|arena| arena.len > MAX_ARENA_SIZE) {
+            true => Err(self.ledger.damaged("an arena is too large")),
+            false => Ok(arenas),
+        }
+    }
+
+    /// The trace that is recorded, if one is.
+    pub fn trace(&self) -> Option<TraceId> {
+        let mut trace = TraceId::default();
+        trace.copy_from_slice(&self.bytes[header::TRACE..header::TRACE + 16]);
+        (trace != TraceId::default()).then_some(trace)
+    }
+
+    pub fn stubs(&self) -> u64 {
+        self.word(header::STUBS)
+    }
+
+    pub fn returns(&self) -> u64 {
+        self.word(header::RETURNS)
+    }
+
+    /// Address of the words that are private to the process, inside its session memory.
+    pub fn own(&self) -> Option<u64> {
+        let (own, memory) = (self.word(header::OWN), self.memory()?);
+        let end = memory.base.checked_add(memory.size)?;
+        (memory.base..end).contains(&own).then_some(own)
+    }
+
+    /// The replaced signal actions.
+    pub fn actions(&self) -> Vec<Action> {
+        let installed = self.half(header::ACTIONS_INSTALLED);
+        let signals = signals().enumerate();
+        let replaced = signals.filter(|(index, _)| installed >> index & 1 == 1);
+        replaced
+            .map(|(index, signal)| {
+                let at = header::ACTIONS + index * header::ACTION_SIZE;
+                Action {
+                    signal,
+                    handler: self.word(at),
+                    old: std::array::from_fn(|i| self.word(at + 8 + i * 8)),
+                }
+            })
+            .collect()
+    }
+
+    /// Number of journal entries.
+    pub fn entries(&self) -> u32 {
+        self.half(header::JOURNAL_LEN)
+    }
+
+    /// Reads the journal, a stretch at a time: where a ledger lies about its length there are no
+    /// entries, and reading ends.
+    pub fn journal(
+        &self,
+        remote: &RemoteMemory,
+        mut visit: impl FnMut(Entry),
+    ) -> Result<(), TargetError> {
+        let ledger = &self.ledger;
+        let bytes = u64::from(self.entries()) * journal::SIZE as u64;
+        if self.entries() > MAX_ENTRIES || bytes > ledger.len - JOURNAL {
+            return Err(ledger.damaged("the journal does not fit"));
+        }
+        let mut done = 0;
+        while done < bytes {
+            let mut stretch = vec![0; (bytes - done).min(STRETCH) as usize];
+            ledger.read(remote, JOURNAL + done, &mut stretch)?;
+            for bytes in stretch.chunks_exact(journal::SIZE) {
+                let entry = Entry::read(bytes);
+                visit(entry.ok_or(ledger.damaged("a journal entry makes no sense"))?);
+            }
+            done += stretch.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// An entry of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// A site's bytes, or a guard's.
+    Change(Change),
+    /// A reference counter.
+    Reference(Reference),
+}
+
+impl Entry {
+    fn bytes(&self) -> [u8; journal::SIZE] {
+        let mut entry = [0; journal::SIZE];
+        let mut put = |at: usize, bytes: &[u8]| entry[at..at + bytes.len()].copy_from_slice(bytes);
+        match self {
+            Entry::Change(change) => {
+                let kind = match change {
+                    Change { unwinder: true, .. } => journal::UNWINDER,
+                    Change { action: true, .. } => journal::ACTION,
+                    Change { guard: true, .. } => journal::GUARD,
+                    _ => journal::CODE,
+                };
+                put(journal::ADDRESS, &change.address.to_le_bytes());
+                let no_breakpoint = u8::from(!change.breakpoint);
+                let head = [change.len as u8, change.phase, kind, no_breakpoint];
+                put(journal::LEN, &head);
+                put(journal::BEFORE, &change.before);
+                put(journal::AFTER, &change.after);
+                put(journal::DETOUR, &change.detour.to_le_bytes());
+            }
+            Entry::Reference(reference) => {
+                let counter = &reference.counter;
+                let device = u64::from(counter.dev.major) << 32 | u64::from(counter.dev.minor);
+                put(journal::ADDRESS, &counter.address.to_le_bytes());
+                put(journal::LEN, &[2, 0, journal::REFERENCE, 1]);
+                put(journal::BEFORE, &counter.inode.to_le_bytes());
+                put(journal::BEFORE + 8, &counter.offset.to_le_bytes());
+                put(journal::AFTER, &device.to_le_bytes());
+                put(journal::DETOUR, &reference.state.to_le_bytes());
+            }
+        }
+        entry
+    }
+
+    fn read(entry: &[u8]) -> Option<Entry> {
+        let word = |at: usize| {
+            let bytes = entry.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(bytes))
+        };
+        let bytes = |at: usize| entry.get(at..at + journal::MAX_BYTES)?.try_into().ok();
+        let (len, kind) = (*entry.get(journal::LEN)?, *entry.get(journal::KIND)?);
+        if len == 0 || usize::from(len) > journal::MAX_BYTES {
+            return None;
+        }
+        let address = word(journal::ADDRESS)?;
+        match kind {
+            journal::REFERENCE => {
+                let device = word(journal::AFTER)?;
+                Some(Entry::Reference(Reference {
+                    counter: ReferenceCounter {
+                        address,
+                        offset: word(journal::BEFORE + 8)?,
+                        dev: Device {
+                            major: (device >> 32) as u32,
+                            minor: device as u32,
+                        },
+                        inode: word(journal::BEFORE)?,
+                    },
+                    state: word(journal::DETOUR)?,
+                }))
+            }
+            journal::CODE | journal::GUARD | journal::UNWINDER | journal::ACTION => {
+                Some(Entry::Change(Change {
+                    address,
+                    len: len.into(),
+                    before: bytes(journal::BEFORE)?,
+                    after: bytes(journal::AFTER)?,
+                    detour: word(journal::DETOUR)?,
+                    phase: *entry.get(journal::PHASE)?,
+                    guard: kind != journal::CODE,
+                    unwinder: kind == journal::UNWINDER,
+                    action: kind == journal::ACTION,
+                    breakpoint: *entry.get(journal::NO_BREAKPOINT)? == 0,
+                }))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read_as_they_were_written() {
+        let change = |guard, unwinder| {
+            Entry::Change(Change {
+                address: 0x1234_5678_9abc,
+                len: 5,
+                before: *b"before..........",
+                after: *b"after...........",
+                detour: 0x4242,
+                phase: 3,
+                guard,
+                unwinder,
+                action: guard && !unwinder,
+                breakpoint: !guard,
+            })
+        };
+        let reference = Entry::Reference(Reference {
+            counter: ReferenceCounter {
+                address: 0x1234,
+                offset: 0x5678,
+                dev: Device {
+                    major: 259,
+                    minor: 7,
+                },
+                inode: 42,
+            },
+            state: 0x9abc,
+        });
+        for entry in [
+            change(false, false),
+            change(true, false),
+            change(true, true),
+            reference,
+        ] {
+            assert_eq!(Entry::read(&entry.bytes()), Some(entry));
+        }
+    }
+
+    #[test]
+    fn entries_without_sense_are_none() {
+        assert_eq!(Entry::read(&[0; journal::SIZE]), None);
+        let with = |at: usize, byte: u8| {
+            let mut entry = [0; journal::SIZE];
+            entry[journal::LEN] = 1;
+            entry[at] = byte;
+            Entry::read(&entry)
+        };
+        assert!(with(journal::PHASE, 255).is_some());
+        assert_eq!(with(journal::LEN, 17), None);
+        assert_eq!(with(journal::KIND, 5), None);
+    }
+}

@@ -1,0 +1,116 @@
+//! Sessions as seen from other processes than their recorders: listing them and writing into them.
+
+use crate::recover;
+use crate::recover::{FoundSession, is_session};
+use crate::session::MEMFD_NAME;
+use capriole_host::error::TargetError;
+use capriole_host::memfd;
+use capriole_proc::process::Process;
+use capriole_ring::{Memory, Writer};
+use rustix::fd::OwnedFd;
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+/// Finds the sessions of recorders that run as the caller's user, each with the oldest of the
+/// processes that share it.
+///
+/// Any process can create memory that looks like a session. So sessions are found by something that
+/// cannot be faked: the open files with our name of processes of this user. Only where such a file
+/// is mapped are its contents read.
+pub fn sessions() -> Vec<(Process, FoundSession)> {
+    let own = Process::open(std::process::id());
+    let uid = rustix::process::geteuid().as_raw();
+    let is_recorder = |process: &Process| {
+        let name = process.name();
+        let named = name == MEMFD_NAME || own.as_ref().is_ok_and(|own| own.name() == name);
+        named && process.status().is_ok_and(|status| status.uid == uid)
+    };
+    // From inode to recorder.
+    let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+    for recorder in own.iter().cloned().chain(Process::others()) {
+        if is_recorder(&recorder) {
+            let paths = descriptors(recorder.pid()).into_iter().flatten();
+            let inodes = paths.filter_map(|path| {
+                let metadata = std::fs::metadata(path).ok()?;
+                Some((metadata.ino(), recorder.pid()))
+            });
+            held.extend(inodes);
+        }
+    }
+    let is_ours = |session: &FoundSession| {
+        session.owner.is_some() && session.owner.as_ref() == held.get(&session.inode)
+    };
+    let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
+    for process in Process::others() {
+        // Empty if the process has just ended, or we may not read it.
+        let maps = process.maps().unwrap_or_default();
+        if !maps
+            .iter()
+            .any(|m| is_session(m) && held.contains_key(&m.inode))
+        {
+            continue;
+        }
+        // Empty if the process has just ended, or is not ours.
+        let sessions = recover::find(&process).unwrap_or_default().into_iter();
+        for session in sessions.filter(|session| session.inode != 0) {
+            let older = found
+                .get(&session.inode)
+                .is_none_or(|(other, _)| process.start_time() < other.start_time());
+            if older && is_ours(&session) {
+                found.insert(session.inode, (process.clone(), session));
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Opens the memory of a session through its recorder's descriptor, to write records there. (The
+/// program itself has no descriptor of it, and opening a mapping takes a capability.)
+///
+/// # Errors
+/// [`TargetError::Share`] if the recorder has ended, or belongs to another user;
+/// [`TargetError::Damaged`] if the memory's contents are invalid.
+pub fn writer(process: &Process, session: &FoundSession) -> Result<Writer, TargetError> {
+    let pid = process.pid() as i32;
+    let share = |errno| TargetError::Share { pid, errno };
+    let damaged = |what| TargetError::Damaged { pid, what };
+    let owner = session.owner.ok_or(share(Errno::SRCH))?;
+    let file = descriptor(owner, session.inode).map_err(share)?;
+    // The seal prevents truncation, so that reading the mapping is safe.
+    let seals = rustix::fs::fcntl_get_seals(&file).map_err(share)?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(damaged("its memory is not sealed"));
+    }
+    let len = rustix::fs::fstat(&file).map_err(share)?.st_size as usize;
+    let memory = Memory::map(&file, len).map_err(share)?;
+    Writer::new(memory).map_err(|_| damaged("the header"))
+}
+
+/// Opens the descriptor that a process has of the session memory with this inode.
+fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
+    let mut problem = Errno::BADF;
+    for path in descriptors(owner)? {
+        match memfd::open(&path, Some(inode)) {
+            Ok(file) => return Ok(file),
+            Err(Errno::BADF) => {}
+            Err(errno) => problem = errno,
+        }
+    }
+    Err(problem)
+}
+
+/// Returns the paths in `/proc` of the descriptors of a process that have the name of session
+/// memory.
+fn descriptors(pid: u32) -> rustix::io::Result<impl Iterator<Item = PathBuf>> {
+    let name = format!("/memfd:{MEMFD_NAME} (deleted)");
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(entries.filter_map(move |entry| {
+        let path = entry.ok()?.path();
+        let target = std::fs::read_link(&path).ok()?;
+        (target.as_os_str() == name.as_str()).then_some(path)
+    }))
+}

@@ -1,0 +1,451 @@
+//! The only module that writes instruction bytes of a program.
+//!
+//! All threads of the process stand still when anything here is called, so that none executes a
+//! byte while it changes. What remains is our own death between two writes, after which the program
+//! goes on with the bytes as they are then:
+//!
+//! ```text
+//! before                  55 48 89 e5 41 57 …     push %rbp; mov %rsp,%rbp; push %r15
+//! journal entry written   55 48 89 e5 41 57 …     the journal says 55 48 89 e5 41
+//! jump written            e9 xx xx xx xx 57 …     jmp detour
+//! ```
+//!
+//! A write of a few bytes within a page is one copy in the kernel, which checks for a fatal signal
+//! only before it: it happens or it does not. A jump across two pages is two copies. There a
+//! breakpoint is written first and removed last, which the resident's SIGTRAP handler leads to the
+//! same detour:
+//!
+//! ```text
+//! before        page n …55 │ 48 89 e5 41… page n+1
+//! breakpoint           …cc │ 48 89 e5 41…
+//! tail                 …cc │ xx xx xx xx…
+//! head                 …e9 │ xx xx xx xx…
+//! ```
+
+use crate::ledger::journal::MAX_BYTES;
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::steps::step;
+use capriole_proc::maps::PAGE_SIZE;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The one-byte breakpoint instruction.
+pub const INT3: u8 = 0xcc;
+
+/// The bytes of one site, before and while it is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Number of bytes, 1..=16.
+    pub len: usize,
+    /// The program's own bytes.
+    pub before: [u8; MAX_BYTES],
+    /// The bytes that lead to the detour.
+    pub after: [u8; MAX_BYTES],
+    /// Address of the detour.
+    pub detour: u64,
+    /// Order among the changes of one site, which are made one after the other: lower ones first.
+    /// They are taken back in the opposite order.
+    pub phase: u8,
+    /// True for a [guard](crate::guards): made before all others, taken back after them.
+    pub guard: bool,
+    /// True if it answers an unwinder: taken back when no return address is
+    /// replaced any more. Then `guard` is true, too.
+    pub unwinder: bool,
+    /// True if a breakpoint of Capriole's own may be at the first byte: for good, in place of the
+    /// jump, or while a change across pages is written. Any other breakpoint is another tool's.
+    pub breakpoint: bool,
+    /// True for a guard by which the program sees its own signal actions: taken back when none is
+    /// replaced any more.
+    pub action: bool,
+}
+
+/// State of a site's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// The program's own bytes.
+    Before,
+    /// The bytes of the probe.
+    After,
+    /// A change that was cut short: a breakpoint, and behind it either tail or, with a page
+    /// boundary in it, a piece of each.
+    Between,
+    /// Bytes of the program or a breakpoint that another tool has written over a part of the probe.
+    /// The kernel does so when a uprobe comes or goes: both are one byte, the breakpoint and the
+    /// file's, and what it keeps as the original instruction is the file's as well.
+    Disturbed,
+    /// Other bytes: the library is gone, or another tool changes code too.
+    Foreign,
+}
+
+impl Change {
+    /// True if it is taken back after the signal actions.
+    pub(crate) fn is_late(&self) -> bool {
+        self.unwinder || self.action
+    }
+
+    /// True if the bytes lie in two pages.
+    pub fn crosses_pages(&self) -> bool {
+        self.address / PAGE_SIZE != (self.address + self.len as u64 - 1) / PAGE_SIZE
+    }
+
+    /// Classifies `now`, the bytes at the site.
+    fn judge(&self, now: &[u8]) -> Found {
+        let (before, after) = (&self.before[..self.len], &self.after[..self.len]);
+        if now == before {
+            Found::Before
+        } else if now == after {
+            Found::After
+        } else if self.breakpoint && now[0] == INT3 && self.is_of_both(now) {
+            Found::Between
+        } else if (0..self.len).all(|i| [before[i], after[i], INT3].contains(&now[i])) {
+            Found::Disturbed
+        } else {
+            Found::Foreign
+        }
+    }
+
+    /// Returns the bytes of the probe among `now`, where it is [disturbed](Found::Disturbed), as
+    /// runs: they have to become the program's again.
+    fn ours(&self, now: &[u8]) -> Vec<Range<usize>> {
+        let is_ours = |i: &usize| now[*i] == self.after[*i] && now[*i] != self.before[*i];
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for i in (0..self.len).filter(is_ours) {
+            match runs.last_mut() {
+                Some(run) if run.end == i => run.end += 1,
+                _ => runs.push(i..i + 1),
+            }
+        }
+        runs
+    }
+
+    /// True if the bytes behind the first are the program's or the probe's, those of each page as a
+    /// whole: they are written in that many pieces.
+    fn is_of_both(&self, now: &[u8]) -> bool {
+        let second = match self.crosses_pages() {
+            true => (PAGE_SIZE - self.address % PAGE_SIZE) as usize,
+            false => self.len,
+        };
+        [1..second, second..self.len].into_iter().all(|piece| {
+            now[piece.clone()] == self.before[piece.clone()]
+                || now[piece.clone()] == self.after[piece]
+        })
+    }
+
+    /// Writes a change that crosses pages, breakpoint first.
+    fn write_across(
+        &self,
+        pid: i32,
+        memory: &RemoteMemory,
+        bytes: &[u8],
+    ) -> Result<(), TargetError> {
+        let write = |offset: usize, bytes: &[u8]| {
+            let address = self.address + offset as u64;
+            memory
+                .write(address, bytes)
+                .map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address,
+                    source,
+                })
+        };
+        write(0, &[INT3])?;
+        step("breakpoint over a page boundary");
+        // The tail may itself end in the first page: one copy a page.
+        let second = (PAGE_SIZE - self.address % PAGE_SIZE) as usize;
+        if second > 1 {
+            write(1, &bytes[1..second])?;
+            step("first tail");
+        }
+        write(second, &bytes[second..])?;
+        step("tail over a page boundary");
+        write(0, &bytes[..1])?;
+        step("head over a page boundary");
+        Ok(())
+    }
+}
+
+/// Many changes of one process, read and written page by page: a page is read once, and its changes
+/// are written with one copy in the kernel, from the first changed byte to the last. The bytes
+/// between are written as they were read, which changes nothing: no thread of the process runs.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    pid: i32,
+    memory: &'a RemoteMemory,
+    pages: BTreeMap<u64, Page>,
+}
+
+#[derive(Debug)]
+struct Page {
+    /// Empty where the page cannot be read.
+    bytes: Vec<u8>,
+    /// Ranges that have to be written.
+    dirty: Vec<Range<usize>>,
+    /// True if another tool writes to this page, too: bytes between changes are not written.
+    shared: bool,
+}
+
+impl Page {
+    fn mark(&mut self, at: usize) {
+        match self.dirty.last_mut() {
+            Some(run) if run.end == at => run.end += 1,
+            _ => self.dirty.push(at..at + 1),
+        }
+    }
+
+    /// Returns the ranges that have to be written, as one range where that is possible.
+    fn take_dirty(&mut self) -> Vec<Range<usize>> {
+        let runs = std::mem::take(&mut self.dirty);
+        let start = runs.iter().map(|run| run.start).min();
+        let end = runs.iter().map(|run| run.end).max();
+        match (start, end) {
+            (Some(start), Some(end)) if !self.shared => std::iter::once(start..end).collect(),
+            _ => runs,
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Makes a batch for a process that stands still until the batch is written.
+    pub fn new(pid: i32, memory: &'a RemoteMemory) -> Batch<'a> {
+        Batch {
+            pid,
+            memory,
+            pages: BTreeMap::new(),
+        }
+    }
+
+    fn page(&mut self, number: u64) -> &mut Page {
+        let memory = self.memory;
+        self.pages.entry(number).or_insert_with(|| {
+            let mut bytes = vec![0; PAGE_SIZE as usize];
+            if memory.read(number * PAGE_SIZE, &mut bytes).is_err() {
+                bytes.clear();
+            }
+            Page {
+                bytes,
+                dirty: Vec::new(),
+                shared: false,
+            }
+        })
+    }
+
+    /// Reports the state of a site's bytes.
+    pub fn inspect(&mut self, change: &Change) -> Found {
+        let now = self.now(change);
+        now.map_or(Found::Foreign, |now| change.judge(&now[..change.len]))
+    }
+
+    fn now(&mut self, change: &Change) -> Option<[u8; MAX_BYTES]> {
+        let mut now = [0; MAX_BYTES];
+        for (offset, byte) in now[..change.len].iter_mut().enumerate() {
+            let address = change.address + offset as u64;
+            let page = self.page(address / PAGE_SIZE);
+            *byte = *page.bytes.get((address % PAGE_SIZE) as usize)?;
+        }
+        Some(now)
+    }
+
+    /// True if `bytes` are at `address` now.
+    pub fn holds(&mut self, address: u64, bytes: &[u8]) -> bool {
+        (address..).zip(bytes).all(|(at, byte)| {
+            let page = self.page(at / PAGE_SIZE);
+            page.bytes.get((at % PAGE_SIZE) as usize) == Some(byte)
+        })
+    }
+
+    /// Puts a probe in, at once or with the next [`write`](Self::write). The journal entry must
+    /// have been written, the detour and (if the change crosses pages) the trap handler must be in
+    /// place.
+    pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
+        self.replace(change, &change.after[..change.len])
+    }
+
+    /// Puts a breakpoint at the first byte with the next [`write`](Self::write), which leads to the
+    /// detour as well.
+    pub fn stand_in(&mut self, change: &Change) -> Result<(), TargetError> {
+        self.replace_some(change, &[INT3])
+    }
+
+    /// Restores the program's own bytes, at once or with the next [`write`](Self::write).
+    pub fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
+        self.replace(change, &change.before[..change.len])
+    }
+
+    /// Restores, with the next [`write`](Self::write), the program's own bytes where a
+    /// [disturbed](Found::Disturbed) site has the probe's, and leaves what the other tool has
+    /// written: its breakpoint goes when that tool removes it. Returns true if there were any such
+    /// bytes.
+    ///
+    /// ```text
+    /// before          55 48 89 e5 41      push %rbp; mov %rsp,%rbp; push %r15
+    /// jump            e9 xx xx xx xx
+    /// a uprobe comes  cc xx xx xx xx      it runs the file's push, then what is behind: xx
+    /// taken back      cc 48 89 e5 41      it runs the file's push, then the mov
+    /// it goes         55 48 89 e5 41
+    /// ```
+    pub fn take_back(&mut self, change: &Change) -> bool {
+        let Some(now) = self.now(change) else {
+            return false;
+        };
+        let runs = change.ours(&now[..change.len]);
+        for run in &runs {
+            for offset in run.clone() {
+                self.set(change.address + offset as u64, change.before[offset]);
+            }
+        }
+        for offset in 0..change.len as u64 {
+            self.page((change.address + offset) / PAGE_SIZE).shared = true;
+        }
+        !runs.is_empty()
+    }
+
+    fn replace(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
+        if change.crosses_pages() {
+            change.write_across(self.pid, self.memory, bytes)?;
+        }
+        self.replace_some(change, bytes)
+    }
+
+    fn replace_some(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
+        let across = change.crosses_pages() && bytes.len() > 1;
+        for (offset, byte) in bytes.iter().enumerate() {
+            let address = change.address + offset as u64;
+            let at = (address % PAGE_SIZE) as usize;
+            let page = self.page(address / PAGE_SIZE);
+            let Some(place) = page.bytes.get_mut(at) else {
+                continue;
+            };
+            *place = *byte;
+            if !across {
+                page.mark(at);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, address: u64, byte: u8) {
+        let at = (address % PAGE_SIZE) as usize;
+        let page = self.page(address / PAGE_SIZE);
+        if let Some(place) = page.bytes.get_mut(at) {
+            *place = byte;
+            page.mark(at);
+        }
+    }
+
+    /// Writes all changes that are still to be written.
+    ///
+    /// # Errors
+    /// The error of the first page that cannot be written; the others are written all the same.
+    pub fn write(&mut self) -> Result<(), TargetError> {
+        let pid = self.pid;
+        let mut result = Ok(());
+        for (number, page) in &mut self.pages {
+            for dirty in page.take_dirty() {
+                let address = number * PAGE_SIZE + dirty.start as u64;
+                let written = self.memory.write(address, &page.bytes[dirty]);
+                result = result.and(written.map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address,
+                    source,
+                }));
+                step("bytes of a page");
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_boundaries() {
+        let change = |address, len| Change {
+            address,
+            len,
+            before: [0; MAX_BYTES],
+            after: [0; MAX_BYTES],
+            detour: 0,
+            phase: 0,
+            guard: false,
+            unwinder: false,
+            action: false,
+            breakpoint: false,
+        };
+        assert!(!change(0x1000, 5).crosses_pages());
+        assert!(!change(0x1ffb, 5).crosses_pages());
+        assert!(change(0x1ffc, 5).crosses_pages());
+        assert!(change(0x1fff, 5).crosses_pages());
+        assert!(!change(0x1fff, 1).crosses_pages());
+    }
+    /// A site of a `push` and a `mov`, as two tools change it.
+    #[test]
+    fn breakpoints_of_others() {
+        let bytes = |bytes: [u8; 5]| {
+            let mut all = [0; MAX_BYTES];
+            all[..5].copy_from_slice(&bytes);
+            all
+        };
+        let mut change = Change {
+            address: 0x1000,
+            len: 5,
+            before: bytes([0x55, 0x48, 0x89, 0xe5, 0x41]),
+            after: bytes([0xe9, 0x10, 0x89, 0x30, 0xff]),
+            detour: 0,
+            phase: 0,
+            guard: false,
+            unwinder: false,
+            action: false,
+            breakpoint: false,
+        };
+        type Case<'a> = ([u8; 5], Found, &'a [Range<usize>]);
+        let cases: [Case<'_>; 8] = [
+            ([0x55, 0x48, 0x89, 0xe5, 0x41], Found::Before, &[]),
+            ([0xe9, 0x10, 0x89, 0x30, 0xff], Found::After, &[0..2, 3..5]),
+            // A uprobe has come, and has gone.
+            (
+                [0xcc, 0x10, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[1..2, 3..5],
+            ),
+            (
+                [0x55, 0x10, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[1..2, 3..5],
+            ),
+            // One on the `mov`, which the jump covers.
+            (
+                [0xe9, 0xcc, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[0..1, 3..5],
+            ),
+            (
+                [0xe9, 0x48, 0x89, 0x30, 0xff],
+                Found::Disturbed,
+                &[0..1, 3..5],
+            ),
+            // Taken back while the tool is still there.
+            ([0xcc, 0x48, 0x89, 0xe5, 0x41], Found::Disturbed, &[]),
+            // Another tool's jump or call is left to that tool.
+            (
+                [0xe8, 0x10, 0x89, 0x30, 0xff],
+                Found::Foreign,
+                &[1..2, 3..5],
+            ),
+        ];
+        for (now, found, ours) in cases {
+            assert_eq!(change.judge(&now), found, "{now:02x?}");
+            assert_eq!(change.ours(&now), ours, "{now:02x?}");
+        }
+        // Where one of our own may be, a breakpoint is taken for that.
+        change.breakpoint = true;
+        let now = [0xcc, 0x10, 0x89, 0x30, 0xff];
+        assert_eq!(change.judge(&now), Found::Between);
+    }
+}

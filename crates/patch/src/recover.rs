@@ -1,0 +1,592 @@
+//! Sessions found in a process: another tracer's, or left by a dead one.
+
+use crate::detach::{Detached, Installed, detach, detach_and_save};
+use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
+use crate::remains::{Save, TraceId};
+use crate::returns::Region;
+use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
+use capriole_host::error::TargetError;
+use capriole_host::memfd;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::threads::Stopped;
+use capriole_host::tracer;
+use capriole_host::{gadgets, inject};
+use capriole_proc::maps::Mapping;
+use capriole_proc::process::Process;
+use capriole_ring::layout::{State, header, own};
+use std::ops::Range;
+use std::time::Duration;
+
+/// A session that was found mapped in a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundSession {
+    /// Everything that it has put into the process.
+    pub installed: Installed,
+    /// The tracer that made it, if it is still alive.
+    pub owner: Option<u32>,
+    /// State of the session.
+    pub state: State,
+    /// The trace that it was recorded to, if it was.
+    pub trace: Option<TraceId>,
+    /// Inode of session memory: the same in every process that shares it. 0: none is mapped.
+    pub inode: u64,
+}
+
+/// Bytes of an arena that are read at once.
+const STRETCH: usize = 64 << 10;
+/// Most sessions of a process: one, and those that dead tracers left.
+const MAX_SESSIONS: usize = 64;
+/// Entries of the journals of a process, at most.
+const MAX_ENTRIES: u64 = 1 << 22;
+/// Bytes of a process's arenas that are compared with zero, at most.
+const MAX_UNWRITTEN: u64 = 1 << 30;
+
+/// Rounds in which the children of a program that keeps forking are looked for.
+const FORK_ROUNDS: usize = 10;
+
+/// True if a mapping is a session's memory.
+pub fn is_session(mapping: &Mapping) -> bool {
+    mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
+        && mapping.perms.shared
+        && mapping.offset == 0
+        && memfd::device().is_none_or(|device| mapping.dev == device)
+}
+
+/// Returns our own process id and start time.
+pub fn own_identity() -> (u32, u64) {
+    let pid = std::process::id();
+    (pid, Process::open(pid).map_or(0, |p| p.start_time()))
+}
+
+/// Finds all sessions mapped in a process, by its ledgers.
+///
+/// # Errors
+/// The memory cannot be read, or a ledger makes no sense, or there is session memory without one:
+/// then it is unknown what else there is.
+pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
+    let pid = process.pid() as i32;
+    let maps = process.maps()?;
+    let mut memories: Vec<&Mapping> = maps.iter().filter(|m| is_session(m)).collect();
+    let ledgers: Vec<Ledger> = Ledger::all(pid, &maps).collect();
+    if memories.is_empty() && ledgers.is_empty() {
+        return Ok(Vec::new());
+    }
+    if ledgers.len().max(memories.len()) > MAX_SESSIONS {
+        let what = "too many mappings of it";
+        return Err(TargetError::Damaged { pid, what });
+    }
+    let remote = RemoteMemory::open(pid)?;
+    let mut left = (MAX_ENTRIES, MAX_UNWRITTEN);
+    let sessions = ledgers.into_iter();
+    let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger, &mut left));
+    let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+    for session in &mut sessions {
+        if let Some(at) = session.installed.memory {
+            let is_its = |m: &&Mapping| m.start == at.base && m.inode == at.inode;
+            if let Some(index) = memories.iter().position(is_its) {
+                session.inode = memories.swap_remove(index).inode;
+            }
+        }
+    }
+    // The tracer died before it could note where its memory is. Nothing else is there then.
+    let mut unnoted = sessions.iter_mut().filter(|s| s.installed.memory.is_none());
+    for mapping in memories {
+        let session = unnoted.next().ok_or(TargetError::Damaged {
+            pid,
+            what: "it has no ledger: another version of capriole has made it, and has to take it out, or the program itself has",
+        })?;
+        session.inode = mapping.inode;
+        session.installed.memory = Some(MemoryAt {
+            base: mapping.start,
+            size: mapping.end - mapping.start,
+            inode: mapping.inode,
+        });
+    }
+    Ok(sessions)
+}
+
+fn read_session(
+    remote: &RemoteMemory,
+    maps: &[Mapping],
+    ledger: Ledger,
+    (entries, unwritten): &mut (u64, u64),
+) -> Result<FoundSession, TargetError> {
+    let header = ledger.header(remote)?;
+    let mut session = FoundSession {
+        installed: Installed {
+            ledger,
+            memory: None,
+            arenas: Vec::new(),
+            returns: None,
+            stubs: Vec::new(),
+            changes: Vec::new(),
+            references: Vec::new(),
+            actions: Vec::new(),
+        },
+        owner: None,
+        state: State::Building,
+        trace: None,
+        inode: 0,
+    };
+    if !header.is_begun()? {
+        // The tracer died before it could write to the ledger: nothing else is there.
+        return Ok(session);
+    }
+    session.state = header.state()?;
+    session.trace = header.trace();
+    let installed = &mut session.installed;
+    installed.memory = header.memory();
+    installed.arenas = header.arenas()?;
+    installed
+        .arenas
+        .retain(|arena| is_arena(remote, maps, arena, unwritten));
+    installed.returns = Region::at(remote, maps, header.returns());
+    installed.stubs = stubs_in(maps, header.stubs());
+    *entries = entries
+        .checked_sub(u64::from(header.entries()))
+        .ok_or(TargetError::Damaged {
+            pid: ledger.pid,
+            what: "its journal is too long",
+        })?;
+    header.journal(remote, |entry| match entry {
+        // The word that holds a counter's state goes with the arena, at last.
+        Entry::Reference(reference) => {
+            if installed.arenas.iter().any(|a| a.contains(reference.state)) {
+                installed.references.push(reference);
+            }
+        }
+        // Sites of libraries that were unloaded meanwhile are not there any more.
+        Entry::Change(change) => {
+            let after = maps.partition_point(|m| m.end <= change.address);
+            let text = maps.get(after);
+            if text.is_some_and(|m| m.contains(change.address) && m.perms.execute) {
+                installed.changes.push(change);
+            }
+        }
+    })?;
+    installed.actions = header.actions();
+    let (owner, started) = header.owner();
+    let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
+    session.owner = alive.then_some(owner);
+    Ok(session)
+}
+
+/// True if probes have been written into a process, and are there.
+///
+/// # Errors
+/// See [`find`].
+pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
+    let pid = process.pid() as i32;
+    let maps = process.maps()?;
+    let remote = RemoteMemory::open(pid)?;
+    for ledger in Ledger::all(pid, &maps) {
+        let header = ledger.header(&remote)?;
+        if header.is_begun()? && header.state()? == State::Armed && header.entries() > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the ranges where a session's stubs are mapped, by the inode of their memory; adjacent
+/// mappings as one.
+pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
+    let name = format!("/memfd:{STUBS_NAME}");
+    let is_stub = |m: &&Mapping| {
+        inode != 0 && m.inode == inode && m.path.as_encoded_bytes() == name.as_bytes()
+    };
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for mapping in maps.iter().filter(is_stub) {
+        match ranges.last_mut() {
+            Some(last) if last.end == mapping.start => last.end = mapping.end,
+            _ => ranges.push(mapping.start..mapping.end),
+        }
+    }
+    ranges
+}
+
+/// True if an arena of ours is mapped there: never unmap anything else. An arena that was not
+/// written to yet holds zeros.
+fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &mut u64) -> bool {
+    let Some(end) = arena.start.checked_add(arena.len) else {
+        return false;
+    };
+    let mapped = maps.iter().any(|m| {
+        m.start <= arena.start && end <= m.end && m.perms.execute && !m.perms.write && m.inode == 0
+    });
+    if !mapped {
+        return false;
+    }
+    let mut magic = [0; 4];
+    if remote.read(arena.start, &mut magic).is_ok() && magic == capriole_resident::MAGIC {
+        return true;
+    }
+    let Some(left) = unwritten.checked_sub(arena.len) else {
+        return false;
+    };
+    *unwritten = left;
+    (arena.start..end).step_by(STRETCH).all(|at| {
+        let len = (end - at).min(STRETCH as u64) as usize;
+        let bytes = remote.read_some(at, len);
+        bytes.is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
+    })
+}
+
+/// Attempts to let a thread run until it is home.
+const MOMENTS: u32 = 60;
+
+/// Lets threads finish the calls that a tracer had them make when it was killed. Returns true if
+/// there were any: then what is mapped may have changed.
+///
+/// Until they have, a session must not be unmapped: the frame that takes them home may lie in it.
+///
+/// # Errors
+/// A thread cannot be resumed, or stopped again.
+pub fn send_home(
+    stopped: &mut Stopped,
+    process: &Process,
+    remote: &RemoteMemory,
+) -> Result<bool, TargetError> {
+    let maps = process.maps()?;
+    let mut any = false;
+    let mut index = 0;
+    let mut moments = 0;
+    while let Some(thread) = stopped.threads().get(index).copied() {
+        let gadgets = || gadgets::search(&maps, remote);
+        if moments < MOMENTS && inject::is_orphan(&thread.registers, remote, gadgets) {
+            any = true;
+            let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
+            moments += 1;
+            stopped.let_run(index, Duration::from_micros(pause))?;
+        } else {
+            index += 1;
+            moments = 0;
+        }
+    }
+    Ok(any)
+}
+
+/// Stops the process once for [`send_home`].
+fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
+    let pid = process.pid() as i32;
+    let remote = RemoteMemory::open(pid)?;
+    send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
+}
+
+/// Removes what dead tracers left in a process, before another one attaches.
+///
+/// # Errors
+/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there.
+pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
+    let pid = process.pid() as i32;
+    if !find(process)?.is_empty() {
+        wait_for_orphans(process)?;
+    }
+    for session in find(process)? {
+        match session.owner {
+            // Also while it is taking its probes out.
+            Some(owner) if owner != std::process::id() => {
+                return Err(TargetError::AlreadyRecorded {
+                    pid,
+                    owner: owner as i32,
+                });
+            }
+            _ => {
+                detach(process, &session.installed)?;
+            }
+        }
+    }
+    close_leaked(process)
+}
+
+/// Removes the sessions that this process of ours has made in a process.
+pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
+    for session in find(process)? {
+        if session.owner == Some(std::process::id()) {
+            detach(process, &session.installed)?;
+        }
+    }
+    close_leaked(process)
+}
+
+/// Closes our memfds that a tracer killed at just that moment left open.
+fn close_leaked(process: &Process) -> Result<(), TargetError> {
+    let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
+        return Ok(());
+    };
+    let names =
+        [MEMFD_NAME, LEDGER_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
+    let leaked: Vec<u64> = entries
+        .filter_map(|e| {
+            let e = e.ok()?;
+            let target = std::fs::read_link(e.path()).ok()?;
+            let is_ours = names.iter().any(|name| target.as_os_str() == name.as_str());
+            is_ours.then(|| e.file_name().to_str()?.parse().ok())?
+        })
+        .collect();
+    if leaked.is_empty() || process.pid() == std::process::id() {
+        return Ok(());
+    }
+    let pid = process.pid() as i32;
+    let remote = RemoteMemory::open(pid)?;
+    let agent = Agent::hire(process, &remote)?;
+    for fd in leaked {
+        agent.close(process, &remote, fd)?;
+    }
+    agent.dismiss();
+    Ok(())
+}
+
+/// Takes every probe out of a process, also a dead tracer's, and out of the processes
+/// that share its session: its forked children, or a child's parent.
+///
+/// # Errors
+/// [`TargetError::NothingAttached`] if there are none.
+pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
+    detach_all_and_save(process, None)
+}
+
+/// Detaches as [`detach_all`] does, and saves what dead recorders have left in session memory
+/// before that is unmapped. (A living recorder writes it to its trace itself.)
+///
+/// # Errors
+/// See [`detach_all`].
+pub fn detach_all_and_save(
+    process: &Process,
+    save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    process.preflight()?;
+    tracer::check_filters(process)?;
+    tracer::apart(|| detach_living(process, save))
+}
+
+fn detach_living(
+    process: &Process,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    wait_for_orphans(process)?;
+    let sessions = find(process)?;
+    if sessions.is_empty() {
+        close_leaked(process)?;
+        return Err(TargetError::NothingAttached {
+            pid: process.pid() as i32,
+        });
+    }
+    let mut total = Detached::default();
+    for session in sessions {
+        // Reborrowed for each call.
+        let mut save =
+            reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
+        let memory = session.installed.memory.filter(|_| session.inode != 0);
+        // Children first: then what is saved when the process itself is detached is all that there
+        // is. Those that it forks meanwhile come after it.
+        if save.is_some()
+            && let Some(memory) = &memory
+        {
+            let save = reborrow(&mut save);
+            // A child that fails here is tried again after the process, and reported then.
+            if let Ok(children) = detach_children(memory, process.pid(), save) {
+                total.add_children(&Detached {
+                    lingering: false,
+                    damaged: 0,
+                    ..children
+                });
+            }
+        }
+        let one = detach_and_save(process, &session.installed, reborrow(&mut save))?;
+        total.restored += one.restored;
+        total.foreign += one.foreign;
+        total.repaired += one.repaired;
+        total.lingering |= one.lingering;
+        total.standstill += one.standstill;
+        if let Some(memory) = &memory {
+            total.add_children(&detach_children(
+                memory,
+                process.pid(),
+                reborrow(&mut save),
+            )?);
+        }
+    }
+    close_leaked(process)?;
+    Ok(total)
+}
+
+/// Returns the processes, other than `except`, that share session memory with a target: its forked
+/// children, or the parent of one.
+pub fn sharing(memory: &MemoryAt, except: u32) -> Vec<Process> {
+    Process::others()
+        .filter(|p| p.pid() != except && shares(p, memory))
+        .collect()
+}
+
+/// True if a process has session memory mapped as a process of the program: with a ledger, or at
+/// the program's address. A recorder and a writer of messages (`outside::writer`) have it elsewhere,
+/// and no ledger.
+pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
+    let Ok(maps) = process.maps() else {
+        return false;
+    };
+    let mut mapped = maps
+        .iter()
+        .filter(|m| is_session(m) && m.inode == memory.inode);
+    mapped.next().is_some_and(|first| {
+        let at_base = |m: &Mapping| m.start == memory.base;
+        at_base(first) || mapped.any(at_base) || maps.iter().any(is_ledger)
+    })
+}
+
+/// Takes the probes out of the other processes that share a session, each by its own ledger: what
+/// one of them says must not change another. A child may fork while its siblings are examined: the
+/// search is repeated until it finds none that is new.
+///
+/// # Errors
+/// The first error of a process, after all the others were done.
+fn detach_children(
+    memory: &MemoryAt,
+    except: u32,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    let mut report = Detached::default();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut result = Ok(());
+    for _ in 0..FORK_ROUNDS {
+        let mut children = sharing(memory, except);
+        children.retain(|child| seen.insert((child.pid(), child.start_time())));
+        if children.is_empty() {
+            break;
+        }
+        for child in children {
+            match detach_child(&child, memory.inode, reborrow(&mut save)) {
+                Ok(one) => report.add_children(&one),
+                Err(_) if child.is_over() => {}
+                // The child has done that to itself, and nothing can be done for it.
+                Err(TargetError::Damaged { .. }) => report.damaged += 1,
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+    }
+    result.map(|()| report)
+}
+
+/// Takes the probes of the session with this inode out of one of the processes that share it.
+///
+/// # Errors
+/// See [`detach`] and [`find`].
+pub fn detach_sharing(process: &Process, inode: u64) -> Result<Detached, TargetError> {
+    detach_child(process, inode, None)
+}
+
+fn detach_child(
+    process: &Process,
+    inode: u64,
+    mut save: Option<&mut Save<'_>>,
+) -> Result<Detached, TargetError> {
+    let mut report = Detached::default();
+    for session in find(process)? {
+        if session.inode == inode {
+            let save = reborrow(&mut save);
+            report.add_children(&detach_and_save(process, &session.installed, save)?);
+        }
+    }
+    Ok(report)
+}
+
+/// Reborrows `save` for one call.
+fn reborrow<'a, 'b>(save: &'a mut Option<&mut Save<'b>>) -> Option<&'a mut Save<'b>> {
+    save.as_mut().map(|save| &mut **save)
+}
+
+impl Detached {
+    /// Adds the results of children.
+    fn add_children(&mut self, children: &Detached) {
+        self.restored += children.restored;
+        self.repaired += children.repaired;
+        self.lingering |= children.lingering;
+        self.damaged += children.damaged;
+    }
+}
+
+impl crate::attach::Attached {
+    /// Returns where the process has session memory.
+    pub fn memory_at(&self) -> MemoryAt {
+        MemoryAt {
+            base: self.memory.base,
+            size: self.memory.geometry.size() as u64,
+            inode: rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino),
+        }
+    }
+
+    /// Takes every probe out, of the process and of the children that it forked meanwhile. Records
+    /// stay in session memory.
+    ///
+    /// # Errors
+    /// See [`detach`]; a process that has ended is no error.
+    pub fn detach(&self) -> Result<Detached, TargetError> {
+        let mut report = match detach(&self.process, &self.installed) {
+            Ok(report) => report,
+            Err(_) if self.process.is_over() => Detached::default(),
+            Err(error) => return Err(error),
+        };
+        report.add_children(&detach_children(
+            &self.memory_at(),
+            self.process.pid(),
+            None,
+        )?);
+        Ok(report)
+    }
+
+    /// True while the session is mapped in the process: not after exec.
+    pub fn is_mapped(&self) -> bool {
+        self.memory.ledger.is_in(&self.process).unwrap_or(false)
+    }
+
+    /// True if a thread of the program waits until the probes are out. A forked child with such a
+    /// thread is detached at once, and the recording goes on.
+    ///
+    /// The word that says that some thread waits is in memory that all of them can write; the word
+    /// that says in which process, in memory private to each. So a child ends its own part in a
+    /// recording, and no other's.
+    pub fn must_leave(&self) -> bool {
+        let memory = &self.memory.memory;
+        if memory.load_u32(header::LEAVE) == 0 {
+            return false;
+        }
+        memory.store_u32(header::LEAVE, 0);
+        let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
+        let waits = |process: &Process| {
+            let remote = RemoteMemory::open(process.pid() as i32);
+            remote.is_ok_and(|remote| remote.read_u32(word).is_ok_and(|word| word != 0))
+        };
+        if waits(&self.process) {
+            return true;
+        }
+        let memory = self.memory_at();
+        for child in sharing(&memory, self.process.pid()) {
+            if waits(&child) {
+                // If that fails the child goes on by itself after some seconds.
+                let _ = detach_sharing(&child, memory.inode);
+            }
+        }
+        false
+    }
+
+    /// True if another process (`capriole detach`) has taken the probes out. It notes that in
+    /// session memory, as any other process can; so the note is not believed if the process's own
+    /// ledger is there and says otherwise.
+    pub fn is_restored(&self) -> bool {
+        let restored = State::Restored as u32;
+        self.memory.memory.load_u32(header::STATE) == restored
+            && (!self.is_mapped() || !recorded_as_armed(&self.process, &self.memory.ledger))
+    }
+
+    /// Returns the addresses of the memory for detours.
+    pub fn arenas(&self) -> impl Iterator<Item = u64> {
+        self.installed.arenas.iter().map(|arena| arena.start)
+    }
+}
+
+fn recorded_as_armed(process: &Process, ledger: &Ledger) -> bool {
+    let state =
+        RemoteMemory::open(process.pid() as i32).and_then(|remote| ledger.header(&remote)?.state());
+    state.is_ok_and(|state| state == State::Armed)
+}

@@ -1,0 +1,113 @@
+//! Records that a dead recorder left in session memory.
+//!
+//! The recorder's descriptor of that memory is gone with it, and opening a mapping of the program
+//! takes a capability; so it is read through `/proc/PID/mem`, like the journal. Nothing writes
+//! records there any more: the probes are out, and no thread is in a detour. But any process of the
+//! session can write anything there at any time. So the tables in front of the packets are read
+//! once, and their contents are checked against the size of the mapping, which the kernel reports.
+
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_ring::Source;
+use capriole_ring::layout::{Geometry, HEADER_SIZE, header};
+use std::ops::Range;
+
+/// The UUID of the trace that a session is recorded into.
+pub type TraceId = [u8; 16];
+
+/// Callback that saves the records that a dead recorder left in a process, for the trace with this
+/// UUID. It is called for each process that has the session, when the process writes no more
+/// records and before its memory is unmapped. The program runs meanwhile.
+pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send + 'a;
+
+/// Session memory of a process.
+#[derive(Debug)]
+pub struct Remains<'a> {
+    pid: i32,
+    remote: &'a RemoteMemory,
+    base: u64,
+    tables: Vec<u8>,
+    geometry: Geometry,
+}
+
+impl<'a> Remains<'a> {
+    /// Reads the session memory of process `pid`, mapped at `mapped`.
+    pub(crate) fn read(
+        pid: i32,
+        remote: &'a RemoteMemory,
+        mapped: Range<u64>,
+    ) -> Result<Remains<'a>, TargetError> {
+        let base = mapped.start;
+        let fail = |what, address| {
+            move |source| TargetError::Memory {
+                pid,
+                what,
+                address,
+                source,
+            }
+        };
+        // Refuse further messages: a writer that found the recorder alive gets an error.
+        let messages = base + header::MESSAGES as u64;
+        let written = remote.write(messages, &[0; 4]);
+        written.map_err(fail("write", messages))?;
+        let mut remains = Remains {
+            pid,
+            remote,
+            base,
+            tables: vec![0; HEADER_SIZE],
+            geometry: Geometry::for_buffer(0, 1, 0),
+        };
+        let read = remote.read(base, &mut remains.tables);
+        read.map_err(fail("read", base))?;
+        remains.geometry = Geometry::of_recording(&remains, mapped.end - mapped.start).ok_or(
+            TargetError::Damaged {
+                pid,
+                what: "the header of session memory",
+            },
+        )?;
+        let geometry = remains.geometry;
+        let mut rest = vec![0; geometry.packets_offset() - HEADER_SIZE];
+        let at = base + HEADER_SIZE as u64;
+        remote.read(at, &mut rest).map_err(fail("read", at))?;
+        remains.tables.append(&mut rest);
+        Ok(remains)
+    }
+
+    /// Returns the pid.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns its layout.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.tables[offset..offset + N]);
+        bytes
+    }
+}
+
+impl Source for Remains<'_> {
+    fn load(&self, offset: usize) -> u64 {
+        u64::from_le_bytes(self.bytes(offset))
+    }
+
+    fn load_u32(&self, offset: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(offset))
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        self.remote.read(self.base + offset as u64, into).is_ok()
+    }
+
+    fn store(&self, offset: usize, value: u64) -> bool {
+        let address = self.base + offset as u64;
+        self.remote.write(address, &value.to_le_bytes()).is_ok()
+    }
+
+    /// Does nothing: no probe takes packets any more, and a later reader must find them.
+    fn free_packet(&self, _index: u32) {}
+}

@@ -1,0 +1,761 @@
+//! Session memory and arenas in a target: making them and mapping them.
+
+use crate::detach::Installed;
+use crate::ledger::{Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
+use crate::stubs::{Row, Stubs};
+use capriole_host::error::TargetError;
+use capriole_host::gadgets;
+use capriole_host::gadgets::Gadgets;
+use capriole_host::inject::{FramePlace, Injector, frame_size};
+use capriole_host::memfd;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::ptrace;
+use capriole_host::steps::step;
+use capriole_host::threads::Stopped;
+use capriole_proc::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
+use capriole_proc::process::{Process, Seccomp};
+use capriole_ring::Memory;
+use capriole_ring::layout::{Geometry, own};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
+pub const MEMFD_NAME: &str = "capriole";
+/// Name of the memory that stubs are mapped from.
+pub const STUBS_NAME: &str = "capriole-stubs";
+
+/// Session memory, mapped here and in the target.
+#[derive(Debug)]
+pub struct SessionMemory {
+    /// Our mapping.
+    pub memory: Arc<Memory>,
+    /// Layout of the memory.
+    pub geometry: Geometry,
+    /// Its address in the target.
+    pub base: u64,
+    /// The memfd; keeps the memory when the target dies.
+    pub file: OwnedFd,
+    /// Data that the target alone has, and no other process can write.
+    pub ledger: Ledger,
+}
+
+/// Memory for detours, readable and executable in the target, never writable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arena {
+    /// Address in the target.
+    pub start: u64,
+    /// Size in bytes.
+    pub len: u64,
+}
+
+impl Arena {
+    /// True if `address` lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.start + self.len).contains(&address)
+    }
+}
+
+/// The resident's code for many system calls, and room for their arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The code, up to where it waits.
+    pub code: Range<u64>,
+    /// Address of the room, 32 bytes for each call. The target can read it.
+    pub table: u64,
+}
+
+/// A system call and its arguments 2, 3 and 4, which are the same each time.
+struct Repeated {
+    number: i64,
+    arguments: [u64; 3],
+}
+
+/// A thread of the target that can make system calls for us.
+#[derive(Debug)]
+pub struct Agent {
+    stopped: Stopped,
+    gadgets: Gadgets,
+}
+
+/// Attempts to hire a thread that is not about to receive a signal, or to map an arena.
+const ATTEMPTS: usize = 50;
+
+fn stack_of(maps: &[Mapping], rsp: u64, fs_base: u64) -> Option<&Mapping> {
+    let mapping = maps.iter().find(|m| m.contains(rsp))?;
+    // A stack is the main thread's, or one on whose upper end the C library keeps its thread
+    // structure. Anything else (a goroutine's stack in the heap) has other data below it.
+    let is_stack = mapping.is_named("[stack]") || (mapping.contains(fs_base) && fs_base > rsp);
+    (is_stack && mapping.perms.write && !mapping.perms.shared).then_some(mapping)
+}
+
+impl Agent {
+    /// Refuses processes in which a system call of ours could be fatal.
+    pub fn check_sandbox(process: &Process) -> Result<(), TargetError> {
+        let pid = process.pid() as i32;
+        match process.status()?.seccomp {
+            Seccomp::Strict => Err(TargetError::Sandboxed {
+                pid,
+                mode: "strict",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Chooses one of the stopped threads, lets the others go on, and keeps that one.
+    pub fn choose(
+        process: &Process,
+        stopped: Stopped,
+        memory: &RemoteMemory,
+    ) -> Result<Agent, TargetError> {
+        let pid = stopped.pid;
+        let maps = process.maps()?;
+        let gadgets = gadgets::search(&maps, memory).ok_or(TargetError::NoSyscall { pid })?;
+        // Only threads of this process: one with the same memory may have other descriptors and
+        // handlers.
+        let usable = |t: &capriole_host::threads::StoppedThread| t.signal == 0 && t.pid == pid;
+        let on_stack = |t: &capriole_host::threads::StoppedThread| {
+            usable(t) && stack_of(&maps, t.registers.rsp, t.registers.fs_base).is_some()
+        };
+        let threads = stopped.threads();
+        let index = threads
+            .iter()
+            .position(on_stack)
+            .or_else(|| threads.iter().position(usable))
+            .ok_or(TargetError::NoThread { pid })?;
+        let stopped = stopped.keep_only(index);
+        let tid = stopped.threads()[0].tid;
+        if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
+            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
+            ptrace::set_options(tid, options).map_err(|_| TargetError::Sandboxed {
+                pid,
+                mode: "filter",
+            })?;
+        }
+        Ok(Agent { stopped, gadgets })
+    }
+
+    /// Stops one thread of a process for system calls.
+    pub fn hire(process: &Process, memory: &RemoteMemory) -> Result<Agent, TargetError> {
+        let pid = process.pid() as i32;
+        for attempt in 0..ATTEMPTS {
+            let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
+            let len = tids.len().max(1);
+            tids.rotate_left(attempt % len);
+            for tid in tids {
+                let stopped = match Stopped::one(pid, tid) {
+                    Ok(Some(stopped)) => stopped,
+                    Ok(None) | Err(TargetError::Unstoppable { .. }) => continue,
+                    Err(error) => return Err(error),
+                };
+                match Agent::choose(process, stopped, memory) {
+                    Err(TargetError::NoThread { .. }) => {}
+                    result => return result,
+                }
+            }
+        }
+        Err(TargetError::NoThread { pid })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.stopped.pid
+    }
+
+    /// Lets the thread go on; returns how long it was stopped.
+    pub fn dismiss(self) -> std::time::Duration {
+        self.stopped.resume()
+    }
+
+    fn stack(&self, process: &Process) -> Result<FramePlace, TargetError> {
+        let registers = &self.stopped.threads()[0].registers;
+        let maps = process.maps()?;
+        let xstate = ptrace::xstate(self.stopped.threads()[0].tid).unwrap_or_default();
+        let need = 128
+            + 64
+            + if xstate.is_empty() {
+                0
+            } else {
+                frame_size(&xstate)
+            };
+        Ok(match stack_of(&maps, registers.rsp, registers.fs_base) {
+            Some(m) if self.gadgets.chain.is_some() && registers.rsp - need >= m.start + 64 => {
+                FramePlace::Stack {
+                    limit: m.start + 64,
+                }
+            }
+            _ => FramePlace::Nowhere,
+        })
+    }
+
+    /// Makes system calls with the frame at `place`.
+    pub(crate) fn with<T>(
+        &self,
+        memory: &RemoteMemory,
+        place: FramePlace,
+        work: impl FnOnce(&mut Injector<'_>) -> Result<T, TargetError>,
+    ) -> Result<T, TargetError> {
+        let mut injector = Injector::new(&self.stopped, 0, memory, &self.gadgets, place)?;
+        let result = work(&mut injector)?;
+        injector.finish()?;
+        Ok(result)
+    }
+
+    pub(crate) fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
+        let pid = self.stopped.pid;
+        move |errno| TargetError::Refused { pid, what, errno }
+    }
+
+    /// Makes a ledger and session memory in the target and maps the latter on both sides; in the
+    /// target at `hint`, if there is room, else (or if it is 0) where the kernel chooses. The
+    /// ledger comes first, so that there never is session memory without one.
+    pub fn create_memory(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        geometry: Geometry,
+        identity: &Identity,
+        hint: u64,
+    ) -> Result<SessionMemory, TargetError> {
+        let pid = self.stopped.pid;
+        let mut place = self.stack(process)?;
+        let mut loan = None;
+        if place == FramePlace::Nowhere {
+            let len = 16384;
+            let start = self.with(remote, place, |i| {
+                let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+                let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+                i.call(libc::SYS_mmap, [0, len, prot, flags, u64::MAX, 0])
+            })?;
+            let start = start.map_err(self.refused("map scratch memory"))?;
+            if self.gadgets.chain.is_some() {
+                place = FramePlace::Scratch {
+                    start,
+                    len: len - 64,
+                };
+            }
+            loan = Some((start, len));
+        }
+        let name = match (place, loan) {
+            (_, Some((start, len))) => start + len - 64,
+            (FramePlace::Stack { .. }, _) => 0, // below the frame, once it stands
+            _ => unreachable!("either a stack or a loan"),
+        };
+        let (size, shared) = (geometry.size(), geometry.shared_size());
+        let len = Ledger::size(geometry.journal);
+        // What was mapped: the program's other threads may have put other files in the place of
+        // ours, and then it could not be found again.
+        let mapped = std::cell::RefCell::new(Vec::new());
+        let map = |i: &mut Injector<'_>| {
+            let name = if name == 0 { i.below_frame() } else { name };
+            let (fd, inode) =
+                self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+            let below = hint.saturating_sub(len);
+            let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
+            step("ledger mapped");
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let start = start.map_err(self.refused("map memory for a journal"))?;
+            mapped.borrow_mut().push((start, len));
+            let ledger = Ledger {
+                pid,
+                start,
+                len,
+                inode,
+            };
+            let fail = |errno| TargetError::Share { pid, errno };
+            if !ledger.is_in(process)? {
+                return Err(fail(Errno::BADF));
+            }
+            ledger.begin(remote, identity)?;
+
+            let (fd, file) =
+                self.create_file(i, remote, name, MEMFD_NAME, |fd| share(pid, fd, shared))?;
+            let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+            let base = i.call(libc::SYS_mmap, [hint, size as u64, prot, flags, fd, 0])?;
+            step("session memory mapped");
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let base = base.map_err(self.refused("map shared memory"))?;
+            mapped.borrow_mut().push((base, size as u64));
+            let at = MemoryAt {
+                base,
+                size: size as u64,
+                inode: rustix::fs::fstat(&file).map_err(fail)?.st_ino,
+            };
+            ledger.note_memory(remote, &at)?;
+            // Another thread can have put another file in its place before it was mapped.
+            let is_ours = |m: &Mapping| (m.start, m.inode) == (at.base, at.inode);
+            if !ledger.is_in(process)? || !process.maps()?.iter().any(is_ours) {
+                return Err(fail(Errno::BADF));
+            }
+            let memory = Memory::map(&file, shared).map_err(fail)?;
+            memory.format(base, &geometry);
+            step("session memory formatted");
+            // A forked child has its own words, and its own calls, at the same places of its
+            // stacks.
+            let (start, len) = (base + shared as u64, (size - shared) as u64);
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let flags = (flags | libc::MAP_FIXED) as u64;
+            i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
+                .map_err(self.refused("map memory for open calls"))?;
+            // On a kernel that is too old, a child is taken for its parent a moment longer.
+            let page = start + own::KNOWN as u64;
+            let advice = [page, PAGE_SIZE, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
+            let _ = i.call(libc::SYS_madvise, advice)?;
+            remote
+                .write(page, &1u32.to_le_bytes())
+                .map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address: page,
+                    source,
+                })?;
+            ledger.note_own(remote, base + geometry.own_offset() as u64)?;
+            step("slots for open calls mapped");
+            Ok(SessionMemory {
+                memory: Arc::new(memory),
+                geometry,
+                base,
+                file,
+                ledger,
+            })
+        };
+        let result = self.with(remote, place, |i| {
+            let result = map(i);
+            if result.is_err() {
+                for (start, len) in mapped.take().into_iter().rev() {
+                    let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
+                }
+            }
+            result
+        })?;
+        if let Some((start, len)) = loan {
+            let _ = self.with(remote, self.scratch(&result.ledger), |i| {
+                i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])
+            })?;
+        }
+        Ok(result)
+    }
+
+    /// Creates a memfd in the target, with its name written at `at`, and prepares it with `ready`.
+    /// Returns its descriptor there, which is closed if that fails.
+    fn create_file<T>(
+        &self,
+        i: &mut Injector<'_>,
+        remote: &RemoteMemory,
+        at: u64,
+        name: &str,
+        ready: impl FnOnce(i32) -> Result<T, TargetError>,
+    ) -> Result<(u64, T), TargetError> {
+        let text = [name.as_bytes(), b"\0"].concat();
+        remote
+            .write(at, &text)
+            .map_err(|source| TargetError::Memory {
+                pid: self.pid(),
+                what: "write",
+                address: at,
+                source,
+            })?;
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let fd = i
+            .call(libc::SYS_memfd_create, [at, flags, 0, 0, 0, 0])?
+            .map_err(self.refused("create shared memory"))?;
+        step("memfd created");
+        match ready(fd as i32) {
+            Ok(made) => Ok((fd, made)),
+            Err(error) => {
+                let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+                Err(error)
+            }
+        }
+    }
+
+    fn scratch(&self, ledger: &Ledger) -> FramePlace {
+        let scratch = ledger.scratch();
+        match self.gadgets.chain {
+            Some(_) => FramePlace::Scratch {
+                start: scratch.start,
+                len: scratch.end - scratch.start,
+            },
+            None => FramePlace::Nowhere,
+        }
+    }
+
+    /// Makes one system call; `what` is its purpose, for the error.
+    pub(crate) fn call(
+        &self,
+        remote: &RemoteMemory,
+        session: &SessionMemory,
+        what: &'static str,
+        number: i64,
+        arguments: [u64; 6],
+    ) -> Result<u64, TargetError> {
+        self.with(remote, self.scratch(&session.ledger), |i| {
+            i.call(number, arguments)
+        })?
+        .map_err(self.refused(what))
+    }
+
+    /// Maps an arena of `len` bytes within reach of jumps from and to all of `near`, and notes it
+    /// in the ledger as number `index`. The addresses in `avoid` (ascending) are left free, with a
+    /// page around them.
+    #[allow(clippy::too_many_arguments)]
+    pub fn create_arena(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        ledger: &Ledger,
+        index: usize,
+        near: Range<u64>,
+        len: u64,
+        avoid: &[u64],
+    ) -> Result<Arena, TargetError> {
+        let pid = self.stopped.pid;
+        let layout = Layout::of(process);
+        let no_space = || TargetError::NoSpace {
+            pid,
+            near: near.start,
+            size: len,
+        };
+        if index >= MAX_ARENAS {
+            return Err(no_space());
+        }
+        // The map may be out of date at once: other threads are running.
+        for _ in 0..ATTEMPTS {
+            let mut maps = process.maps()?;
+            maps.extend(avoid.iter().map(|stub| {
+                let start = stub / PAGE_SIZE * PAGE_SIZE;
+                Mapping {
+                    start,
+                    // A stub may go on in the next page.
+                    end: start + 2 * PAGE_SIZE,
+                    ..Mapping::default()
+                }
+            }));
+            let candidates = find_gaps(&maps, &layout, &GapQuery::new(len, near.clone()));
+            if candidates.is_empty() {
+                return Err(no_space());
+            }
+            for at in candidates.into_iter().take(8) {
+                // Noted before the call, counted behind it: if we die in between, the
+                // thread makes the call without us, and `recover` looks there.
+                ledger.note_arena(remote, index, &Arena { start: at, len })?;
+                let result = self.with(remote, self.scratch(ledger), |i| {
+                    let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+                    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                    let flags = (flags | libc::MAP_FIXED_NOREPLACE) as u64;
+                    i.call(libc::SYS_mmap, [at, len, prot, flags, u64::MAX, 0])
+                })?;
+                match result {
+                    Ok(start) if start == at => {
+                        ledger.count_arenas(remote, index + 1)?;
+                        step("arena mapped");
+                        return Ok(Arena { start, len });
+                    }
+                    Ok(elsewhere) => {
+                        // A kernel before 4.17 takes the address as a hint.
+                        let _ = self.with(remote, self.scratch(ledger), |i| {
+                            i.call(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0])
+                        })?;
+                    }
+                    Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(self.refused("map memory for code")(errno)),
+                }
+            }
+            ledger.note_arena(remote, index, &Arena { start: 0, len: 0 })?;
+        }
+        Err(no_space())
+    }
+
+    /// Returns the program's action for a signal (`struct kernel_sigaction`: handler, flags,
+    /// restorer, mask), and replaces it if `new` is given.
+    pub fn signal_action(
+        &self,
+        remote: &RemoteMemory,
+        ledger: &Ledger,
+        signal: i32,
+        new: Option<[u64; 4]>,
+    ) -> Result<[u64; 4], TargetError> {
+        let pid = self.stopped.pid;
+        let (place, at_new) = self.scratch_and_more(ledger);
+        let at_old = at_new + 32;
+        let fail = |what, address| {
+            move |source| TargetError::Memory {
+                pid,
+                what,
+                address,
+                source,
+            }
+        };
+        if let Some(new) = new {
+            let bytes: Vec<u8> = new.iter().flat_map(|w| w.to_le_bytes()).collect();
+            remote
+                .write(at_new, &bytes)
+                .map_err(fail("write", at_new))?;
+        }
+        let argument = if new.is_some() { at_new } else { 0 };
+        self.with(remote, place, |i| {
+            i.call(
+                libc::SYS_rt_sigaction,
+                [signal as u64, argument, at_old, 8, 0, 0],
+            )
+        })?
+        .map_err(self.refused("change what a signal does"))?;
+        let mut bytes = [0; 32];
+        remote
+            .read(at_old, &mut bytes)
+            .map_err(fail("read", at_old))?;
+        let word = |i: usize| {
+            let mut w = [0; 8];
+            w.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
+            u64::from_le_bytes(w)
+        };
+        Ok([word(0), word(1), word(2), word(3)])
+    }
+
+    /// Returns scratch memory for a frame, and the address of 64 bytes behind it for other data.
+    pub(crate) fn scratch_and_more(&self, ledger: &Ledger) -> (FramePlace, u64) {
+        let more = ledger.scratch().end - 64;
+        match self.scratch(ledger) {
+            FramePlace::Scratch { start, len } => {
+                let len = len - 64;
+                (FramePlace::Scratch { start, len }, more)
+            }
+            other => (other, more),
+        }
+    }
+
+    /// Maps stubs where they have to be. Returns the rows for which there is no room:
+    /// the program has mapped something else there meanwhile.
+    pub fn map_stubs(
+        &self,
+        remote: &RemoteMemory,
+        ledger: &Ledger,
+        stubs: &Stubs,
+        batch: Option<Batch>,
+    ) -> Result<Vec<Row>, TargetError> {
+        let pid = self.stopped.pid;
+        let fail = |what, address| {
+            move |source| TargetError::Memory {
+                pid,
+                what,
+                address,
+                source,
+            }
+        };
+        let (place, name) = self.scratch_and_more(ledger);
+        let text = [STUBS_NAME.as_bytes(), b"\0"].concat();
+        remote.write(name, &text).map_err(fail("write", name))?;
+        self.with(remote, place, |i| {
+            const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said
+            let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            let mut create = |flags| i.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+            let fd = match create(flags | MFD_EXEC)? {
+                Err(Errno::INVAL) => create(flags)?,
+                result => result,
+            };
+            let fd = fd.map_err(self.refused("create memory for stubs"))?;
+            step("memory for stubs created");
+            let filled = fill(pid, fd as i32, &stubs.bytes)
+                .and_then(|inode| ledger.note_stubs(remote, inode));
+            let rows = stubs.rows.iter();
+            let wanted = rows.map(|row| [row.address, row.len, row.offset, row.address]);
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+            let call = Repeated {
+                number: libc::SYS_mmap,
+                arguments: [(libc::PROT_READ | libc::PROT_EXEC) as u64, flags as u64, fd],
+            };
+            let failed = match filled {
+                Ok(()) => self.repeat(i, remote, ledger, &call, &wanted.collect::<Vec<_>>(), batch),
+                Err(error) => Err(error),
+            };
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            step("stubs mapped");
+            let rows = failed?.into_iter().map(|index| stubs.rows[index]);
+            Ok(rows.collect())
+        })
+    }
+
+    /// Makes one system call many times; returns the rows whose result is not the wanted one.
+    fn repeat(
+        &self,
+        i: &mut Injector<'_>,
+        remote: &RemoteMemory,
+        ledger: &Ledger,
+        call: &Repeated,
+        rows: &[[u64; 4]],
+        batch: Option<Batch>,
+    ) -> Result<Vec<usize>, TargetError> {
+        let pid = self.stopped.pid;
+        let [c, d, e] = call.arguments;
+        let mut failed = Vec::new();
+        let batch = batch.filter(|_| rows.len() > 2 && self.gadgets.chain.is_some());
+        let Some(batch) = batch else {
+            for (index, [a, b, f, wanted]) in rows.iter().enumerate() {
+                let result = i.call(call.number, [*a, *b, c, d, e, *f])?;
+                if result != Ok(*wanted) {
+                    failed.push(index);
+                }
+            }
+            return Ok(failed);
+        };
+        let bytes: Vec<u8> = rows
+            .iter()
+            .flatten()
+            .flat_map(|w| w.to_le_bytes())
+            .collect();
+        let address = batch.table;
+        remote
+            .write(address, &bytes)
+            .map_err(|source| TargetError::Memory {
+                pid,
+                what: "write",
+                address,
+                source,
+            })?;
+        let (mut next, size) = (0, 32);
+        // 0 if the process has ended, which is noticed elsewhere.
+        let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
+        while next < rows.len() {
+            ledger.forget_batch(remote)?;
+            let end = address + rows.len() as u64 * size;
+            i.run(
+                batch.code.clone(),
+                |r| {
+                    r.rbx = address + next as u64 * size;
+                    r.rbp = end;
+                    r.r12 = call.number as u64;
+                    r.r13 = ledger.batch();
+                    [r.r14, r.r15, r.r8] = [c, d, e];
+                },
+                || came_to() != 0,
+            )?;
+            let came_to = came_to();
+            if came_to == end {
+                break;
+            }
+            // The memory is the program's: trust nothing in it.
+            let index = came_to.wrapping_sub(address) / size;
+            if index < next as u64 || index >= rows.len() as u64 {
+                return Err(TargetError::Damaged {
+                    pid,
+                    what: "a batch of system calls went astray",
+                });
+            }
+            failed.push(index as usize);
+            next = index as usize + 1;
+        }
+        Ok(failed)
+    }
+
+    /// Unmaps stubs, then arenas, session memory, and at last the ledger, which records where all
+    /// the others are. No thread may be in any of them.
+    pub(crate) fn unmap(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        installed: &Installed,
+    ) -> Result<(), TargetError> {
+        // The frame must not lie in what is being unmapped.
+        let place = self.stack(process)?;
+        self.with(remote, place, |i| {
+            for range in &installed.stubs {
+                let len = range.end - range.start;
+                i.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap stubs"))?;
+            }
+            step("stubs unmapped");
+            for arena in &installed.arenas {
+                i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap code"))?;
+                step("arena unmapped");
+            }
+            if let Some(memory) = installed.memory_in(process)? {
+                let len = memory.end - memory.start;
+                i.call(libc::SYS_munmap, [memory.start, len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap shared memory"))?;
+                step("session memory unmapped");
+            }
+            let ledger = &installed.ledger;
+            i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
+                .map_err(self.refused("unmap the journal"))?;
+            step("ledger unmapped");
+            Ok(())
+        })
+    }
+
+    /// Closes file descriptor `fd` in the target.
+    pub fn close(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        fd: u64,
+    ) -> Result<(), TargetError> {
+        let place = self.stack(process)?;
+        self.with(remote, place, |i| {
+            i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])
+        })?
+        .map(|_| ())
+        .map_err(self.refused("close a descriptor"))
+    }
+}
+
+/// Fills the target's memfd; returns its inode.
+fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
+    use std::os::unix::fs::FileExt;
+    let fail = |errno| TargetError::Share { pid, errno };
+    let file = std::fs::File::from(open_descriptor(pid, fd).map_err(fail)?);
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    let written = file.write_all_at(bytes, 0);
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    written.map_err(errno).map_err(fail)?;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
+    let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
+    step("stubs written");
+    Ok(inode)
+}
+
+/// Gives the target's memfd its final size, and no content ever; returns its inode.
+fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
+    let fail = |errno| TargetError::Share { pid, errno };
+    let file = open_descriptor(pid, fd).map_err(fail)?;
+    rustix::fs::ftruncate(&file, size).map_err(fail)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
+    let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
+    step("ledger sized");
+    Ok(inode)
+}
+
+/// Gets our own descriptor of the target's memfd and gives it its final size.
+fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
+    let fail = |errno| TargetError::Share { pid, errno };
+    let file = open_descriptor(pid, fd).map_err(fail)?;
+    rustix::fs::ftruncate(&file, size as u64).map_err(fail)?;
+    // No process can make the mapping fault by making the file shorter.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
+    step("memfd sized");
+    Ok(file)
+}
+
+/// Gets a memfd that the target has just made. The target's other threads run: one may have put
+/// something else in its place, to have us write there.
+fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let by_pidfd = || {
+        let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
+    };
+    // A kernel before 5.6 needs the path.
+    let file = match by_pidfd() {
+        Err(Errno::NOSYS) => memfd::open(format!("/proc/{pid}/fd/{fd}").as_ref(), None),
+        file => file,
+    }?;
+    memfd::check_fresh(file.as_fd())?;
+    Ok(file)
+}

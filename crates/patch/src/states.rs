@@ -1,0 +1,61 @@
+//! States of threads in which a detour would end the program: checked before anything in it is
+//! changed, and refused.
+
+use crate::ledger::Ledger;
+use crate::session::Agent;
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_host::threads::Stopped;
+
+/// EFLAGS.AC: the processor faults where an address is not a multiple of what is accessed.
+const ALIGNMENT_CHECK: u64 = 1 << 18;
+
+/// Refuses a program with a thread whose accesses are checked for alignment: a detour's are not
+/// made for that.
+pub(crate) fn refuse_alignment_check(stopped: &Stopped) -> Result<(), TargetError> {
+    let checks = |thread: &&capriole_host::threads::StoppedThread| {
+        thread.registers.eflags & ALIGNMENT_CHECK != 0
+    };
+    match stopped.threads().iter().find(checks) {
+        Some(thread) => Err(TargetError::AlignmentCheck {
+            pid: stopped.pid,
+            tid: thread.tid,
+        }),
+        None => Ok(()),
+    }
+}
+
+impl Agent {
+    /// Refuses a program that has forbidden itself to read the time stamp counter (`PR_SET_TSC`): a
+    /// detour reads it. That cannot be seen from outside, so a thread is made to query it. Each
+    /// thread has its own setting, inherited from the one that made it.
+    pub(crate) fn refuse_forbidden_clock(
+        &self,
+        remote: &RemoteMemory,
+        ledger: &Ledger,
+    ) -> Result<(), TargetError> {
+        let (place, answer) = self.scratch_and_more(ledger);
+        let asked = self.with(remote, place, |i| {
+            i.call(
+                libc::SYS_prctl,
+                [libc::PR_GET_TSC as u64, answer, 0, 0, 0, 0],
+            )
+        })?;
+        // A kernel without this option forbids nothing.
+        if asked.is_err() {
+            return Ok(());
+        }
+        let pid = self.pid();
+        let setting = remote.read_u32(answer);
+        let setting = setting.map_err(|source| TargetError::Memory {
+            pid,
+            what: "read",
+            address: answer,
+            source,
+        })?;
+        match setting == libc::PR_TSC_SIGSEGV as u32 {
+            true => Err(TargetError::ForbiddenClock { pid }),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Programs that have thread pointers of their own making.
+//!
+//! Detours find a thread's `struct rseq` and its id by the thread pointer, as the C library has
+//! laid them out. Where a program makes threads with thread-local storage of its own (`clone` with
+//! `CLONE_SETTLS`), or changes the thread pointer (`wrfsbase`, `arch_prctl(ARCH_SET_FS)`), the
+//! thread pointer may lead to other data, or to none. Then nothing at all is looked for there.
+
+use super::calls::calls;
+use capriole_object::Object;
+use capriole_object::symbols::OtherSymbol;
+
+/// `clone`, `clone3`, `arch_prctl` (asm/unistd_64.h).
+const CLONE: u32 = 56;
+const CLONE3: u32 = 435;
+const ARCH_PRCTL: u32 = 158;
+/// `CLONE_VM | CLONE_SETTLS` (linux/sched.h).
+const OWN_STORAGE: u32 = 0x8_0100;
+/// The bits of a signal in the flags of `clone`, and the highest signal.
+const SIGNAL: u32 = 0xff;
+const LAST_SIGNAL: u32 = 64;
+
+/// True if an object that is not a C library changes thread pointers. The calls in an object that
+/// contains a C library prove nothing.
+pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bool {
+    let file = object.file();
+    let Ok(texts) = file.text() else {
+        return false;
+    };
+    if texts.iter().any(|text| writes_base(&text.bytes)) {
+        return true;
+    }
+    if has_c_library {
+        return false;
+    }
+    let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
+    let own = |number| {
+        let found = calls(object, &[number]);
+        found.iter().any(|call| call.number == Some(number))
+    };
+    imports("arch_prctl")
+        || own(ARCH_PRCTL)
+        || own(CLONE3)
+        || (imports("clone") || own(CLONE)) && texts.iter().any(|text| has_flags(&text.bytes))
+}
+
+/// True if the bytes contain a `wrfsbase`: f3, perhaps a prefix, 0f ae /2 with a register operand.
+fn writes_base(bytes: &[u8]) -> bool {
+    memchr::memmem::find_iter(bytes, &[0x0f, 0xae]).any(|at| {
+        let before = &bytes[at.saturating_sub(2)..at];
+        let register = bytes.get(at + 2).is_some_and(|b| (0xd0..=0xd7).contains(b));
+        register && matches!(before, [.., 0xf3] | [0xf3, 0x40..=0x4f])
+    })
+}
+
+/// True if flags of `clone` that give a thread its own storage are loaded into edx or edi.
+fn has_flags(bytes: &[u8]) -> bool {
+    bytes.windows(5).any(|window| {
+        let flags = u32::from_le_bytes([window[1], window[2], window[3], window[4]]);
+        matches!(window[0], 0xba | 0xbf | 0xc2 | 0xc7)
+            && flags & OWN_STORAGE == OWN_STORAGE
+            && flags & SIGNAL <= LAST_SIGNAL
+    })
+}

@@ -1,0 +1,88 @@
+//! Jumps within one instruction, for sites whose jump would cover several.
+//!
+//! They cost a stub and a second jump, and are safe beside breakpoints that other tools insert at
+//! the same places later (see [`capriole_patch::attach::Attached::look`]).
+
+use super::together::{covers_any, is_wide, own_bytes, shared_jumps, wants_placing};
+use super::{Planned, Planner, plan_of};
+use crate::resolve::Site;
+use capriole_tactic::place::Placer;
+use capriole_tactic::site::choose_one_instruction;
+use std::collections::HashMap;
+
+impl Planner {
+    /// Runs after the first pass: sites with a jump of their own over several instructions are
+    /// planned anew with one instruction where possible, and otherwise left as they are.
+    pub(super) fn narrow(
+        &self,
+        sites: &[&Site],
+        functions: &[Vec<usize>],
+        plans: &mut [Planned],
+        placer: &mut Placer,
+        wanted: &[u64],
+    ) {
+        let shared = shared_jumps(plans);
+        let mut users: HashMap<u64, Vec<u64>> = HashMap::new();
+        for plan in plans.iter().flatten() {
+            let users = users.entry(plan.shape.covered.start).or_default();
+            users.push(plan.shape.site);
+        }
+        let is_alone = |plan: &Planned| {
+            plan.as_ref().is_ok_and(|plan| {
+                let site = plan.shape.site;
+                let users = &users[&plan.shape.covered.start];
+                users.iter().all(|user| *user == site)
+            })
+        };
+        let is_wide = |plan: &Planned| plan.as_ref().is_ok_and(|plan| is_wide(&plan.shape));
+        let candidates: Vec<bool> = plans
+            .iter()
+            .map(|plan| is_wide(plan) && is_alone(plan) && !covers_any(plan, wanted, &shared))
+            .collect();
+        // Bytes that other sites change or will need must not be relied on.
+        for (index, plan) in plans.iter().enumerate() {
+            match plan {
+                Ok(plan) if candidates[index] => {
+                    placer.want(plan.shape.covered.start..plan.shape.covered.end);
+                }
+                Ok(plan) if !wants_placing(&plans[index]) => {
+                    placer.take(plan.shape.covered.start..plan.shape.covered.end);
+                }
+                _ => placer.want(own_bytes(sites[index], plan)),
+            }
+        }
+        let mut done: HashMap<u64, usize> = HashMap::new();
+        for function in functions {
+            let left = function.iter().filter(|index| candidates[**index]);
+            let left: Vec<usize> = left.copied().collect();
+            if left.is_empty() {
+                continue;
+            }
+            let own: Vec<&Site> = function.iter().map(|index| sites[*index]).collect();
+            let Ok(flow) = self.analyse(&own) else {
+                continue;
+            };
+            for index in left {
+                let Ok(wide) = &plans[index] else { continue };
+                if let Some(same) = done.insert(wide.shape.site, index) {
+                    plans[index] = plans[same].clone();
+                    continue;
+                }
+                let covered = wide.shape.covered;
+                placer.give_back(covered.start..covered.end);
+                let narrow = self.with_input(sites[index], &flow, &[], |input, _| {
+                    let shape = choose_one_instruction(input, placer)?;
+                    plan_of(sites[index], input, shape)
+                });
+                match narrow {
+                    Ok(plan) => {
+                        let covered = plan.shape.covered;
+                        placer.take(covered.start..covered.end);
+                        plans[index] = Ok(plan);
+                    }
+                    Err(_) => placer.take(covered.start..covered.end),
+                }
+            }
+        }
+    }
+}

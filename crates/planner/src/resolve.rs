@@ -1,0 +1,458 @@
+//! From an event specification to addresses: object, function, site.
+
+mod choose;
+mod copies;
+mod error;
+mod exits;
+mod follow;
+mod indirect;
+mod marked;
+
+use std::sync::Arc;
+
+use capriole_dwarf::DebugInfo as _;
+use capriole_event::{At, EventSpec, Place};
+use capriole_insn::Extent;
+
+pub use error::{Candidate, Namesake, ResolveError};
+pub use exits::{Leaving, NoExits};
+pub use follow::{NotFollowed, followed};
+
+use capriole_dwarf;
+use capriole_dwarf::LinePlace;
+use capriole_object::markers::Marker;
+use capriole_object::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
+use capriole_object::{Object, ObjectError, Objects};
+
+/// Maximum number of candidates, or implementations, that a message lists.
+const NAMED: usize = 8;
+
+/// Number of names from which demangling uses several threads.
+const WORTH_A_THREAD: usize = 2000;
+
+/// One site to probe.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// The object that contains the code.
+    pub object: Arc<Object>,
+    /// The function's demangled name, if it has a name: the one of its names that the event gave.
+    pub symbol: Option<String>,
+    /// The linkage name of the same symbol.
+    pub linkage_name: Option<String>,
+    /// Offset from the start of the function, bytes.
+    pub offset: u64,
+    /// Offset in the object's file.
+    pub file_offset: u64,
+    /// Link address.
+    pub link_address: u64,
+    /// Run-time address; the link address if there is no process.
+    pub address: u64,
+    /// Run-time extent of the function. If no function is known: from the site to the next function
+    /// or the end of the section.
+    pub extent: Extent,
+    /// True if it was found by the name of its function, not by another kind of place.
+    pub by_name: bool,
+    /// Which body of the requested function this is.
+    pub body: Body,
+    /// Scope for names of variables, if it is known already.
+    pub scope: Option<capriole_dwarf::Site>,
+    /// Kind of exit, if control leaves the function here ([`At::Return`]).
+    pub leaving: Option<Leaving>,
+    /// The static marker here, if a marker was requested.
+    pub marker: Option<Arc<Marker>>,
+    /// Length in bytes of the stack check at the start of a Go function, which may run several
+    /// times in a call: the site is the function's entry, behind the check. 0 for all other sites.
+    pub check: u64,
+}
+
+/// One of the places where a compiler puts a function's code.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// The function's own code; also if the place was not given by the name of a function.
+    Own,
+    /// A copy that is called with other parameters (`name.constprop.0`, the name in
+    /// [`Site::symbol`]).
+    Clone,
+    /// A copy inlined into the function in [`Site::symbol`].
+    Inlined {
+        /// Demangled name of the inlined function.
+        function: String,
+    },
+}
+
+impl Site {
+    /// True if the site is the entry of the function.
+    #[must_use]
+    pub fn is_entry(&self) -> bool {
+        self.offset == self.check
+    }
+
+    /// Returns the run-time address of the start of the function that is entered or left here; for
+    /// other sites in a function, the site itself.
+    #[must_use]
+    pub fn function(&self) -> u64 {
+        let leaving = self.leaving.as_ref();
+        leaving.map_or(self.address - self.check, |leaving| leaving.function)
+    }
+
+    /// Moves an entry behind the function's stack check, if there is one.
+    fn behind_stack_check(mut self) -> Site {
+        let own = self.offset == 0 && self.marker.is_none();
+        if !own || matches!(self.body, Body::Inlined { .. }) {
+            return self;
+        }
+        let start = self.extent.start;
+        let function = Extent::new(self.object.link(start), self.object.link(self.extent.end));
+        let Some(check) = self.object.file().stack_check(function) else {
+            return self;
+        };
+        self.check = check;
+        self.offset += check;
+        self.file_offset += check;
+        self.link_address += check;
+        self.address += check;
+        self
+    }
+
+    /// Returns the run-time address of the instruction that contains the site, found by decoding
+    /// from the start of the function: the site itself, if an instruction starts there. `None` if
+    /// the bytes before it cannot be decoded.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read any more.
+    pub fn instruction(&self) -> Result<Option<u64>, ObjectError> {
+        let mut at = self.extent.start;
+        let Some(code) = self.object.code()?.code_at(at) else {
+            return Ok(None);
+        };
+        while at <= self.address {
+            if let Some(data) = code.data_in(Extent::new(at, at + 1)) {
+                at = data.end;
+                continue;
+            }
+            let Some(instruction) = code.instruction_at(at, code.extent().end) else {
+                return Ok(None);
+            };
+            if self.address < instruction.next_ip() {
+                return Ok(Some(at));
+            }
+            at = instruction.next_ip();
+        }
+        Ok(None)
+    }
+}
+
+/// Finds the sites of an event. A file offset gives one site (for each time that the object is
+/// loaded); a pattern any number of functions by address, but at least one. The name of a function
+/// gives its own code, and then the copies that compilers make of it (inlined into other functions,
+/// or as clones), by address, as far as there is debug information about them; with an offset the
+/// function's own code only.
+///
+/// An event at the return of a function gives its exits instead of its entry ([`Leaving`]). A
+/// function of a pattern whose exits cannot all be probed is included with the reason. Exits are
+/// those of a function's own code, so events of calls ([`EventSpec::of_calls`]) are at no copy.
+///
+/// A name that contains `*`, `?` or `[` is first looked up literally, so that `operator*` is found.
+///
+/// # Errors
+///
+/// See [`ResolveError`]; every message says what to write instead.
+pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, ResolveError> {
+    let mut sites = Vec::new();
+    let chosen = choose::choose(objects, &spec.object)?;
+    for object in chosen {
+        // Number of sites found before this object.
+        let before = sites.len();
+        match &spec.place {
+            Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
+            Place::Line { file, line } => sites.extend(at_line(object, file, *line)?),
+            Place::Static { .. } => sites.extend(marked::sites(object, spec)?),
+            Place::Symbol { pattern, offset } => {
+                let finder = Finder {
+                    objects,
+                    object,
+                    spec,
+                    pattern,
+                    offset: *offset,
+                };
+                sites.extend(finder.sites()?);
+            }
+        }
+        // A file offset means exactly that place, except where it names a function (events of
+        // calls).
+        let entered = spec.of_calls || !matches!(spec.place, Place::FileOffset(_));
+        if spec.at == At::Entry && entered && object.file().is_go() {
+            let entries = sites.split_off(before);
+            sites.extend(entries.into_iter().map(Site::behind_stack_check));
+        }
+        if spec.at == At::Return {
+            let entries = sites.split_off(before);
+            if let (Some(entry), Place::FileOffset(offset)) = (entries.first(), &spec.place)
+                && entry.offset != 0
+            {
+                return Err(ResolveError::NotAnEntry {
+                    offset: *offset,
+                    object: object.path().to_owned(),
+                });
+            }
+            let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
+            let found = exits::of_functions(entries, named);
+            sites.extend(found.map_err(|error| match error {
+                ResolveError::NoExits { function, reason } if spec.of_calls => {
+                    ResolveError::NoCalls { function, reason }
+                }
+                error => error,
+            })?);
+        }
+    }
+    Ok(sites)
+}
+
+/// Finds the start of the code of a source line, in each function and inlined copy.
+fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
+    let debug = object.file().debug()?;
+    let places = debug.line(file, line.into())?;
+    // A thunk continues in the virtual function, whose line it has.
+    let described = places.iter().any(|place| place.site.is_some());
+    let wanted = |place: &LinePlace| place.first && (place.site.is_some() || !described);
+    places
+        .into_iter()
+        .filter(wanted)
+        .filter_map(|place| Some((object.file().file_offset(place.address)?, place.site)))
+        .map(|(offset, scope)| {
+            Ok(Site {
+                scope,
+                ..at_file_offset(object, offset)?
+            })
+        })
+        .collect()
+}
+
+fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, ResolveError> {
+    let outside = || ResolveError::NotInText {
+        offset: file_offset,
+        object: object.path().to_owned(),
+    };
+    let file = object.file();
+    let link_address = file.link_address(file_offset).ok_or_else(outside)?;
+    if !file.is_text(link_address) {
+        return Err(outside());
+    }
+    let symbols = object.symbols()?;
+    let function = symbols.function_at(link_address);
+    let extent = function.map_or_else(
+        || {
+            let end = symbols
+                .next_boundary(link_address)
+                .unwrap_or(link_address + 1);
+            Extent::new(link_address, end)
+        },
+        |function| function.extent,
+    );
+    let linkage = function.and_then(|function| symbols.linkage_name(function));
+    Ok(Site {
+        object: Arc::clone(object),
+        symbol: linkage.map(|name| display(name).into_owned()),
+        linkage_name: linkage.map(str::to_owned),
+        offset: link_address - extent.start,
+        file_offset,
+        link_address,
+        address: object.run_time(link_address),
+        extent: object.run_time_extent(extent),
+        by_name: false,
+        body: Body::Own,
+        scope: None,
+        leaving: None,
+        marker: None,
+        check: 0,
+    })
+}
+
+/// Looks for a function in one object.
+struct Finder<'a> {
+    objects: &'a Objects,
+    object: &'a Arc<Object>,
+    spec: &'a EventSpec,
+    pattern: &'a str,
+    offset: u64,
+}
+
+impl Finder<'_> {
+    fn sites(&self) -> Result<Vec<Site>, ResolveError> {
+        let symbols = self.object.symbols()?;
+        if self.pattern.bytes().all(|byte| byte == b'*') {
+            return self.matching(); // no function is called that
+        }
+        let found = symbols.exact(self.pattern);
+        match found.as_slice() {
+            [] if self.spec.is_glob() => self.matching(),
+            [] if self.pattern.contains('\\') => {
+                // A name with escaped wildcards.
+                let found = symbols.matching(|name| self.spec.matches(name));
+                self.one(&found).map(|site| vec![site])
+            }
+            [] => {
+                let copies = self.only_copies()?;
+                if copies.is_empty() {
+                    return Err(self.not_a_function());
+                }
+                Ok(copies)
+            }
+            found @ [own, ..] => {
+                let mut sites = vec![self.one(found)?];
+                sites.extend(self.copies(own));
+                Ok(sites)
+            }
+        }
+    }
+
+    /// Returns the only function found.
+    fn one(&self, found: &[Found<'_>]) -> Result<Site, ResolveError> {
+        match found {
+            [] => Err(self.not_a_function()),
+            [one] if one.name.kind == SymbolKind::Resolver => Err(self.indirect(one)),
+            [one] => {
+                let size = one.function.extent.len();
+                let site = (self.offset < size).then(|| self.site(one)).flatten();
+                site.ok_or_else(|| ResolveError::OffsetOutside {
+                    symbol: display(one.name.linkage).into_owned(),
+                    size,
+                    offset: self.offset,
+                })
+            }
+            several => Err(ResolveError::AmbiguousSymbol {
+                symbol: self.pattern.to_owned(),
+                candidates: several
+                    .iter()
+                    .filter_map(|found| self.candidate(found))
+                    .collect(),
+            }),
+        }
+    }
+
+    /// Returns all matches, except functions that end before the offset.
+    fn matching(&self) -> Result<Vec<Site>, ResolveError> {
+        let symbols = self.object.symbols()?;
+        let found = symbols.matching(|name| self.spec.matches(name));
+        let some = |found: &[Found<'_>]| -> Vec<Site> {
+            let long_enough = |found: &&Found<'_>| self.offset < found.function.extent.len();
+            let found = found.iter().filter(long_enough);
+            found.filter_map(|found| self.site(found)).collect()
+        };
+        // Names are demangled, which is slow.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = found.len().div_ceil(threads).max(WORTH_A_THREAD);
+        let sites: Vec<Site> = std::thread::scope(|scope| {
+            let shares = found.chunks(share);
+            let work: Vec<_> = shares.map(|share| scope.spawn(|| some(share))).collect();
+            work.into_iter()
+                .flat_map(|work| match work.join() {
+                    Ok(sites) => sites,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
+                .collect()
+        });
+        if sites.is_empty() {
+            return Err(ResolveError::NoMatch {
+                pattern: self.pattern.to_owned(),
+                object: self.object.path().to_owned(),
+                functions: symbols.functions().iter().filter(|f| f.is_named()).count(),
+            });
+        }
+        Ok(sites)
+    }
+
+    fn site(&self, found: &Found<'_>) -> Option<Site> {
+        let Function { extent, .. } = *found.function;
+        let link_address = extent.start.checked_add(self.offset)?;
+        Some(Site {
+            object: Arc::clone(self.object),
+            symbol: Some(display(found.name.linkage).into_owned()),
+            linkage_name: Some(found.name.linkage.to_owned()),
+            offset: self.offset,
+            file_offset: self.object.file().file_offset(link_address)?,
+            link_address,
+            address: self.object.run_time(link_address),
+            extent: self.object.run_time_extent(extent),
+            by_name: true,
+            body: Body::Own,
+            scope: None,
+            leaving: None,
+            marker: None,
+            check: 0,
+        })
+    }
+
+    fn candidate(&self, found: &Found<'_>) -> Option<Candidate> {
+        let start = found.function.extent.start;
+        Some(Candidate {
+            symbol: display(found.name.linkage).into_owned(),
+            linkage_name: found.name.linkage.to_owned(),
+            object: self.object.path().to_owned(),
+            file_offset: self.object.file().file_offset(start)?,
+        })
+    }
+
+    /// Makes the error that says what kind of symbol the name is, if not a function here.
+    fn not_a_function(&self) -> ResolveError {
+        let symbol = self.pattern.to_owned();
+        let object = self.object.path().to_owned();
+        let other = match self.object.file().other_symbol(self.pattern) {
+            Ok(other) => other,
+            Err(error) => return error.into(),
+        };
+        match other {
+            Some(OtherSymbol::Data(_)) => ResolveError::Data { symbol, object },
+            Some(OtherSymbol::Imported) => ResolveError::Imported {
+                defined_in: self.definer(),
+                symbol,
+                object,
+            },
+            None => match self.object.symbols() {
+                Ok(symbols) => ResolveError::NoSuchSymbol {
+                    nearest: symbols.nearest(self.pattern),
+                    defined_in: self.definer(),
+                    stripped: symbols.functions().iter().all(|f| !f.is_named()),
+                    symbol,
+                    object,
+                },
+                Err(error) => error.into(),
+            },
+        }
+    }
+
+    /// Returns the file name of another loaded object that has the function.
+    fn definer(&self) -> Option<String> {
+        let has = |object: &&Arc<Object>| {
+            !Arc::ptr_eq(object, self.object)
+                && object
+                    .symbols()
+                    .is_ok_and(|s| s.has_linkage_name(self.pattern))
+        };
+        self.objects.all().find(has).map(|object| object.name())
+    }
+
+    fn indirect(&self, found: &Found<'_>) -> ResolveError {
+        let name = found.name.linkage;
+        ResolveError::Indirect {
+            symbol: name.to_owned(),
+            in_use: indirect::in_use(self.objects, self.object, name).map(Box::new),
+            implementations: self.implementations(name),
+        }
+    }
+
+    /// Finds functions named like implementations of `name`: `__memcpy_avx_unaligned`.
+    fn implementations(&self, name: &str) -> Vec<String> {
+        let prefixes = [format!("__{name}_"), format!("{name}_")];
+        let Ok(symbols) = self.object.symbols() else {
+            return Vec::new();
+        };
+        let has_prefix = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let found = symbols.matching(has_prefix);
+        let names = found.iter().map(|found| found.name.linkage.to_owned());
+        let mut names: Vec<String> = names.take(NAMED).collect();
+        names.sort();
+        names
+    }
+}

@@ -1,0 +1,181 @@
+//! Choice of the object that an event refers to.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use capriole_event::ObjectRef;
+
+use super::ResolveError;
+use capriole_object::symbols::nearest;
+use capriole_object::{Entry, FileId, Object, Objects};
+use capriole_proc::maps::Device;
+
+/// Number of loaded objects that a message lists if none is similar.
+const LISTED: usize = 6;
+
+/// Returns the object referred to; several if its file was loaded several times.
+pub(super) fn choose<'a>(
+    objects: &'a Objects,
+    reference: &ObjectRef,
+) -> Result<&'a [Arc<Object>], ResolveError> {
+    let entry = match reference {
+        ObjectRef::Main => objects.main_entry()?,
+        ObjectRef::Path(path) => by_path(objects, path)?,
+        ObjectRef::Name(name) => by_name(objects, name)?,
+    };
+    Ok(objects.open(entry)?)
+}
+
+/// Finds an object by path as the tracer or as the process sees it, through symbolic links and even
+/// if the file was replaced since.
+fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveError> {
+    let path = Path::new(text);
+    let views: Vec<PathBuf> = match objects.process() {
+        Some(process) if path.is_absolute() => vec![process.in_root(path), path.to_owned()],
+        _ => vec![path.to_owned()],
+    };
+    let canonical: Vec<PathBuf> = views
+        .iter()
+        .filter_map(|p| fs::canonicalize(p).ok())
+        .collect();
+    let ids: Vec<FileId> = views.iter().filter_map(|p| FileId::of_path(p)).collect();
+    let same_path = |entry: &&Entry| {
+        entry.path() == path || canonical.iter().any(|c| c.as_path() == entry.path())
+    };
+    let same_mapped = |entry: &&Entry| {
+        ids.iter()
+            .any(|id| entry.mapped_id() == Some((Device::from_st_dev(id.dev), id.inode)))
+    };
+    // Some file systems show other inodes in the memory map than in stat.
+    let same_file = |entry: &&Entry| {
+        let in_root = objects
+            .process()
+            .map(|process| process.in_root(entry.path()));
+        let paths = in_root.into_iter().chain([entry.path().to_owned()]);
+        paths
+            .filter_map(|path| FileId::of_path(&path))
+            .any(|id| ids.contains(&id))
+    };
+    let entries = objects.entries();
+    entries
+        .iter()
+        .find(same_mapped)
+        .or_else(|| entries.iter().find(same_path))
+        .or_else(|| entries.iter().find(same_file))
+        .ok_or_else(|| missing(objects, text))
+}
+
+/// Quality of a file name match, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// The whole file name.
+    Whole,
+    /// `NAME.so`, `NAME.so.6`, `NAME-2.31.so`.
+    Library,
+    /// It starts with the name, and is a library.
+    LibraryPrefix,
+    /// It starts with the name.
+    Prefix,
+}
+
+fn fit(file: &str, name: &str) -> Option<Fit> {
+    let rest = file.strip_prefix(name)?;
+    let is_library = rest.ends_with(".so") || rest.contains(".so.");
+    let versioned = rest
+        .strip_prefix('-')
+        .is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
+    Some(match rest {
+        "" => Fit::Whole,
+        _ if rest == ".so" || rest.starts_with(".so.") || (versioned && is_library) => Fit::Library,
+        _ if is_library => Fit::LibraryPrefix,
+        _ => Fit::Prefix,
+    })
+}
+
+/// Finds an object by the start of its file name; if none fits, by the start of its soname (musl's
+/// `ld-musl-x86_64.so.1` has the soname `libc.musl-x86_64.so.1`).
+fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
+    let by_file = best(objects, |entry| fit(&file_name(entry.path()), name));
+    let by_soname = |entry: &Entry| {
+        let object = objects.open(entry).ok()?.first()?;
+        fit(object.file().soname()?, name)
+    };
+    let found = if by_file.is_empty() {
+        best(objects, by_soname)
+    } else {
+        by_file
+    };
+    match found.as_slice() {
+        [] => Err(missing(objects, name)),
+        [entry] => Ok(entry),
+        several => {
+            let mut candidates: Vec<PathBuf> =
+                several.iter().map(|e| e.path().to_owned()).collect();
+            candidates.sort();
+            Err(ResolveError::AmbiguousObject {
+                name: name.to_owned(),
+                candidates,
+            })
+        }
+    }
+}
+
+/// Returns the objects that fit best.
+fn best(objects: &Objects, fit: impl Fn(&Entry) -> Option<Fit>) -> Vec<&Entry> {
+    let fits = || objects.entries().iter().filter_map(|e| Some((fit(e)?, e)));
+    let Some(best) = fits().map(|(fit, _)| fit).min() else {
+        return Vec::new();
+    };
+    fits()
+        .filter(|&(fit, _)| fit == best)
+        .map(|(_, entry)| entry)
+        .collect()
+}
+
+fn missing(objects: &Objects, name: &str) -> ResolveError {
+    let name = name.to_owned();
+    if objects.process().is_none() {
+        let file = objects.paths().next().unwrap_or(Path::new("")).to_owned();
+        return ResolveError::OtherFile { name, file };
+    }
+    let names: Vec<String> = objects.paths().map(file_name).collect();
+    let wanted = file_name(Path::new(&name));
+    let mut near = nearest(&wanted, names.iter().map(String::as_str));
+    if near.is_empty() {
+        near = names.into_iter().take(LISTED).collect();
+    }
+    ResolveError::NoSuchObject {
+        name,
+        nearest: near,
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefers_the_library_of_that_name() {
+        let cases = [
+            ("libc.so.6", "libc", Some(Fit::Library)),
+            ("libc.so", "libc", Some(Fit::Library)),
+            ("libc-2.31.so", "libc", Some(Fit::Library)),
+            ("libc-client.so.2007", "libc", Some(Fit::LibraryPrefix)),
+            ("libcrypto.so.3", "libc", Some(Fit::LibraryPrefix)),
+            ("libc.so.6", "libc.so.6", Some(Fit::Whole)),
+            ("python3.11", "python3", Some(Fit::Prefix)),
+            ("libpython3.11.so.1.0", "libpython3.11", Some(Fit::Library)),
+            ("libpython3.11.so.1.0", "python", None),
+            ("nginx", "nginx", Some(Fit::Whole)),
+        ];
+        for (file, name, expected) in cases {
+            assert_eq!(fit(file, name), expected, "{file} {name}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Copies of a function that compilers make, which its name also means. Other functions with the
+//! same name are told apart by the declarations that debug information gives for them.
+//!
+//! Copies are known from debug information. It is not read for a pattern, since that takes a while
+//! for large programs.
+
+use capriole_dwarf::DebugInfo as _;
+use capriole_event::At;
+
+use super::{Body, Finder, Namesake, ResolveError, Site, at_file_offset};
+use capriole_dwarf::{Debug, FunctionPlace, Origin};
+use capriole_object::symbols::{Binding, Found, display};
+
+/// A function with all of its known places.
+struct Whole {
+    /// Origins given by its places, without duplicates.
+    origins: Vec<Origin>,
+    places: Vec<FunctionPlace>,
+}
+
+impl Finder<'_> {
+    /// Returns the places of a symbol's function, except the symbol's own and those of other
+    /// functions with the same name. Empty without debug information.
+    pub(super) fn copies(&self, own: &Found<'_>) -> Vec<Site> {
+        let Some(debug) = self.debug() else {
+            return Vec::new();
+        };
+        let start = own.function.extent.start;
+        let whole = of_symbol(&debug, own);
+        let places = whole.into_iter().flat_map(|whole| whole.places);
+        places
+            .filter(|place| place.address != start)
+            .filter_map(|place| self.copy(place))
+            .collect()
+    }
+
+    /// Returns the places of the function with the requested name, which no symbol has. Empty
+    /// without debug information.
+    ///
+    /// # Errors
+    ///
+    /// Several functions have the name.
+    pub(super) fn only_copies(&self) -> Result<Vec<Site>, ResolveError> {
+        let Some(debug) = self.debug() else {
+            return Ok(Vec::new());
+        };
+        let places = debug.functions(self.pattern).unwrap_or_default();
+        let mut found: Vec<(Namesake, Vec<Site>)> = Vec::new();
+        for whole in apart(places) {
+            let Some(first) = whole.places.first() else {
+                continue;
+            };
+            let frame = first.site.frame();
+            let name = frame.linkage_name.as_deref().unwrap_or(&frame.name);
+            let mut namesake = Namesake {
+                symbol: display(name).into_owned(),
+                declared: whole.origins.iter().find_map(|o| o.declared.clone()),
+                object: self.object.path().to_owned(),
+                file_offsets: Vec::new(),
+            };
+            let places = whole.places.into_iter();
+            let sites: Vec<Site> = places.filter_map(|place| self.copy(place)).collect();
+            if !sites.is_empty() {
+                namesake.file_offsets = sites.iter().map(|site| site.file_offset).collect();
+                found.push((namesake, sites));
+            }
+        }
+        if found.len() > 1 {
+            return Err(ResolveError::AmbiguousCopies {
+                symbol: self.pattern.to_owned(),
+                candidates: found.into_iter().map(|(namesake, _)| namesake).collect(),
+            });
+        }
+        Ok(found.pop().map(|(_, sites)| sites).unwrap_or_default())
+    }
+
+    /// Returns the debug information to search for copies, if the event can mean copies.
+    fn debug(&self) -> Option<Debug<'_>> {
+        if self.offset != 0 || self.spec.at != At::Entry || self.spec.of_calls {
+            return None;
+        }
+        self.object.file().debug().ok()
+    }
+
+    fn copy(&self, place: FunctionPlace) -> Option<Site> {
+        let object = self.object;
+        let site = at_file_offset(object, object.file().file_offset(place.address)?).ok()?;
+        let frame = place.site.frame();
+        let linkage = frame.linkage_name.clone();
+        let linkage = linkage.unwrap_or_else(|| frame.name.clone());
+        let function = display(&linkage).into_owned();
+        if frame.inlined {
+            return Some(Site {
+                symbol: site.symbol.or(place.inlined_into),
+                body: Body::Inlined { function },
+                scope: Some(place.site),
+                ..site
+            });
+        }
+        let symbols = object.symbols().ok()?;
+        let starting = symbols.function_starting_at(place.address);
+        let mut marks = starting
+            .into_iter()
+            .flat_map(|function| symbols.names(function))
+            .filter_map(|name| name.linkage.strip_prefix(linkage.as_str()))
+            .filter(|mark| mark.starts_with('.'))
+            .peekable();
+        // GCC: `name.constprop.0`, `name.isra.0`; `name.part.0` is called by the rest of the
+        // function.
+        if marks.peek().is_some() {
+            return marks.all(|mark| !mark.contains(".part.")).then_some(Site {
+                body: Body::Clone,
+                scope: Some(place.site),
+                ..site
+            });
+        }
+        // The function's own code, which has another name among the symbols, or none.
+        Some(Site {
+            symbol: Some(function),
+            linkage_name: Some(linkage),
+            offset: 0,
+            scope: Some(place.site),
+            ..site
+        })
+    }
+}
+
+/// Finds the function whose own code belongs to a symbol.
+fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
+    let (start, linkage) = (own.function.extent.start, own.name.linkage);
+    let is_own = |place: &FunctionPlace| place.address == start && !place.site.frame().inlined;
+    let has_own = |whole: &Whole| whole.places.iter().any(is_own);
+    let named = debug.functions(linkage).unwrap_or_default();
+    let mut named = apart(named);
+    if let Some(at) = named.iter().position(has_own) {
+        return Some(named.swap_remove(at));
+    }
+    // It has another name in the debug information.
+    let like = debug.functions_like(start).unwrap_or_default();
+    if let Some(whole) = apart(like).into_iter().find(has_own) {
+        return (!is_clone(&whole, linkage)).then_some(whole);
+    }
+    // Its own code was compiled without debug information, and other functions inlined it.
+    let shared = own.name.binding != Binding::Local;
+    let is_it = |origin: &Origin| shared && origin.is_external(linkage);
+    named
+        .into_iter()
+        .find(|whole| whole.origins.iter().any(is_it))
+}
+
+/// True if the name is that of one copy (`name.constprop.0`), and means only that.
+fn is_clone(whole: &Whole, linkage: &str) -> bool {
+    whole.places.iter().any(|place| {
+        let frame = place.site.frame();
+        let name = frame.linkage_name.as_deref().unwrap_or(&frame.name);
+        let mark = linkage.strip_prefix(name);
+        mark.is_some_and(|mark| mark.starts_with('.'))
+    })
+}
+
+/// Groups places by function. Within a function they keep their order, and functions are in the
+/// order of their first places.
+fn apart(places: Vec<FunctionPlace>) -> Vec<Whole> {
+    let mut found: Vec<Whole> = Vec::new();
+    for place in places {
+        let is_same = |whole: &Whole| whole.origins.iter().any(|o| o.is_same(&place.origin));
+        let mut fitting = (0..found.len()).filter(|&index| is_same(&found[index]));
+        let Some(first) = fitting.next() else {
+            found.push(Whole {
+                origins: vec![place.origin.clone()],
+                places: vec![place],
+            });
+            continue;
+        };
+        // This place shows that they are one function.
+        let joined: Vec<usize> = fitting.collect();
+        for &index in joined.iter().rev() {
+            let other = found.remove(index);
+            found[first].origins.extend(other.origins);
+            found[first].places.extend(other.places);
+        }
+        let whole = &mut found[first];
+        if !whole.origins.contains(&place.origin) {
+            whole.origins.push(place.origin.clone());
+        }
+        whole.places.push(place);
+    }
+    for whole in &mut found {
+        whole
+            .places
+            .sort_by_key(|place| (place.address, place.site.chosen));
+        whole.places.dedup_by_key(|place| place.address);
+    }
+    found
+}

@@ -1,0 +1,342 @@
+//! Reasons why an event cannot be resolved, and what to write instead.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use capriole_object::ObjectError;
+
+/// One of several functions that a name may mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The demangled name.
+    pub symbol: String,
+    /// The linkage name.
+    pub linkage_name: String,
+    /// The object's file.
+    pub object: PathBuf,
+    /// Offset of its start in that file.
+    pub file_offset: u64,
+}
+
+impl fmt::Display for Candidate {
+    /// Writes the place to use in an event to choose it, and its name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{:#x}  {}",
+            self.object.display(),
+            self.file_offset,
+            self.symbol
+        )?;
+        if self.linkage_name != self.symbol {
+            write!(f, "  [{}]", self.linkage_name)?;
+        }
+        Ok(())
+    }
+}
+
+/// One of several functions that a name may mean and that have no symbol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namesake {
+    /// The demangled name.
+    pub symbol: String,
+    /// Source file, as named in debug information, and line of its declaration.
+    pub declared: Option<(String, u64)>,
+    /// The object's file.
+    pub object: PathBuf,
+    /// Its entries (own code and inlined copies), as offsets in that file.
+    pub file_offsets: Vec<u64>,
+}
+
+/// Maximum number of places that a message lists for each function.
+const PLACES: usize = 4;
+
+impl fmt::Display for Namesake {
+    /// Writes its name, its declaration, and its places in event syntax.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.symbol)?;
+        if let Some((file, line)) = &self.declared {
+            write!(f, "  declared at {file}:{line}")?;
+        }
+        for (index, offset) in self.file_offsets.iter().take(PLACES).enumerate() {
+            let before = if index == 0 { ", code at" } else { "," };
+            write!(f, "{before} {}:{offset:#x}", self.object.display())?;
+        }
+        match self.file_offsets.len().saturating_sub(PLACES) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// Reason why an event's place was not found.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ResolveError {
+    /// A line was requested, but there is no debug information.
+    #[error("{0}")]
+    Debug(#[from] capriole_dwarf::DebugError),
+    /// The source line has no code.
+    #[error("{0}")]
+    Line(#[from] capriole_dwarf::LineError),
+    /// No static marker matches.
+    #[error("no marker `{wanted}` in {}{}", object.display(), no_marker_help(*markers, *unusable, nearest))]
+    NoMarker {
+        /// The requested `PROVIDER:NAME`.
+        wanted: String,
+        /// The object searched.
+        object: PathBuf,
+        /// Number of markers in it.
+        markers: usize,
+        /// Number of notes that could not be used.
+        unusable: usize,
+        /// Markers with similar names.
+        nearest: Vec<String>,
+    },
+    /// The program or library cannot be used.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// No loaded object has this path or a name that starts like this.
+    #[error("no program or library `{name}` is loaded{}", loaded(nearest))]
+    NoSuchObject {
+        /// The requested name.
+        name: String,
+        /// Similar names of loaded objects.
+        nearest: Vec<String>,
+    },
+    /// Without a process, events can only be in the one file.
+    #[error("`{name}` is not {}; without a process only that file can be looked at (use -p PID for its libraries)", file.display())]
+    OtherFile {
+        /// The requested name.
+        name: String,
+        /// The file that was given.
+        file: PathBuf,
+    },
+    /// The names of several objects start like this.
+    #[error("`{name}` may be any of these; write more of the name, or a path:{}", list(candidates.iter().map(|path| path.display())))]
+    AmbiguousObject {
+        /// The requested name.
+        name: String,
+        /// The objects.
+        candidates: Vec<PathBuf>,
+    },
+    /// The object has no function of that name.
+    #[error("no function `{symbol}` in {}{}", object.display(), no_symbol_help(symbol, nearest, defined_in.as_deref(), *stripped))]
+    NoSuchSymbol {
+        /// The requested name.
+        symbol: String,
+        /// The object searched.
+        object: PathBuf,
+        /// Functions with similar names.
+        nearest: Vec<String>,
+        /// Another loaded object that has the function.
+        defined_in: Option<String>,
+        /// True if the object has no symbol names at all.
+        stripped: bool,
+    },
+    /// No function matches the pattern.
+    #[error("{}", no_match(pattern, object, *functions))]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+        /// The object searched.
+        object: PathBuf,
+        /// Number of functions compared.
+        functions: usize,
+    },
+    /// Several functions have the name: overloads, or `static` functions of
+    /// several source files.
+    #[error("`{symbol}` names {} functions; choose one:{}", candidates.len(), list(candidates))]
+    AmbiguousSymbol {
+        /// The requested name.
+        symbol: String,
+        /// The functions.
+        candidates: Vec<Candidate>,
+    },
+    /// The symbol is an `STT_GNU_IFUNC` resolver.
+    #[error("`{symbol}` is an indirect function: one of several implementations is chosen when the program starts; {}", indirect_help(in_use.as_deref(), implementations))]
+    Indirect {
+        /// The requested name.
+        symbol: String,
+        /// The implementation that the process uses, if known.
+        in_use: Option<Box<Candidate>>,
+        /// Functions that are named like implementations.
+        implementations: Vec<String>,
+    },
+    /// The symbol is a variable.
+    #[error("`{symbol}` in {} is data, not a function", object.display())]
+    Data {
+        /// The requested name.
+        symbol: String,
+        /// The object that has it.
+        object: PathBuf,
+    },
+    /// The object uses the function but does not define it.
+    #[error("`{symbol}` is used but not defined in {}{}", object.display(), definer_help(symbol, defined_in.as_deref()))]
+    Imported {
+        /// The requested name.
+        symbol: String,
+        /// The object that uses it.
+        object: PathBuf,
+        /// A loaded object that defines it.
+        defined_in: Option<String>,
+    },
+    /// The returns of a named function cannot be probed.
+    #[error(
+        "the returns of `{function}` cannot be probed: {reason}; its entry can: leave out `r` and `%return`"
+    )]
+    NoExits {
+        /// The function.
+        function: String,
+        /// The reason.
+        reason: String,
+    },
+    /// Calls of a function were requested from entry to exit, but its returns cannot be probed.
+    #[error(
+        "calls of `{function}` cannot be followed to their end: {reason}; their beginnings can be \
+         recorded and counted: write the event with `-e`, without `latency(...)`"
+    )]
+    NoCalls {
+        /// The function.
+        function: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A return was requested at a place that is not the start of a function.
+    #[error("no function begins at file offset {offset:#x} of {}: returns are those of a function", object.display())]
+    NotAnEntry {
+        /// The requested offset.
+        offset: u64,
+        /// The file.
+        object: PathBuf,
+    },
+    /// The offset is outside the function.
+    #[error("`{symbol}` has {size} bytes: offset {offset:#x} is outside of it")]
+    OffsetOutside {
+        /// The function.
+        symbol: String,
+        /// Its size in bytes.
+        size: u64,
+        /// The requested offset.
+        offset: u64,
+    },
+    /// There is no code at the file offset.
+    #[error("there is no code at file offset {offset:#x} of {} (this is an offset in the file, not an address)", object.display())]
+    NotInText {
+        /// The requested offset.
+        offset: u64,
+        /// The file.
+        object: PathBuf,
+    },
+    /// The name belongs to several functions without symbols: overloads, or local functions of
+    /// several source files, that were inlined at all their calls.
+    #[error("`{symbol}` names {} functions; choose one{}:{}", candidates.len(), namesake_help(candidates), list(candidates))]
+    AmbiguousCopies {
+        /// The requested name.
+        symbol: String,
+        /// The functions.
+        candidates: Vec<Namesake>,
+    },
+}
+
+fn list<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    items
+        .into_iter()
+        .map(|item| format!("\n  {item}"))
+        .collect()
+}
+
+fn quoted(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}
+
+/// Returns advice on choosing; local C functions of one name differ only in code.
+fn namesake_help(candidates: &[Namesake]) -> &'static str {
+    let mut names: Vec<&str> = candidates.iter().map(|c| c.symbol.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).any(|pair| pair[0] == pair[1]) {
+        true => " by a line of its code (FILE:LINE) or by offset",
+        false => "",
+    }
+}
+
+fn no_marker_help(markers: usize, unusable: usize, nearest: &[String]) -> String {
+    let damaged = match unusable {
+        0 => String::new(),
+        1 => ", and one note that is damaged or of no code".to_owned(),
+        n => format!(", and {n} notes that are damaged or of no code"),
+    };
+    match (markers, nearest) {
+        (0, _) => format!(", which has no static markers{damaged}"),
+        (_, []) => {
+            format!(" among its {markers}{damaged}; `capriole list 'usdt:PATH:*'` shows them")
+        }
+        (_, names) => format!(" among its {markers}{damaged}; similar: {}", quoted(names)),
+    }
+}
+
+fn loaded(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        names => format!("; loaded are, among others, {}", quoted(names)),
+    }
+}
+
+fn no_match(pattern: &str, object: &Path, functions: usize) -> String {
+    let object = object.display();
+    match functions {
+        0 => format!("nothing in {object} matches `{pattern}`: it {NAMELESS}"),
+        _ => format!(
+            "none of the {functions} functions with names in {object} matches `{pattern}`; \
+             `capriole list` shows them"
+        ),
+    }
+}
+
+/// Cause and workaround for an object without symbol names, to follow "it" or "which".
+const NAMELESS: &str = "was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
+
+fn no_symbol_help(
+    symbol: &str,
+    nearest: &[String],
+    defined_in: Option<&str>,
+    stripped: bool,
+) -> String {
+    let mut help = String::new();
+    if stripped {
+        help += &format!(", which {NAMELESS}");
+    }
+    if let Some(object) = defined_in {
+        help += &format!("; {object} has it: write {object}:{symbol}");
+    }
+    if !nearest.is_empty() {
+        help += &format!("; similar: {}", quoted(nearest));
+    }
+    if help.is_empty() {
+        help += "; `capriole list` shows all that it has";
+    }
+    help
+}
+
+fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
+    match defined_in {
+        Some(object) => format!("; write {object}:{symbol}"),
+        None => "; write LIBRARY:SYMBOL with the library that defines it".to_owned(),
+    }
+}
+
+/// Slots are bound at the first call of a function. The choice depends on the processor, not the
+/// program.
+const HOW_TO_FIND_IN_USE: &str = "`capriole check EVENT -p PID` of a running process that has called it shows the one in use as \
+    PATH:0xOFFSET, which is the same in all programs on this machine";
+
+fn indirect_help(in_use: Option<&Candidate>, implementations: &[String]) -> String {
+    match (in_use, implementations) {
+        (Some(used), _) => format!("this process uses {used}"),
+        (None, []) => format!("their names were stripped: {HOW_TO_FIND_IN_USE}"),
+        (None, names) => format!(
+            "probe one of these instead: {}; {HOW_TO_FIND_IN_USE}",
+            quoted(names)
+        ),
+    }
+}

@@ -1,0 +1,277 @@
+//! Exits of functions, as sites.
+
+use std::sync::Arc;
+
+use capriole_insn::{Code, Exit, ExitKind, Exits, Extent, Surroundings, Undecided};
+
+use iced_x86::ConditionCode;
+
+use super::{ResolveError, Site};
+use capriole_object::symbols::SymbolTable;
+use capriole_object::{Object, ObjectCode};
+
+/// Maximum number of parts of a function to search for; each may lead to more.
+const MOST_PARTS: usize = 64;
+/// Maximum number of places that a message lists.
+const NAMED: usize = 4;
+
+/// Relation of a site to the function that it leaves.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Leaving {
+    /// Run-time address of the function's entry.
+    pub function: u64,
+    /// Kind of the exit; or, if the function's exits cannot all be probed, the reason why. In that
+    /// case the site is the function's entry.
+    pub way: Result<ExitKind, NoExits>,
+    /// Condition under which control leaves, if the site is a conditional jump.
+    pub condition: Option<ConditionCode>,
+}
+
+/// Reason why the exits of a function cannot be probed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum NoExits {
+    /// It has no exits.
+    #[error("it never returns: it ends the program or the thread, throws, or loops for ever")]
+    Never,
+    /// Some of its exits could not be determined.
+    #[error("not all of its exits are known: {}", told(.0))]
+    Undecided(Vec<Undecided>),
+    /// Its code is missing.
+    #[error("its code is not known: a table of the file is damaged")]
+    Damaged,
+}
+
+fn told(undecided: &[Undecided]) -> String {
+    let mut told: Vec<String> = undecided
+        .iter()
+        .take(NAMED)
+        .map(ToString::to_string)
+        .collect();
+    if undecided.len() > NAMED {
+        told.push(format!("and {} more", undecided.len() - NAMED));
+    }
+    told.join("; ")
+}
+
+impl NoExits {
+    /// Returns the message with offsets from the function's name instead of addresses.
+    fn within(&self, function: &Site) -> String {
+        let mut text = self.to_string();
+        let addresses: Vec<u64> = match self {
+            NoExits::Undecided(undecided) => undecided.iter().map(Undecided::address).collect(),
+            NoExits::Never | NoExits::Damaged => Vec::new(),
+        };
+        let Some(name) = &function.symbol else {
+            return text;
+        };
+        for at in addresses.iter().filter(|at| function.extent.contains(**at)) {
+            let offset = at - function.extent.start;
+            text = text.replace(&format!("{at:#x}"), &format!("{name}+{offset:#x}"));
+        }
+        text
+    }
+}
+
+/// Returns all exits of functions given by their entries, by address within each function. If the
+/// exits of a function cannot all be probed: an error if it was `named`, else its entry with the
+/// reason.
+pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>, ResolveError> {
+    let found = each(&entries);
+    let mut sites = Vec::new();
+    for (entry, found) in entries.into_iter().zip(found) {
+        match found {
+            Ok(exits) => sites.extend(exits),
+            Err(reason) if named => {
+                return Err(ResolveError::NoExits {
+                    reason: reason.within(&entry),
+                    function: entry.symbol.clone().unwrap_or_else(|| {
+                        format!("{}:{:#x}", entry.object.name(), entry.file_offset)
+                    }),
+                });
+            }
+            Err(reason) => sites.push(Site {
+                leaving: Some(Leaving {
+                    function: entry.address,
+                    way: Err(reason),
+                    condition: None,
+                }),
+                ..entry
+            }),
+        }
+    }
+    Ok(sites)
+}
+
+/// Finds the exits of each function, on all processors.
+fn each(entries: &[Site]) -> Vec<Result<Vec<Site>, NoExits>> {
+    for entry in entries {
+        // Once for each object; that uses all processors.
+        let _ = entry.object.code();
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = entries.len().div_ceil(threads).max(64);
+    std::thread::scope(|scope| {
+        let shares = entries.chunks(share);
+        let find = |share: &[Site]| share.iter().map(of_function).collect::<Vec<_>>();
+        let work: Vec<_> = shares
+            .map(|share| scope.spawn(move || find(share)))
+            .collect();
+        work.into_iter()
+            .flat_map(|work| match work.join() {
+                Ok(found) => found,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+            .collect()
+    })
+}
+
+/// Finds the exits of one function.
+fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
+    let looked = Looked::at(&entry.object, entry.extent).ok_or(NoExits::Damaged)?;
+    let (parts, found) = looked.function(entry.extent).ok_or(NoExits::Damaged)?;
+    if found.never_returns() {
+        return Err(NoExits::Never);
+    }
+    if !found.undecided.is_empty() {
+        return Err(NoExits::Undecided(found.undecided));
+    }
+    let site = |exit: &Exit| {
+        let part = parts.iter().find(|part| part.contains(exit.address))?;
+        let in_part = Site {
+            extent: *part,
+            ..entry.clone()
+        };
+        Some(Site {
+            leaving: Some(Leaving {
+                function: entry.address,
+                way: Ok(exit.kind),
+                condition: exit.condition,
+            }),
+            body: entry.body.clone(),
+            ..in_part.at(exit.address)?
+        })
+    };
+    found
+        .exits
+        .iter()
+        .map(|exit| site(exit).ok_or(NoExits::Damaged))
+        .collect()
+}
+
+/// The parts of an object that finding exits needs.
+struct Looked<'a> {
+    object: &'a Object,
+    symbols: &'a SymbolTable,
+    all: &'a ObjectCode,
+    code: Code<'a>,
+}
+
+impl<'a> Looked<'a> {
+    fn at(object: &'a Arc<Object>, extent: Extent) -> Option<Looked<'a>> {
+        let all = object.code().ok()?;
+        Some(Looked {
+            object,
+            symbols: object.symbols().ok()?,
+            all,
+            code: all.code_at(extent.start)?,
+        })
+    }
+
+    /// Returns the parts of a function, its own code first, and its exits.
+    fn function(&self, extent: Extent) -> Option<(Vec<Extent>, Exits)> {
+        let mut parts = vec![extent];
+        parts.extend(self.cold_by_name(extent));
+        loop {
+            let found = self.exits(&parts)?;
+            let before = parts.len();
+            let tails = found.exits.iter();
+            let tails = tails.filter(|exit| exit.kind == ExitKind::TailCall);
+            // Jumps to a part mostly keep the function's frame.
+            let others = found.undecided.iter().filter(|undecided| {
+                use Undecided::{Counted, KeepsFrame};
+                matches!(undecided, KeepsFrame { .. } | Counted { .. })
+            });
+            let jumps = tails.map(|exit| exit.address);
+            for jump in jumps.chain(others.map(Undecided::address)) {
+                let target = self.target(jump);
+                if let Some(part) = target.and_then(|target| self.part(target, &parts))
+                    && !parts.contains(&part)
+                {
+                    parts.push(part);
+                }
+            }
+            if parts.len() == before || parts.len() > MOST_PARTS {
+                return Some((parts, found));
+            }
+        }
+    }
+
+    fn exits(&self, parts: &[Extent]) -> Option<Exits> {
+        let pads = |extent| self.all.landing_pads_in(extent).to_vec();
+        let read = |address, size| self.all.read(address, size);
+        let around = Surroundings {
+            landing_pads: &pads,
+            read: &read,
+            targets: self.all.targets_at(self.code.address),
+            is_function: &|at| {
+                let function = self.symbols.function_starting_at(self.object.link(at));
+                function.is_some()
+            },
+            is_cold: &|part| {
+                let function = self
+                    .symbols
+                    .function_starting_at(self.object.link(part.start));
+                function.is_some_and(|function| self.symbols.is_split_off(function))
+            },
+        };
+        Exits::find(&self.code, parts, &around).ok()
+    }
+
+    /// Returns the target of a direct jump.
+    fn target(&self, jump: u64) -> Option<u64> {
+        let instruction = self.code.instruction_at(jump, self.code.extent().end)?;
+        let target = instruction.near_branch_target();
+        (target != 0).then_some(target)
+    }
+
+    /// Returns the function's cold part by its name with `.cold`: perhaps only exceptions lead
+    /// there. With several functions of one name it is ambiguous, and only a jump can tell.
+    fn cold_by_name(&self, extent: Extent) -> Option<Extent> {
+        let function = self
+            .symbols
+            .function_starting_at(self.object.link(extent.start))?;
+        let mut colds = self.symbols.names(function).filter_map(|name| {
+            let whole = self.symbols.linked(name.linkage);
+            let cold = self.symbols.linked(&format!("{}.cold", name.linkage));
+            match (whole.as_slice(), cold.as_slice()) {
+                ([_], [cold]) => Some(cold.function.extent),
+                _ => None,
+            }
+        });
+        let cold = self.object.run_time_extent(colds.next()?);
+        self.code.get(cold).map(|_| cold)
+    }
+
+    /// Returns the part of the function around a jump's target: code that was split off, by its
+    /// name, or else nameless code that only the function leads to.
+    fn part(&self, target: u64, parts: &[Extent]) -> Option<Extent> {
+        let function = self.symbols.function_at(self.object.link(target))?;
+        let extent = self.object.run_time_extent(function.extent);
+        self.code.get(extent)?;
+        if self.symbols.is_split_off(function) {
+            return Some(extent);
+        }
+        if function.is_named() || self.all.is_go() {
+            return None;
+        }
+        let targets = self.all.targets_at(extent.start)?;
+        let start = Extent::new(extent.start, extent.start + 1);
+        let own =
+            |source: u64| extent.contains(source) || parts.iter().any(|part| part.contains(source));
+        let alone = !targets.called(extent.start)
+            && targets.pointers_known()
+            && targets.pointed_in(start).is_none()
+            && targets.crossing_into(extent).iter().all(|jump| own(jump.1));
+        alone.then_some(extent)
+    }
+}

@@ -1,0 +1,200 @@
+//! Probes where unwinders look up return addresses, and refusal of other code that reads those.
+//!
+//! An exception, a backtrace or a cancelled thread finds for each return address on the stack the
+//! function that it leads into, by the tables of the object that it lies in. A stub lies in no
+//! object. libgcc looks up the entry of an address in one place, `_Unwind_Find_FDE`; a probe of
+//! Capriole's own there answers for the stubs (returns.S). It is written before any return address
+//! is replaced and taken back when none is any more. (`__register_frame` would do as well, but
+//! takes a lock which a stopped thread may hold.)
+
+use crate::guards::is_one_write;
+use crate::planner::{Planner, is_c_library};
+use crate::resolve::Site;
+use capriole_insn::Extent;
+use capriole_object::symbols::OtherSymbol;
+use capriole_object::{Frame, Object, Objects};
+use capriole_patch::attach::Probe;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Reason why no return address may be replaced in a process.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoReturns {
+    /// The program has a shadow stack.
+    #[error(
+        "the program runs with a shadow stack, which notices every return address that was replaced"
+    )]
+    ShadowStack,
+    /// An object in it moves stacks or reads return addresses.
+    #[error("{object} {what}")]
+    Runtime {
+        /// The file.
+        object: String,
+        /// Description of what it does.
+        what: &'static str,
+    },
+    /// Exceptions are handled by code that was not found.
+    #[error(
+        "{0} handles exceptions by code of its own, without symbols by which to find it; they would not find their way through replaced return addresses"
+    )]
+    Hidden(String),
+    /// An object has another unwinder than libgcc's.
+    #[error(
+        "{0} has another unwinder than GCC's, whose exceptions would not find their way through replaced return addresses"
+    )]
+    Other(String),
+    /// The function where the unwinder asks cannot be probed.
+    #[error("{object}: _Unwind_Find_FDE, where exceptions ask the way, cannot be probed: {reason}")]
+    Unprobed {
+        /// The file.
+        object: String,
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// Symbols by which a runtime is known that reads the return addresses on its stacks, or moves
+/// those, with a description of what it does.
+const RUNTIMES: &[(&str, &str)] = &[
+    ("caml_main", OCAML),
+    ("caml_startup", OCAML),
+    ("caml_start_program", OCAML),
+    ("JNI_CreateJavaVM", JAVA),
+    ("coreclr_initialize", DOTNET),
+    ("_ZN2v87Isolate10GetCurrentEv", V8),
+    ("_ZN2v87Isolate13TryGetCurrentEv", V8),
+    ("_ZN2v88internal7Isolate3NewEv", V8),
+    ("PyInit__greenlet", GREENLET),
+    ("init_greenlet", GREENLET),
+    ("_PyGreenlet_API", GREENLET),
+    ("call_into_lisp", SBCL),
+    ("mono_jit_init", MONO),
+    ("rpy_stacklet_new", "copies pieces of stacks (stacklets)"),
+    ("stacklet_new", "copies pieces of stacks (stacklets)"),
+];
+const OCAML: &str = "is OCaml, which finds values on its stacks by return addresses";
+const JAVA: &str =
+    "is a Java virtual machine, which finds values on its stacks by return addresses";
+const DOTNET: &str = "is .NET, which finds values on its stacks by return addresses";
+const SBCL: &str = "is SBCL, which finds the code in use by return addresses";
+const MONO: &str = "is Mono, which finds values on its stacks by return addresses";
+const V8: &str = "is V8, which finds values on its stacks by return addresses";
+const GREENLET: &str = "is greenlet, which copies pieces of stacks away and back";
+const RUBY: &str = "is Ruby with continuations, which copies stacks";
+/// Parts of file names by which such runtimes are known where symbols are missing.
+const FILES: &[(&str, &str)] = &[
+    ("_greenlet", GREENLET),
+    ("libjvm.so", JAVA),
+    ("libcoreclr.so", DOTNET),
+    ("libclrjit.so", DOTNET),
+    ("continuation.so", RUBY),
+    (
+        "libpypy",
+        "is PyPy, which copies pieces of stacks (stacklets)",
+    ),
+];
+/// Symbols that an object imports if another object unwinds for it.
+const IMPORTS: [&str; 6] = [
+    "_Unwind_Resume",
+    "_Unwind_RaiseException",
+    "_Unwind_Backtrace",
+    "__gxx_personality_v0",
+    "__gcc_personality_v0",
+    "__cxa_begin_catch",
+];
+/// The function where libgcc looks up addresses.
+const FIND: &str = "_Unwind_Find_FDE";
+/// A symbol that unwinders define.
+const RAISE: &str = "_Unwind_RaiseException";
+/// Symbols that LLVM's unwinder defines.
+const LLVM: [&str; 3] = ["__unw_step", "unw_step", "__unw_getcontext"];
+
+/// Plans the probes by which unwinders find their way, in all objects of a process.
+///
+/// # Errors
+/// The reason why no return address may be replaced there.
+pub fn find(objects: &Objects, planner: &Planner) -> Result<Vec<Probe>, NoReturns> {
+    if planner.has_shadow_stack() {
+        return Err(NoReturns::ShadowStack);
+    }
+    let mut probes = Vec::new();
+    for object in objects.all() {
+        refuse_runtime(object)?;
+        match entry(object)? {
+            Some(extent) => probes.push(probe(object, extent, planner)?),
+            None if is_hidden(object) => return Err(NoReturns::Hidden(object.name())),
+            None => {}
+        }
+    }
+    Ok(probes)
+}
+
+fn refuse_runtime(object: &Object) -> Result<(), NoReturns> {
+    let refused = |what| {
+        Err(NoReturns::Runtime {
+            object: object.name(),
+            what,
+        })
+    };
+    if object.file().is_go() {
+        return refused("is Go, which moves its stacks and looks at the return addresses on them");
+    }
+    let name = object.name();
+    if let Some((_, what)) = FILES.iter().find(|(part, _)| name.contains(part)) {
+        return refused(what);
+    }
+    let Ok(symbols) = object.symbols() else {
+        return Ok(());
+    };
+    let known = |(symbol, _): &&(&str, &str)| symbols.has_linkage_name(symbol);
+    match RUNTIMES.iter().find(known) {
+        Some((_, what)) => refused(what),
+        None => Ok(()),
+    }
+}
+
+/// Returns the function of an object in which its unwinder asks, run time; `None` if it has none.
+fn entry(object: &Arc<Object>) -> Result<Option<Extent>, NoReturns> {
+    let Ok(symbols) = object.symbols() else {
+        return Ok(None);
+    };
+    let has = |name: &str| !symbols.exact(name).is_empty();
+    let found = symbols.exact(FIND);
+    let other = || NoReturns::Other(object.name());
+    match found.first() {
+        Some(_) if LLVM.into_iter().any(has) => Err(other()),
+        Some(found) => Ok(Some(object.run_time_extent(found.function.extent))),
+        None if has(RAISE) => Err(other()),
+        None => Ok(None),
+    }
+}
+
+/// True if an object has handlers of exceptions, and imports nothing that leads to them.
+fn is_hidden(object: &Object) -> bool {
+    let file = object.file();
+    let handles = file
+        .frames()
+        .is_ok_and(|frames| frames.iter().any(Frame::has_handlers));
+    let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
+    // glibc loads libgcc when it needs it.
+    handles && !is_c_library(object) && !IMPORTS.into_iter().any(imports)
+}
+
+fn probe(object: &Arc<Object>, extent: Extent, planner: &Planner) -> Result<Probe, NoReturns> {
+    let unprobed = |reason: String| NoReturns::Unprobed {
+        object: object.name(),
+        reason,
+    };
+    let nowhere = || unprobed("its code is not in the file".to_owned());
+    let site = Site::of_function(object, extent).ok_or_else(nowhere)?;
+    let plan = planner
+        .plan(&site)
+        .map_err(|refused| unprobed(refused.to_string()))?;
+    if !is_one_write(&plan) {
+        return Err(unprobed("not by one write".to_owned()));
+    }
+    Ok(Probe {
+        stand_in: false,
+        ..Probe::new(plan, object.range())
+    })
+}

@@ -1,0 +1,389 @@
+//! Information about a process that is available without tracing it.
+//!
+//! Everything comes from `/proc/PID` (proc_pid_stat(5), proc_pid_status(5)). Nothing here stops the
+//! process, so every answer is a snapshot; if the process ends meanwhile, reads return
+//! [`ProcessError::NoSuchProcess`].
+
+mod auxv;
+mod error;
+mod stat;
+mod status;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+pub use auxv::Auxv;
+pub use error::{Permission, ProcessError};
+pub use stat::Stat;
+pub use status::{Credentials, Seccomp, SignalSet, State, Status};
+
+use crate::maps::{Mapping, parse_maps};
+
+/// Maximum number of bytes to read of a command line; the kernel allows 6 MiB (execve(2)).
+const MAX_COMMAND_LINE: u64 = 6 << 20;
+/// `e_ident[EI_CLASS]` of a 64-bit ELF file.
+const ELFCLASS64: u8 = 2;
+/// `e_machine` of x86-64 (and of the 32-bit x32 ABI, which has another class).
+const EM_X86_64: u16 = 62;
+/// `e_machine` of 32-bit x86.
+const EM_386: u16 = 3;
+
+/// A process, identified by its pid and its start time, so that reuse of the pid is noticed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pid: u32,
+    start_time: u64,
+    name: String,
+}
+
+impl Process {
+    /// Finds process `pid` (the process, not one of its further threads).
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::NoSuchProcess`], and [`ProcessError::IsThread`] with
+    /// the process to name instead. Use [`Process::preflight`] for the rest.
+    pub fn open(pid: u32) -> Result<Process, ProcessError> {
+        let stat = read_stat(pid)?;
+        let process = Process {
+            pid,
+            start_time: stat.start_time,
+            // A program chooses its name, and messages go to terminals.
+            name: capriole_event::printable(&stat.comm),
+        };
+        let tgid = process.status()?.tgid;
+        if tgid != pid {
+            return Err(ProcessError::IsThread {
+                tid: pid,
+                pid: tgid,
+            });
+        }
+        Ok(process)
+    }
+
+    /// Returns all processes except the calling one.
+    pub fn others() -> impl Iterator<Item = Process> {
+        Process::numbers()
+            .filter(|pid| *pid != std::process::id())
+            .filter_map(|pid| Process::open(pid).ok())
+    }
+
+    /// Returns the pids of all processes.
+    pub fn numbers() -> impl Iterator<Item = u32> {
+        fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+    }
+
+    /// Returns the pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the start time in clock ticks since boot (field 22 of `stat`); together with the pid
+    /// it identifies the process uniquely. exec does not change it.
+    #[must_use]
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Returns the name of the main thread when the process was opened (up to 15 bytes).
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns `/proc/PID/FILE`.
+    #[must_use]
+    pub fn proc_path(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{file}", self.pid))
+    }
+
+    /// True if the same process still runs under this pid.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        match self.stat() {
+            Ok(stat) => !matches!(stat.state, State::Zombie | State::Dead),
+            // Without a free descriptor we cannot tell, so assume it is.
+            Err(error) => error.is_own(),
+        }
+    }
+
+    /// True if the process has ended, or has got so far in ending that its memory is gone.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let has_memory = || match self.maps() {
+            Ok(maps) => !maps.is_empty(),
+            Err(error) => error.is_own(),
+        };
+        !self.is_alive() || !has_memory()
+    }
+
+    /// Checks for everything that makes a process impossible to trace and can be known without
+    /// trying. Call this before attaching, for a clear error message. A tracer that is a thread of
+    /// the calling process is no obstacle.
+    ///
+    /// # Errors
+    ///
+    /// Kernel thread, zombie, traced by another program, not permitted,
+    /// 32-bit program, foreign architecture, no such process.
+    pub fn preflight(&self) -> Result<(), ProcessError> {
+        let stat = self.stat()?;
+        if stat.is_kernel_thread() {
+            return Err(ProcessError::KernelThread {
+                pid: self.pid,
+                name: stat.comm,
+            });
+        }
+        let status = self.status()?;
+        if matches!(status.state, State::Zombie | State::Dead) {
+            return Err(ProcessError::Zombie {
+                pid: self.pid,
+                name: stat.comm,
+            });
+        }
+        let tracer = status.tracer;
+        if tracer != 0 && !is_own_thread(tracer) {
+            return Err(ProcessError::AlreadyTraced {
+                pid: self.pid,
+                tracer,
+                name: read_stat(tracer).map_or_else(|_| "?".to_owned(), |stat| stat.comm),
+            });
+        }
+        // Opening `mem` makes the kernel do the same check as PTRACE_ATTACH
+        // (PTRACE_MODE_ATTACH_FSCREDS, security modules included).
+        File::open(self.proc_path("mem")).map_err(|e| self.error("mem", e))?;
+        self.check_architecture()
+    }
+
+    /// Reads `/proc/PID/stat`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::NoSuchProcess`], also when the pid now belongs to another process.
+    pub fn stat(&self) -> Result<Stat, ProcessError> {
+        let stat = read_stat(self.pid)?;
+        if stat.start_time != self.start_time {
+            return Err(ProcessError::NoSuchProcess { pid: self.pid });
+        }
+        Ok(stat)
+    }
+
+    /// Reads `/proc/PID/status`, the status of the main thread.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::NoSuchProcess`] and [`ProcessError::Unreadable`].
+    pub fn status(&self) -> Result<Status, ProcessError> {
+        self.read_status("status")
+    }
+
+    /// Reads the status of one thread of the process, or of another process with the same memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::NoSuchProcess`] if the thread or process has ended.
+    pub fn thread_status(&self, tid: u32) -> Result<Status, ProcessError> {
+        self.read_status(&format!("task/{tid}/status"))
+            .or_else(|_| self.read_status(&format!("../{tid}/status")))
+    }
+
+    /// Returns the CPU time of one thread in ns, if the kernel counts it.
+    pub fn time_on_processor(&self, tid: u32) -> Option<u64> {
+        let text = self.read(&format!("task/{tid}/schedstat")).ok()?;
+        let text = String::from_utf8(text).ok()?;
+        text.split(' ').next()?.parse().ok()
+    }
+
+    /// Returns the name of one thread (up to 15 bytes, not necessarily UTF-8 in the kernel; invalid
+    /// bytes are replaced).
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::NoSuchProcess`] if the thread or process has ended.
+    pub fn thread_name(&self, tid: u32) -> Result<String, ProcessError> {
+        let bytes = self.read(&format!("task/{tid}/comm"))?;
+        Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
+    }
+
+    /// Returns the tids of the process's threads, ascending.
+    ///
+    /// Threads may come and go while the list is read: to get all of them, stop the threads found
+    /// and read again until nothing new appears.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::NoSuchProcess`] and [`ProcessError::Unreadable`].
+    pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
+        let mut tids = Vec::new();
+        for entry in fs::read_dir(self.proc_path("task")).map_err(|e| self.error("task", e))? {
+            let entry = entry.map_err(|e| self.error("task", e))?;
+            if let Some(tid) = entry.file_name().to_str().and_then(|s| s.parse().ok()) {
+                tids.push(tid);
+            }
+        }
+        tids.sort_unstable();
+        Ok(tids)
+    }
+
+    /// Returns the path of the program as the kernel shows it, without the ` (deleted)` that is
+    /// appended when the file was removed or replaced.
+    ///
+    /// # Errors
+    ///
+    /// Not permitted, no such process, or a kernel thread (which has none).
+    pub fn exe(&self) -> Result<PathBuf, ProcessError> {
+        let link = fs::read_link(self.proc_path("exe")).map_err(|e| self.error("exe", e))?;
+        Ok(
+            match link.to_str().and_then(|s| s.strip_suffix(" (deleted)")) {
+                Some(path) if fs::symlink_metadata(&link).is_err() => PathBuf::from(path),
+                _ => link,
+            },
+        )
+    }
+
+    /// Opens the program's file itself, even if its name is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Process::exe`].
+    pub fn open_exe(&self) -> Result<File, ProcessError> {
+        File::open(self.proc_path("exe")).map_err(|e| self.error("exe", e))
+    }
+
+    /// Returns a path to access a file in the process's own root directory and mount namespace.
+    #[must_use]
+    pub fn in_root(&self, path: &Path) -> PathBuf {
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        self.proc_path("root").join(relative)
+    }
+
+    /// Returns the program's arguments, each followed by a zero byte. A program can change them, so
+    /// at most the maximum size of ordinary ones is read.
+    #[must_use]
+    pub fn command_line(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let file = File::open(self.proc_path("cmdline"));
+        // An unreadable command line is shown as empty.
+        let _ = file.and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
+        bytes
+    }
+
+    /// Reads the auxiliary vector the kernel gave the program.
+    ///
+    /// # Errors
+    ///
+    /// Not permitted, no such process.
+    pub fn auxv(&self) -> Result<Auxv, ProcessError> {
+        Ok(Auxv::parse(&self.read("auxv")?))
+    }
+
+    /// Reads the memory map.
+    ///
+    /// The kernel returns it in pieces; if the program maps or unmaps at that moment, two pieces
+    /// may not fit together. Then it is read again.
+    ///
+    /// # Errors
+    ///
+    /// Not permitted, no such process, or a malformed line.
+    pub fn maps(&self) -> Result<Vec<Mapping>, ProcessError> {
+        const ATTEMPTS: usize = 20;
+        let mut attempt = 1;
+        loop {
+            match parse_maps(&self.read("maps")?) {
+                Ok(maps) => return Ok(maps),
+                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Err(source) => {
+                    let pid = self.pid;
+                    return Err(ProcessError::Maps { pid, source });
+                }
+            }
+        }
+    }
+
+    /// Returns the limit of the main stack in bytes; `None` if unlimited or unknown.
+    #[must_use]
+    pub fn stack_limit(&self) -> Option<u64> {
+        let bytes = self.read("limits").ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix("Max stack size"))?;
+        line.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    /// Reads up to `buffer.len()` bytes of the process's memory at `address`
+    /// through `/proc/PID/mem`, without stopping it. Returns the number of
+    /// bytes read, which is smaller where the mapped memory ends.
+    ///
+    /// # Errors
+    ///
+    /// Not permitted, no such process, nothing mapped at `address`.
+    pub fn read_memory(&self, address: u64, buffer: &mut [u8]) -> Result<usize, ProcessError> {
+        let file = File::open(self.proc_path("mem")).map_err(|e| self.error("mem", e))?;
+        file.read_at(buffer, address)
+            .map_err(|e| self.error("mem", e))
+    }
+
+    fn read_status(&self, file: &str) -> Result<Status, ProcessError> {
+        let bytes = self.read(file)?;
+        Status::parse(&bytes).ok_or_else(|| ProcessError::Unreadable {
+            pid: self.pid,
+            file: file.to_owned(),
+            source: io::ErrorKind::InvalidData.into(),
+        })
+    }
+
+    fn read(&self, file: &str) -> Result<Vec<u8>, ProcessError> {
+        fs::read(self.proc_path(file)).map_err(|e| self.error(file, e))
+    }
+
+    fn error(&self, file: &str, source: io::Error) -> ProcessError {
+        ProcessError::from_io(self.pid, &self.name, file, source)
+    }
+
+    /// Refuses anything but a 64-bit x86 program, by the header of its file.
+    pub fn check_architecture(&self) -> Result<(), ProcessError> {
+        let mut header = [0u8; 20];
+        self.open_exe()?
+            .read_exact(&mut header)
+            .map_err(|e| self.error("exe", e))?;
+        let class = header[4];
+        let machine = u16::from_le_bytes([header[18], header[19]]);
+        let (pid, name) = (self.pid, self.name.clone());
+        match (machine, class) {
+            (EM_X86_64, ELFCLASS64) => Ok(()),
+            (EM_X86_64 | EM_386, _) => Err(ProcessError::ThirtyTwoBit { pid, name }),
+            _ => Err(ProcessError::ForeignArchitecture { pid, name, machine }),
+        }
+    }
+}
+
+/// True if `tid` is a thread of this very process: a process that we launched and still hold is
+/// traced, but by us.
+fn is_own_thread(tid: u32) -> bool {
+    Path::new("/proc/self/task").join(tid.to_string()).exists()
+}
+
+fn read_stat(pid: u32) -> Result<Stat, ProcessError> {
+    let bytes = fs::read(format!("/proc/{pid}/stat"))
+        .map_err(|e| ProcessError::from_io(pid, "?", "stat", e))?;
+    Stat::parse(&bytes).ok_or_else(|| ProcessError::Unreadable {
+        pid,
+        file: "stat".to_owned(),
+        source: io::ErrorKind::InvalidData.into(),
+    })
+}
+
+/// Returns Yama's `ptrace_scope`, 0 if the kernel has no Yama.
+#[must_use]
+pub fn ptrace_scope() -> u32 {
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()
+        .and_then(|s| s.trim().parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,241 @@
+//! Callers and callees of each function, with number of calls and times.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::ReportError;
+use super::summary::counted;
+use super::table::microseconds;
+use super::tasks::printable;
+use crate::calls::{Call, Functions, Visitor, walk};
+use capriole_trace::Health;
+use capriole_trace::clock::Scale;
+use capriole_trace::{Event, Trace};
+
+/// The functions of a trace with their callers and callees. `Display` is text for people,
+/// `Serialize` the same for programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Callers {
+    /// The trace directory.
+    pub directory: PathBuf,
+    /// Calls.
+    pub calls: u64,
+    /// Hits that are not in the trace.
+    pub lost_events: u64,
+    /// The functions that were called, most time first.
+    pub functions: Vec<FunctionCallers>,
+}
+
+/// A function with its callers and callees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FunctionCallers {
+    /// Its name.
+    pub function: String,
+    /// Number of calls.
+    pub calls: u64,
+    /// Time from entry to exit, in ns. A call within a call of the same function counts once.
+    pub total_ns: u64,
+    /// Self time: time in the function, but not in recorded calls made by it, in ns.
+    pub self_ns: u64,
+    /// The callers, most time first. Their sums are the function's.
+    pub callers: Vec<Edge>,
+    /// The callees, most time first.
+    pub callees: Vec<Edge>,
+}
+
+/// The calls from one function to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Edge {
+    /// Name of the other function; `None` if no recorded function made the call.
+    pub function: Option<String>,
+    /// Number of calls.
+    pub calls: u64,
+    /// Time of these calls from entry to exit, in ns; without calls nested, directly or indirectly,
+    /// in another call of the called function.
+    pub total_ns: u64,
+    /// Self time of the called function in these calls, in ns.
+    pub self_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    calls: u64,
+    total: u128,
+    own: u128,
+}
+
+impl Sum {
+    fn add(&mut self, other: Sum) {
+        self.calls += other.calls;
+        self.total += other.total;
+        self.own += other.own;
+    }
+}
+
+#[derive(Default)]
+struct Counter {
+    /// Keyed by caller and callee.
+    edges: BTreeMap<(Option<usize>, usize), Sum>,
+}
+
+impl Visitor for Counter {
+    fn end(&mut self, call: &Call, _: Option<&Event<'_>>) -> io::Result<()> {
+        let begin = &call.begin;
+        let edge = self
+            .edges
+            .entry((begin.caller, begin.function))
+            .or_default();
+        let total = match begin.recursive {
+            true => 0,
+            false => u128::from(call.duration()),
+        };
+        edge.add(Sum {
+            calls: 1,
+            total,
+            own: u128::from(call.own),
+        });
+        Ok(())
+    }
+}
+
+impl Callers {
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
+    ///
+    /// # Errors
+    ///
+    /// If the trace cannot be read.
+    pub fn of(trace: &Trace) -> Result<(Callers, Health), ReportError> {
+        let document = trace.document();
+        let functions = Functions::of(&document.events);
+        let mut counter = Counter::default();
+        let (_, health) = walk(trace, &functions, &mut counter)?;
+        let scale = Scale::of(&document.clock);
+        let names = functions.names();
+        let mut sums = vec![Sum::default(); names.len()];
+        let mut callers: Vec<Vec<Edge>> = vec![Vec::new(); names.len()];
+        let mut callees: Vec<Vec<Edge>> = vec![Vec::new(); names.len()];
+        for ((caller, callee), sum) in &counter.edges {
+            let edge = |other: Option<usize>| Edge {
+                function: other.map(|other| names[other].clone()),
+                calls: sum.calls,
+                total_ns: scale.ns(sum.total),
+                self_ns: scale.ns(sum.own),
+            };
+            sums[*callee].add(*sum);
+            callers[*callee].push(edge(*caller));
+            if let Some(caller) = caller {
+                callees[*caller].push(edge(Some(*callee)));
+            }
+        }
+        let mut shown: Vec<FunctionCallers> = names
+            .iter()
+            .zip(sums)
+            .zip(callers.into_iter().zip(callees))
+            .filter(|((_, sum), _)| sum.calls > 0)
+            .map(|((name, sum), (mut callers, mut callees))| {
+                callers.sort_by(most_first);
+                callees.sort_by(most_first);
+                FunctionCallers {
+                    function: name.clone(),
+                    calls: sum.calls,
+                    total_ns: scale.ns(sum.total),
+                    self_ns: scale.ns(sum.own),
+                    callers,
+                    callees,
+                }
+            })
+            .collect();
+        shown.sort_by(|a, b| {
+            let time = b.total_ns.cmp(&a.total_ns);
+            time.then_with(|| a.function.cmp(&b.function))
+        });
+        let callers = Callers {
+            directory: trace.directory().to_path_buf(),
+            calls: shown.iter().map(|function| function.calls).sum(),
+            lost_events: health.lost_events,
+            functions: shown,
+        };
+        Ok((callers, health))
+    }
+}
+
+fn most_first(a: &Edge, b: &Edge) -> std::cmp::Ordering {
+    let time = b.total_ns.cmp(&a.total_ns);
+    time.then_with(|| b.calls.cmp(&a.calls))
+        .then_with(|| a.function.cmp(&b.function))
+}
+
+/// Shown in place of a caller that was not recorded.
+const OUTERMOST: &str = "(no recorded caller)";
+
+impl fmt::Display for Callers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {} of {}; times in us",
+            self.directory.display(),
+            counted(self.calls, "call", "calls"),
+            counted(self.functions.len() as u64, "function", "functions"),
+        )?;
+        if self.lost_events > 0 {
+            let lost = counted(self.lost_events, "EVENT", "EVENTS");
+            writeln!(f, "LOST {lost}: who called whom may be wrong there")?;
+        }
+        let all = self.functions.iter();
+        let lines: Vec<[String; 4]> = all.flat_map(lines).collect();
+        let head = ["calls", "total", "self", ""].map(String::from);
+        let width = |column: usize| {
+            let cells = std::iter::once(&head).chain(&lines);
+            cells.map(|cells| cells[column].len()).max().unwrap_or(0)
+        };
+        let widths = [width(0), width(1), width(2)];
+        for cells in std::iter::once(&head).chain(&lines) {
+            if cells[0].is_empty() {
+                writeln!(f)?;
+                continue;
+            }
+            let mut line = String::new();
+            for (cell, width) in cells.iter().zip(widths) {
+                line += &format!("{cell:>width$}  ");
+            }
+            writeln!(f, "{}", (line + &cells[3]).trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the lines of one function, after an empty one.
+fn lines(function: &FunctionCallers) -> Vec<[String; 4]> {
+    let line = |calls: u64, total: u64, own: u64, text: String| {
+        [
+            calls.to_string(),
+            microseconds(total),
+            microseconds(own),
+            text,
+        ]
+    };
+    let name = |edge: &Edge| match &edge.function {
+        Some(name) => printable(name),
+        None => OUTERMOST.to_string(),
+    };
+    let mut lines = vec![Default::default()];
+    for edge in &function.callers {
+        let text = format!("  <- {}", name(edge));
+        lines.push(line(edge.calls, edge.total_ns, edge.self_ns, text));
+    }
+    lines.push(line(
+        function.calls,
+        function.total_ns,
+        function.self_ns,
+        printable(&function.function),
+    ));
+    for edge in &function.callees {
+        let text = format!("  -> {}", name(edge));
+        lines.push(line(edge.calls, edge.total_ns, edge.self_ns, text));
+    }
+    lines
+}

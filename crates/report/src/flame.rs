@@ -1,0 +1,193 @@
+//! Flame graphs: the time or number of calls of each call path, as a picture.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use inferno::flamegraph::{self, Options};
+use serde::Serialize;
+
+use super::ReportError;
+use super::tasks::printable;
+use crate::calls::{Begin, Call, Functions, Visitor, walk};
+use capriole_trace::Health;
+use capriole_trace::clock::Scale;
+use capriole_trace::{Event, Trace};
+
+/// Meaning of a frame's width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlameBy {
+    /// Time.
+    #[default]
+    Time,
+    /// Calls.
+    Calls,
+}
+
+/// The calls of a trace, merged by call path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Flame {
+    /// All call paths, sorted by names.
+    pub stacks: Vec<FoldedStack>,
+    /// Hits that are not in the trace.
+    pub lost_events: u64,
+}
+
+/// All calls with the same call path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FoldedStack {
+    /// The functions' names, outermost first, the called one last. Levels deeper than
+    /// [`Flame::MOST_DEEP`] are merged into [`Flame::DEEPER`].
+    pub functions: Vec<String>,
+    /// Calls of the last function.
+    pub calls: u64,
+    /// Self time of the last function, in ns.
+    pub self_ns: u64,
+}
+
+/// The calls with the same call path.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    /// `None` for an outermost call.
+    parent: Option<usize>,
+    /// `None` for the merged deeper levels.
+    function: Option<usize>,
+    calls: u64,
+    own: u128,
+}
+
+#[derive(Default)]
+struct Folder {
+    nodes: Vec<Node>,
+    children: HashMap<(Option<usize>, Option<usize>), usize>,
+    /// The nodes of the open calls of each stack.
+    open: HashMap<u64, Vec<usize>>,
+}
+
+impl Visitor for Folder {
+    fn begin(&mut self, begin: &Begin, _: &Event<'_>) -> io::Result<()> {
+        let open = self.open.entry(begin.stack).or_default();
+        let parent = open.last().copied();
+        let node = if begin.depth > Flame::MOST_DEEP {
+            parent.unwrap_or(0)
+        } else {
+            let function = (begin.depth < Flame::MOST_DEEP).then_some(begin.function);
+            *self.children.entry((parent, function)).or_insert_with(|| {
+                self.nodes.push(Node {
+                    parent,
+                    function,
+                    calls: 0,
+                    own: 0,
+                });
+                self.nodes.len() - 1
+            })
+        };
+        open.push(node);
+        Ok(())
+    }
+
+    fn end(&mut self, call: &Call, _: Option<&Event<'_>>) -> io::Result<()> {
+        let Some(open) = self.open.get_mut(&call.begin.stack) else {
+            return Ok(());
+        };
+        if let Some(node) = open.pop() {
+            self.nodes[node].calls += 1;
+            self.nodes[node].own += u128::from(call.own);
+        }
+        if open.is_empty() {
+            self.open.remove(&call.begin.stack);
+        }
+        Ok(())
+    }
+}
+
+impl Flame {
+    /// Maximum number of levels that are distinguished.
+    pub const MOST_DEEP: usize = 250;
+    /// Name of the frame that replaces everything deeper.
+    pub const DEEPER: &str = "(deeper)";
+
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
+    ///
+    /// # Errors
+    ///
+    /// If the trace cannot be read.
+    pub fn of(trace: &Trace) -> Result<(Flame, Health), ReportError> {
+        let document = trace.document();
+        let functions = Functions::of(&document.events);
+        let mut folder = Folder::default();
+        let (_, health) = walk(trace, &functions, &mut folder)?;
+        let scale = Scale::of(&document.clock);
+        let name = |function: Option<usize>| match function {
+            Some(function) => functions.names()[function].clone(),
+            None => Flame::DEEPER.to_string(),
+        };
+        let way = |mut node: Node| {
+            let mut names = vec![name(node.function)];
+            while let Some(parent) = node.parent {
+                node = folder.nodes[parent];
+                names.push(name(node.function));
+            }
+            names.reverse();
+            names
+        };
+        let stack = |node: &Node| FoldedStack {
+            functions: way(*node),
+            calls: node.calls,
+            self_ns: scale.ns(node.own),
+        };
+        let mut stacks: Vec<FoldedStack> = folder.nodes.iter().map(stack).collect();
+        stacks.sort_by(|a, b| a.functions.cmp(&b.functions));
+        let flame = Flame {
+            stacks,
+            lost_events: health.lost_events,
+        };
+        Ok((flame, health))
+    }
+
+    /// Draws the picture, as SVG.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, or if there is nothing to draw.
+    pub fn draw(&self, by: FlameBy, title: &str, out: impl Write) -> io::Result<()> {
+        let lines: Vec<String> = self.stacks.iter().filter_map(|s| s.line(by)).collect();
+        if lines.is_empty() {
+            return Err(io::Error::other("there are no calls in the trace"));
+        }
+        let mut options = Options::default();
+        options.title = visible(title);
+        options.count_name = match by {
+            FlameBy::Time => "ns",
+            FlameBy::Calls => "calls",
+        }
+        .to_string();
+        options.name_type = "Function:".to_string();
+        // Makes the picture reproducible.
+        options.deterministic = true;
+        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+    }
+}
+
+impl FoldedStack {
+    /// Returns `main;parse;read 123`; `None` if the number would be 0.
+    fn line(&self, by: FlameBy) -> Option<String> {
+        let count = match by {
+            FlameBy::Time => self.self_ns,
+            FlameBy::Calls => self.calls,
+        };
+        let names: Vec<String> = self.functions.iter().map(|name| visible(name)).collect();
+        (count > 0).then(|| format!("{} {count}", names.join(";")))
+    }
+}
+
+/// Returns a name without characters that end a frame or that XML does not allow.
+pub(super) fn visible(name: &str) -> String {
+    printable(name)
+        .chars()
+        .map(|character| match character {
+            ';' => ',',
+            '\u{fffe}' | '\u{ffff}' => '?',
+            other => other,
+        })
+        .collect()
+}

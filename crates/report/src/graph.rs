@@ -1,0 +1,438 @@
+//! Calls in the layout of function graph tracers.
+//!
+//! ```text
+//! # CPU  TASK-PID          DURATION          FUNCTION CALLS
+//! # |       |               |   |             |   |   |   |
+//!   1)   orders-5574   |                 |  main(argc=1) {
+//!   1)   orders-5574   |        0.123 us |    parse(n=3) = 12;
+//!   1)   orders-5574   | +     23.400 us |  } = 0 /* main */
+//! ```
+//!
+//! Marks as in ftrace: more than 10 us `+`, 100 us `!`, 1 ms `#`, 10 ms `*`, 100 ms `@`, 1 s `$`.
+//! The lines of one thread are in time order. Lines of different threads are ordered by when their
+//! contents are known: a call that makes no other call is printed at its end.
+
+use std::io::{self, Write};
+
+use super::call_summary::is_near_step;
+use super::escape::put_comment;
+use super::line::Lines;
+use super::lines_text::put_value;
+use super::marker_text::MarkerText;
+use super::open::Open;
+use super::symbols::Symbols;
+use super::tasks::{Tasks, UNKNOWN, printable};
+use super::{ReportError, is_shown};
+use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
+use capriole_trace::Health;
+use capriole_trace::clock::Scale;
+use capriole_trace::{Document, EventInfo};
+use capriole_trace::{Event, Trace};
+
+/// Selection of the calls to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GraphOptions {
+    /// Number of levels; all if `None`. 1 shows only the outermost calls.
+    pub depth: Option<usize>,
+    /// Hides calls shorter than this, in ns; if not 0, also events that are not calls.
+    pub min_duration_ns: u64,
+    /// Shows events that are not calls by their fields only, even if they have a format.
+    pub fields: bool,
+}
+
+impl GraphOptions {
+    pub(super) fn shows_depth(&self, depth: usize) -> bool {
+        self.depth.is_none_or(|most| depth < most)
+    }
+}
+
+/// Levels up to which lines are indented; deeper lines show the level's number.
+const MOST_INDENTED: usize = 50;
+
+/// Writes the calls of a trace as indented text, below a header, and marks where events are
+/// missing.
+///
+/// # Errors
+///
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
+/// result, and the caller should report it.
+pub fn write_graph(
+    trace: &Trace,
+    out: impl Write,
+    options: &GraphOptions,
+) -> Result<Health, ReportError> {
+    let document = trace.document();
+    let functions = Functions::of(&document.events);
+    let names = functions.names().iter().map(|name| printable(name));
+    let labels = |side| -> Vec<Label> {
+        let events = functions.side(&document.events, side);
+        events.iter().map(Label::new).collect()
+    };
+    let mut printer = Printer {
+        lines: Lines::new(out),
+        scratch: Lines::new(io::sink()),
+        options: *options,
+        scale: Scale::of(&document.clock),
+        names: names.collect(),
+        entries: labels(Side::Entry),
+        labels: labels(Side::Exit),
+        texts: match options.fields {
+            true => Vec::new(),
+            false => document.events.iter().map(MarkerText::of).collect(),
+        },
+        symbols: Symbols::of(&document.events, printable),
+        tasks: Tasks::new(&document.threads, task),
+        width: task_width(document),
+        calls: Open::new(),
+        unpaired: 0,
+        step_ns: document.clock.step_ns(),
+        shows_steps: false,
+    };
+    printer.header(document)?;
+    let (_, health) = walk(trace, &functions, &mut printer)?;
+    printer.footer(&health)?;
+    Ok(health)
+}
+
+/// `orders-5574`
+fn task(comm: &str, tid: u32) -> String {
+    format!("{}-{tid}", printable(comm))
+}
+
+fn task_width(document: &Document) -> usize {
+    let named = Tasks::new(&document.threads, task).width();
+    // The widest pid of the kernel, 4194304, for a thread without a name.
+    named.max(UNKNOWN.len() + 1 + 7)
+}
+
+/// Text that is the same for all events of one kind.
+struct Label {
+    /// The event's own name.
+    name: String,
+    /// `fd=` and so on; `None` for fields that are not shown.
+    fields: Vec<Option<Vec<u8>>>,
+    /// Number of fields shown.
+    shown: usize,
+}
+
+impl Label {
+    fn new(event: &EventInfo) -> Label {
+        let fields: Vec<Option<Vec<u8>>> = event
+            .fields
+            .iter()
+            .map(|field| {
+                is_shown(field).then(|| format!("{}=", printable(&field.name)).into_bytes())
+            })
+            .collect();
+        Label {
+            name: printable(&event.name),
+            shown: fields.iter().flatten().count(),
+            fields,
+        }
+    }
+}
+
+/// An open call.
+struct Shown {
+    begin: Begin,
+    /// True if its opening line has been printed.
+    opened: bool,
+    /// `fd=3, size=12`, until it has been printed.
+    arguments: Vec<u8>,
+}
+
+struct Printer<W> {
+    lines: Lines<W>,
+    /// Buffer for formatting fields.
+    scratch: Lines<io::Sink>,
+    options: GraphOptions,
+    scale: Scale,
+    names: Vec<String>,
+    /// Labels at the start of a call; `labels` is for all other places.
+    entries: Vec<Label>,
+    labels: Vec<Label>,
+    /// Format text that replaces the first fields.
+    texts: Vec<Option<MarkerText>>,
+    symbols: Symbols,
+    tasks: Tasks,
+    width: usize,
+    calls: Open<Shown>,
+    unpaired: u64,
+    /// Step of the clock, in ns.
+    step_ns: u64,
+    /// True if a time was shown that is not much longer than the step.
+    shows_steps: bool,
+}
+
+impl<W: Write> Printer<W> {
+    fn header(&mut self, document: &Document) -> io::Result<()> {
+        let mut text = format!(
+            "# tracer: capriole\n#\n# program: {} (pid {})\n",
+            printable(&document.target.command_line.join(" ")),
+            document.target.pid
+        );
+        if document.lost_events > 0 {
+            text += &format!("# LOST EVENTS: {}\n", document.lost_events);
+        }
+        for warning in &document.warnings {
+            text += &format!("# warning: {}\n", printable(warning));
+        }
+        if !document.complete {
+            text +=
+                "# warning: the recorder did not end this trace; its last moments may be missing\n";
+        }
+        text += &format!(
+            "#\n# CPU  {:<width$}      DURATION          FUNCTION CALLS\n",
+            "TASK-PID",
+            width = self.width
+        );
+        text += &format!(
+            "# |    {:<width$}       |   |             |   |   |   |",
+            "   |",
+            width = self.width
+        );
+        self.lines.put(text.as_bytes());
+        self.lines.end()
+    }
+
+    fn footer(&mut self, health: &Health) -> io::Result<()> {
+        if self.shows_steps {
+            let text = format!("# the clock advances {} ns at once", self.step_ns);
+            self.lines.put(text.as_bytes());
+            self.lines.end()?;
+        }
+        if self.unpaired > 0 {
+            let text = match self.unpaired {
+                1 => "# 1 exit without an entry is not shown".to_string(),
+                more => format!("# {more} exits without an entry are not shown"),
+            };
+            self.lines.put(text.as_bytes());
+            self.lines.end()?;
+        }
+        if health.lost_events > 0 {
+            let text = format!(
+                "# LOST {} EVENTS in all: there was no room for them in the buffers",
+                health.lost_events
+            );
+            self.lines.put(text.as_bytes());
+            self.lines.end()?;
+        }
+        self.lines.flush()
+    }
+
+    /// Writes the columns before a call, and its indentation.
+    fn put_columns(&mut self, cpu: u32, tid: u32, ticks: Option<u64>, depth: usize) {
+        self.lines.put(format!("{cpu:>3})   ").as_bytes());
+        let task = self.tasks.get(tid);
+        let blanks = self
+            .width
+            .saturating_sub(String::from_utf8_lossy(task).chars().count());
+        self.lines.put(task);
+        self.lines.put(" ".repeat(blanks).as_bytes());
+        match ticks.map(|ticks| self.scale.ns(u128::from(ticks))) {
+            Some(ns) => {
+                self.shows_steps |= is_near_step(ns, self.step_ns);
+                let us = format!("{}.{:03}", ns / 1000, ns % 1000);
+                let text = format!(" | {} {us:>12} us |  ", mark(ns));
+                self.lines.put(text.as_bytes());
+            }
+            None => self.lines.put(b" |                   |  "),
+        }
+        let levels = depth.min(MOST_INDENTED);
+        self.lines.put("  ".repeat(levels).as_bytes());
+        if depth > MOST_INDENTED {
+            self.lines.put(format!("[{depth}] ").as_bytes());
+        }
+    }
+
+    /// Formats `fd=3, size=12`, without the first `without` fields.
+    fn fields(&mut self, event: &Event<'_>, side: Side, without: usize) -> Vec<u8> {
+        let label = match side {
+            Side::Entry => &self.entries[event.index],
+            Side::Exit => &self.labels[event.index],
+        };
+        if label.shown == 0 {
+            return Vec::new();
+        }
+        let shown = label.fields.iter().zip(event.fields()).skip(without);
+        let shown = shown.filter_map(|(name, value)| Some((name.as_ref()?, value)));
+        for (n, (name, value)) in shown.enumerate() {
+            self.scratch.put(if n == 0 { b"" } else { b", " });
+            self.scratch.put(name);
+            put_value(&mut self.scratch, &self.symbols, value);
+        }
+        std::mem::take(self.scratch.bytes())
+    }
+
+    /// Formats the values recorded by an exit: ` = 12`, or ` = (ret=12, errno=0)` for several.
+    fn returned(&mut self, event: Option<&Event<'_>>) -> Vec<u8> {
+        let Some(event) = event else {
+            return Vec::new();
+        };
+        let label = &self.labels[event.index];
+        if label.shown == 1 {
+            let mut values = label.fields.iter().zip(event.fields());
+            if let Some((_, value)) = values.find(|(name, _)| name.is_some()) {
+                self.scratch.put(b" = ");
+                put_value(&mut self.scratch, &self.symbols, value);
+            }
+            return std::mem::take(self.scratch.bytes());
+        }
+        let fields = self.fields(event, Side::Exit, 0);
+        match fields.is_empty() {
+            true => fields,
+            false => [b" = (", fields.as_slice(), b")"].concat(),
+        }
+    }
+
+    /// Prints the opening lines of the open calls of a stack that are not printed yet.
+    fn open(&mut self, stack: u64) -> io::Result<()> {
+        let calls = self.calls.of(stack);
+        let first = calls.partition_point(|call| call.opened);
+        let news = calls[first..].iter_mut().map(|call| {
+            call.opened = true;
+            (call.begin, std::mem::take(&mut call.arguments))
+        });
+        for (begin, arguments) in news.collect::<Vec<_>>() {
+            self.put_columns(begin.cpu, begin.tid, None, begin.depth);
+            self.put_call(begin.function, &arguments);
+            self.lines.put(b" {");
+            self.lines.end()?;
+        }
+        Ok(())
+    }
+
+    /// Writes `read(fd=3)`.
+    fn put_call(&mut self, function: usize, arguments: &[u8]) {
+        self.lines.put(self.names[function].as_bytes());
+        self.lines.put(b"(");
+        self.lines.put(arguments);
+        self.lines.put(b")");
+    }
+}
+
+/// Returns ftrace's mark for a duration in ns.
+fn mark(ns: u64) -> char {
+    match ns {
+        0..=10_000 => ' ',
+        10_001..=100_000 => '+',
+        100_001..=1_000_000 => '!',
+        1_000_001..=10_000_000 => '#',
+        10_000_001..=100_000_000 => '*',
+        100_000_001..=1_000_000_000 => '@',
+        _ => '$',
+    }
+}
+
+/// Returns a remark on a call that did not end normally.
+fn remark(call: &Call) -> Option<&'static str> {
+    Some(match (call.exit, call.doubtful) {
+        (Exit::Returned, false) => return None,
+        (Exit::Returned, true) => "doubtful: events were lost",
+        (Exit::TailCall, false) => "tail call",
+        (Exit::TailCall, true) => "tail call, doubtful: events were lost",
+        (Exit::Abandoned, false) => "abandoned",
+        (Exit::Abandoned, true) => "abandoned, or its exit was lost",
+        (Exit::Open, false) => "still open",
+        (Exit::Open, true) => "still open, or its exit was lost",
+        (Exit::ThreadEnded, false) => "its thread ended first",
+        (Exit::ThreadEnded, true) => "its thread ended first, or its exit was lost",
+    })
+}
+
+impl<W: Write> Visitor for Printer<W> {
+    fn begin(&mut self, begin: &Begin, event: &Event<'_>) -> io::Result<()> {
+        if !self.options.shows_depth(begin.depth) {
+            return Ok(());
+        }
+        if self.options.min_duration_ns == 0 {
+            self.open(begin.stack)?;
+        }
+        let arguments = self.fields(event, Side::Entry, 0);
+        let call = Shown {
+            begin: *begin,
+            opened: false,
+            arguments,
+        };
+        self.calls.push(begin.stack, call);
+        Ok(())
+    }
+
+    fn end(&mut self, call: &Call, event: Option<&Event<'_>>) -> io::Result<()> {
+        let stack = call.begin.stack;
+        if !self.options.shows_depth(call.begin.depth) {
+            return Ok(());
+        }
+        let Some(shown) = self.calls.pop(stack) else {
+            return Ok(());
+        };
+        let duration = call.duration();
+        let long = self.scale.ns(u128::from(duration)) >= self.options.min_duration_ns;
+        if !long && !shown.opened {
+            return Ok(());
+        }
+        // Its callers took at least as long.
+        self.open(stack)?;
+        let begin = call.begin;
+        self.put_columns(call.cpu, call.tid, Some(duration), begin.depth);
+        let returned = self.returned(event);
+        if shown.opened {
+            self.lines.put(b"}");
+            self.lines.put(&returned);
+            self.lines.put(b" ");
+            let name = &self.names[begin.function];
+            let comment = match remark(call) {
+                Some(remark) => &format!("{name}: {remark}"),
+                None => name,
+            };
+            put_comment(self.lines.bytes(), comment.as_bytes());
+        } else {
+            self.put_call(begin.function, &shown.arguments);
+            self.lines.put(&returned);
+            self.lines.put(b";");
+            if let Some(remark) = remark(call) {
+                self.lines.put(b" ");
+                put_comment(self.lines.bytes(), remark.as_bytes());
+            }
+        }
+        self.lines.end()
+    }
+
+    fn unpaired(&mut self, _: usize, _: &Event<'_>) -> io::Result<()> {
+        self.unpaired += 1;
+        Ok(())
+    }
+
+    fn point(&mut self, event: &Event<'_>, stack: Option<u64>, depth: usize) -> io::Result<()> {
+        if self.options.min_duration_ns > 0 || !self.options.shows_depth(depth) {
+            return Ok(());
+        }
+        if let Some(stack) = stack {
+            self.open(stack)?;
+        }
+        self.put_columns(event.cpu, event.tid, None, depth);
+        let text = self.texts.get(event.index).and_then(Option::as_ref);
+        let (text, behind) = match text {
+            Some(text) => {
+                text.put_line(self.scratch.bytes(), &mut Vec::new(), event);
+                (std::mem::take(self.scratch.bytes()), text.fields())
+            }
+            None => (Vec::new(), 0),
+        };
+        let fields = self.fields(event, Side::Exit, behind);
+        let mut comment = self.labels[event.index].name.clone().into_bytes();
+        // The text comes last, so that it cannot be mistaken for recorded fields.
+        for part in [fields, text].iter().filter(|part| !part.is_empty()) {
+            comment.extend_from_slice(b": ");
+            comment.extend_from_slice(part);
+        }
+        put_comment(self.lines.bytes(), &comment);
+        self.lines.end()
+    }
+
+    fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
+        let text = format!("CPU:{cpu} [LOST {events} EVENTS]");
+        self.lines.put(text.as_bytes());
+        self.lines.end()
+    }
+}

@@ -1,0 +1,314 @@
+//! Events in the layout of ftrace's uprobe events.
+//!
+//! ```text
+//!         sqlite3-12345   [001]  1234.567890123: sqlite3_step: (libsqlite3.so.0.8.6+0x1234) arg1=0x55
+//! ```
+//!
+//! Fields are shown as the kernel shows them:
+//!
+//! ```text
+//! x32           flags=0x1f               string     path="/etc/passwd"
+//! u32, b3@5/32  size=31                  char       key='a'
+//! s32           fd=-1                    symbol     callback=on_event+0x10
+//! u16[3]        ports={80,443,8080}      any        path=(fault)
+//! ```
+//!
+//! In strings and characters, non-printable characters and bytes that are not UTF-8 are escaped. A
+//! symbol unknown to the trace is shown as an address. Fields whose names begin with `_` are not
+//! shown. A call stack follows its event on lines of its own, one for each function:
+//!
+//! ```text
+//! \t    7f0c1a2b3c4d sqlite3_step+0x1d (/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6)
+//! ```
+
+use std::io::Write;
+
+use super::backtraces::Backtraces;
+use super::escape::put_escaped;
+use super::line::Lines;
+use super::marker_text::MarkerText;
+use super::symbols::Symbols;
+use super::tasks::{Tasks, UNKNOWN, printable};
+use super::{ReportError, file_name, is_shown};
+use capriole_trace::Health;
+use capriole_trace::Value;
+use capriole_trace::{Document, EventInfo, FieldInfo};
+use capriole_trace::{Event, Trace};
+
+/// Options for showing events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextOptions {
+    /// Shows events by their fields only, even if they have a format.
+    pub fields: bool,
+}
+
+/// Writes every event of a trace as a line, below a header, and marks where events are missing.
+/// Times are `CLOCK_MONOTONIC` in seconds. A marker event with a format is shown in that format.
+///
+/// # Errors
+///
+/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
+/// result, and the caller should report it.
+pub fn write_text(
+    trace: &Trace,
+    out: impl Write,
+    options: &TextOptions,
+) -> Result<Health, ReportError> {
+    let document = trace.document();
+    let layout = Layout::new(document);
+    let label = |event| Label::new(event, options);
+    let labels: Vec<Label> = document.events.iter().map(label).collect();
+    let mut scratch = Vec::new();
+    let symbols = Symbols::of(&document.events, printable);
+    let mut tasks = Tasks::new(&document.threads, task);
+    let mut lines = Lines::new(out);
+    layout.header(&mut lines, document)?;
+    let mut backtraces = Backtraces::of(document);
+    let mut events = trace.events()?;
+    while let Some(event) = events.next()? {
+        if event.lost_before > 0 {
+            put_lost(&mut lines, event.cpu, event.lost_before)?;
+        }
+        put_event(
+            &mut lines,
+            &layout,
+            &labels[event.index],
+            &symbols,
+            tasks.get(event.tid),
+            &event,
+            &mut scratch,
+        )?;
+        if let Some(backtraces) = &mut backtraces {
+            backtraces.put_text(&mut lines, &event)?;
+        }
+    }
+    let mut health = events.health();
+    if let Some(backtraces) = backtraces {
+        health.remarks.extend(backtraces.into_remarks());
+    }
+    if health.lost_events > 0 {
+        lines.put(b"# LOST ");
+        lines.put_decimal(health.lost_events, 1);
+        lines.put(b" EVENTS in all: there was no room for them in the buffers");
+        lines.end()?;
+    }
+    lines.flush()?;
+    Ok(health)
+}
+
+/// `sqlite3-12345`
+fn task(comm: &str, tid: u32) -> String {
+    format!("{}-{tid}", printable(comm))
+}
+
+/// The parts of a line that are the same for each record of an event.
+struct Label {
+    /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
+    site: Vec<u8>,
+    /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal. Empty for a field that is not shown.
+    fields: Vec<Vec<u8>>,
+    /// True if all fields are of the type `x64`, which has a fast path.
+    hexadecimal: bool,
+    /// Format that replaces the first fields.
+    text: Option<MarkerText>,
+    /// True if there are fields before the text.
+    is_fielded: bool,
+}
+
+impl Label {
+    fn new(event: &EventInfo, options: &TextOptions) -> Label {
+        let text = MarkerText::of(event).filter(|_| !options.fields);
+        let place = match event.place() {
+            Some((object, offset)) => format!(" ({}+{offset:#x})", printable(file_name(object))),
+            None => String::new(),
+        };
+        let name = printable(&event.name);
+        let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
+        let hexadecimal = hexadecimal && text.is_none();
+        let prefix = if hexadecimal { "0x" } else { "" };
+        let field = |field: &FieldInfo| match is_shown(field) {
+            true => format!(" {}={prefix}", printable(&field.name)).into_bytes(),
+            false => Vec::new(),
+        };
+        let in_text = text.as_ref().map_or(0, MarkerText::fields);
+        Label {
+            site: format!(": {name}:{place}").into_bytes(),
+            is_fielded: event.fields.iter().skip(in_text).any(is_shown),
+            fields: event.fields.iter().map(field).collect(),
+            hexadecimal,
+            text,
+        }
+    }
+}
+
+/// Widths of the columns.
+struct Layout {
+    /// Task name, dash and id.
+    task: usize,
+    /// Digits of the seconds.
+    seconds: usize,
+}
+
+impl Layout {
+    fn new(document: &Document) -> Layout {
+        let named = Tasks::new(&document.threads, task).width();
+        // The widest pid of the kernel, 4194304, for a thread without a name.
+        let unknown = UNKNOWN.len() + 1 + 7;
+        let end = document.time.end_monotonic_ns / 1_000_000_000;
+        Layout {
+            task: named.max(unknown),
+            seconds: end.max(1).ilog10() as usize + 1,
+        }
+    }
+
+    fn header(
+        &self,
+        lines: &mut Lines<impl Write>,
+        document: &Document,
+    ) -> Result<(), ReportError> {
+        let task = self.task + 2;
+        let time = self.seconds + 10;
+        let mut header = format!(
+            "# tracer: capriole\n#\n# program: {} (pid {})\n",
+            printable(&document.target.command_line.join(" ")),
+            document.target.pid
+        );
+        if document.lost_events > 0 {
+            header += &format!("# LOST EVENTS: {}\n", document.lost_events);
+        }
+        for warning in &document.warnings {
+            header += &format!("# warning: {}\n", printable(warning));
+        }
+        if !document.complete {
+            header +=
+                "# warning: the recorder did not end this trace; its last moments may be missing\n";
+        }
+        header += &format!(
+            "#\n#{:>width$}   CPU#   {:>time$}  FUNCTION\n",
+            "TASK-PID",
+            "TIMESTAMP",
+            width = task - 1,
+        );
+        header += &format!(
+            "#{:>width$}     |    {:>time$}     |",
+            "| |",
+            "|",
+            width = task - 3
+        );
+        lines.put(header.as_bytes());
+        Ok(lines.end()?)
+    }
+}
+
+/// Writes lost events in ftrace's wording.
+fn put_lost(lines: &mut Lines<impl Write>, cpu: u32, lost: u64) -> Result<(), ReportError> {
+    lines.put(b"CPU:");
+    lines.put_decimal(u64::from(cpu), 1);
+    lines.put(b" [LOST ");
+    lines.put_decimal(lost, 1);
+    lines.put(b" EVENTS]");
+    Ok(lines.end()?)
+}
+
+#[inline]
+fn put_event(
+    lines: &mut Lines<impl Write>,
+    layout: &Layout,
+    label: &Label,
+    symbols: &Symbols,
+    task: &[u8],
+    event: &Event<'_>,
+    scratch: &mut Vec<u8>,
+) -> Result<(), ReportError> {
+    const BLANKS: &[u8; 64] = &[b' '; 64];
+    let blanks = (layout.task + 2).saturating_sub(task.len());
+    lines.put(&BLANKS[..blanks.min(BLANKS.len())]);
+    lines.put(task);
+    lines.put(b"   [");
+    lines.put_decimal(u64::from(event.cpu), 3);
+    lines.put(b"]  ");
+    lines.put_seconds(event.time_ns, layout.seconds);
+    lines.put(&label.site);
+    if label.hexadecimal {
+        for (name, value) in label.fields.iter().zip(event.words()) {
+            lines.put(name);
+            lines.put_hex_digits(value);
+        }
+    } else {
+        put_fields(lines, label, symbols, event);
+        put_text(lines, label, event, scratch);
+    }
+    Ok(lines.end()?)
+}
+
+/// Writes the fields of an event with other types than `x64`, except those in its text.
+#[inline(never)]
+fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
+    let in_text = label.text.as_ref().map_or(0, MarkerText::fields);
+    for (name, value) in label.fields.iter().zip(event.fields()).skip(in_text) {
+        if name.is_empty() {
+            continue;
+        }
+        lines.put(name);
+        put_value(lines, symbols, value);
+    }
+}
+
+/// Writes the text of an event that has one. It comes last in a line, so that it cannot imitate
+/// other parts of the line.
+fn put_text(
+    lines: &mut Lines<impl Write>,
+    label: &Label,
+    event: &Event<'_>,
+    scratch: &mut Vec<u8>,
+) {
+    let Some(text) = &label.text else {
+        return;
+    };
+    let bytes = lines.bytes();
+    let start = bytes.len();
+    bytes.extend_from_slice(if label.is_fielded { b": " } else { b" " });
+    let empty = bytes.len();
+    text.put_line(bytes, scratch, event);
+    if bytes.len() == empty {
+        bytes.truncate(start);
+    }
+}
+
+#[inline]
+pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>) {
+    match value {
+        Value::Hexadecimal(value) => lines.put_hex(value),
+        Value::Unsigned(value) => lines.put_decimal(value, 1),
+        Value::Signed(value) => lines.put_signed(value),
+        // The shortest form that is still the same number.
+        Value::Single(value) => lines.put(format!("{value:?}").as_bytes()),
+        Value::Double(value) => lines.put(format!("{value:?}").as_bytes()),
+        Value::Character(value) => put_quoted(lines, &[value], b'\''),
+        Value::Text(text) => put_quoted(lines, text, b'"'),
+        Value::Symbol(address) => match symbols.find(address) {
+            Some((name, offset)) => {
+                lines.put(name.as_bytes());
+                lines.put(b"+");
+                lines.put_hex(offset);
+            }
+            None => lines.put_hex(address),
+        },
+        Value::Array(values) => {
+            for (n, value) in values.iter().enumerate() {
+                lines.put(if n == 0 { b"{" } else { b"," });
+                put_value(lines, symbols, value);
+            }
+            lines.put(b"}");
+        }
+        Value::Fault => lines.put(b"(fault)"),
+        // Shown on lines of its own.
+        Value::CallStack(_) => {}
+    }
+}
+
+fn put_quoted(lines: &mut Lines<impl Write>, text: &[u8], quote: u8) {
+    lines.put(&[quote]);
+    put_escaped(lines.bytes(), text, quote);
+    lines.put(&[quote]);
+}

@@ -1,0 +1,113 @@
+//! Flame graphs of events: call paths and their numbers of events.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use inferno::flamegraph::{self, Options};
+use serde::Serialize;
+
+use super::flame::{Flame, visible};
+use super::stack_names::{Names, Way};
+use super::{ReportError, call_stack, with_call_stacks};
+use crate::callstack::{CallStacks, End};
+use capriole_trace::Health;
+use capriole_trace::Trace;
+
+/// The events of a trace that have call stacks, merged by call path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StackFlame {
+    /// All call paths of events, sorted by names.
+    pub stacks: Vec<EventStack>,
+    /// Hits that are not in the trace.
+    pub lost_events: u64,
+}
+
+/// All events with the same call path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EventStack {
+    /// The functions' names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
+    /// means that outer functions are missing; another name in brackets replaces a function
+    /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into
+    /// [`Flame::DEEPER`].
+    pub functions: Vec<String>,
+    /// Number of events.
+    pub events: u64,
+}
+
+impl StackFlame {
+    /// Reads a whole trace. The second part of the result lists the damage found in it.
+    ///
+    /// # Errors
+    ///
+    /// If the trace cannot be read.
+    pub fn of(trace: &Trace) -> Result<(StackFlame, Health), ReportError> {
+        let (ways, names, health) = ways(trace)?;
+        let mut stacks: HashMap<Vec<String>, u64> = HashMap::new();
+        for (way, count) in ways {
+            let mut functions = names.of(&way);
+            if functions.len() > Flame::MOST_DEEP {
+                functions.truncate(Flame::MOST_DEEP);
+                functions.push(Flame::DEEPER.to_string());
+            }
+            *stacks.entry(functions).or_default() += count;
+        }
+        let stack = |(functions, events)| EventStack { functions, events };
+        let mut stacks: Vec<EventStack> = stacks.into_iter().map(stack).collect();
+        stacks.sort_by(|a, b| a.functions.cmp(&b.functions));
+        let flame = StackFlame {
+            stacks,
+            lost_events: health.lost_events,
+        };
+        Ok((flame, health))
+    }
+
+    /// Draws the picture, as SVG.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, or if there is nothing to draw.
+    pub fn draw(&self, title: &str, out: impl Write) -> io::Result<()> {
+        if self.stacks.is_empty() {
+            return Err(io::Error::other("there are no call stacks in the trace"));
+        }
+        let line = |stack: &EventStack| {
+            let names: Vec<String> = stack.functions.iter().map(|name| visible(name)).collect();
+            format!("{} {}", names.join(";"), stack.events)
+        };
+        let lines: Vec<String> = self.stacks.iter().map(line).collect();
+        let mut options = Options::default();
+        options.title = visible(title);
+        options.count_name = "events".to_string();
+        options.name_type = "Function:".to_string();
+        // Makes the picture reproducible.
+        options.deterministic = true;
+        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+    }
+}
+
+/// Counts the events of each call path.
+pub(super) fn ways(trace: &Trace) -> Result<(HashMap<Way, u64>, Names, Health), ReportError> {
+    let document = trace.document();
+    let mut stacks = CallStacks::of(document);
+    let mut ways: HashMap<Way, u64> = HashMap::new();
+    let with = with_call_stacks(document).unwrap_or_default();
+    let mut events = trace.events()?;
+    while let Some(event) = events.next()? {
+        if !with.get(event.index).is_some_and(|with| *with) {
+            continue;
+        }
+        let Some(stack) = call_stack(&event) else {
+            continue;
+        };
+        let backtrace = stacks.backtrace(event.info(), &stack);
+        let cut = (backtrace.end != End::Outermost).then_some(backtrace.end);
+        let way = Way {
+            calls: backtrace.calls,
+            cut,
+        };
+        *ways.entry(way).or_default() += 1;
+    }
+    let mut health = events.health();
+    health.remarks.extend_from_slice(stacks.remarks());
+    Ok((ways, Names::new(stacks), health))
+}

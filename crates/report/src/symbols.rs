@@ -1,0 +1,92 @@
+//! Names for addresses, as far as the trace knows them.
+
+use capriole_trace::EventInfo;
+
+/// The functions that have probes.
+///
+/// The trace has the addresses of its events, but not the lengths of functions. A function is known
+/// from its first byte to the last of its probes; no guesses are made beyond that.
+pub(super) struct Symbols {
+    /// Sorted by address, none inside another.
+    known: Vec<Known>,
+}
+
+struct Known {
+    first: u64,
+    last: u64,
+    name: String,
+}
+
+impl Symbols {
+    /// Prepares the names, as formatted by `make`.
+    pub(super) fn of(events: &[EventInfo], make: impl Fn(&str) -> String) -> Symbols {
+        let mut all: Vec<Known> = events
+            .iter()
+            .filter_map(|event| {
+                Some(Known {
+                    first: event.address.checked_sub(event.symbol_offset)?,
+                    last: event.address,
+                    name: make(event.symbol.as_deref()?),
+                })
+            })
+            .collect();
+        // Of one function, the last probe comes first.
+        all.sort_by_key(|known| (known.first, std::cmp::Reverse(known.last)));
+        let mut known: Vec<Known> = Vec::with_capacity(all.len());
+        for next in all {
+            if known.last().is_none_or(|last| last.last < next.first) {
+                known.push(next);
+            }
+        }
+        Symbols { known }
+    }
+
+    /// Returns the function that contains an address, and the bytes from its start.
+    pub(super) fn find(&self, address: u64) -> Option<(&str, u64)> {
+        let at = self.known.partition_point(|known| known.first <= address);
+        let known = &self.known[at.checked_sub(1)?];
+        (address <= known.last).then(|| (known.name.as_str(), address - known.first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(events: &[(&str, u64, u64)]) -> Symbols {
+        let events = events.iter().map(|(name, address, offset)| {
+            let mut event = crate::fixtures::event(0, &[]);
+            event.symbol = (!name.is_empty()).then(|| name.to_string());
+            (event.address, event.symbol_offset) = (*address, *offset);
+            event
+        });
+        Symbols::of(&events.collect::<Vec<_>>(), str::to_string)
+    }
+
+    #[test]
+    fn only_what_is_between_a_function_and_its_last_probe_has_a_name() {
+        let symbols = known(&[
+            ("open", 0x1000, 0),
+            ("open", 0x1010, 0x10),
+            ("read", 0x2000, 0),
+            ("__read", 0x2000, 0),
+            ("", 0x3000, 0),
+            ("broken", 5, 6),
+        ]);
+        for (address, found) in [
+            (0, None),
+            (0xfff, None),
+            (0x1000, Some(("open", 0))),
+            (0x1008, Some(("open", 8))),
+            (0x1010, Some(("open", 0x10))),
+            (0x1011, None),
+            (0x2000, Some(("read", 0))),
+            (0x2001, None),
+            (0x3000, None),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(symbols.find(address), found, "{address:#x}");
+        }
+        assert_eq!(known(&[]).find(0), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! Calls around losses, calls of threads that have ended, and coroutines.
+
+use crate::common;
+
+use capriole_report::calls::{Call, Exit};
+use capriole_trace::{PacketMeta, Trace, TraceWriter};
+use common::calls::{Heard, Script, function};
+use common::{START, record};
+use proptest::prelude::*;
+use std::path::Path;
+
+const NAMES: [&str; 2] = ["outer", "inner"];
+const OUTER: u32 = 0;
+const INNER: u32 = 1;
+const STACK: u64 = 0x7ffc_0000_8000;
+
+/// A packet: CPU, lane, events lost so far, and times of entries (even) and returns of `inner` in
+/// one thread.
+type Packet<'a> = (u32, u32, u64, &'a [u64]);
+
+/// Times of losses, and until when they are known.
+type Times<'a> = Option<(&'a [(u64, u64)], u64)>;
+
+/// Writes packets with calls of `inner` that begin at even times and end at odd ones, and gives
+/// whether each is doubtful, by its beginning and end.
+fn doubts(packets: &[Packet<'_>], times: Times<'_>) -> Vec<(u64, u64, bool)> {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut info = common::info();
+    info.events = function(INNER, NAMES[1]);
+    let mut writer = TraceWriter::create(scratch.path(), &info).unwrap();
+    let mut seq = std::collections::BTreeMap::new();
+    for (cpu, lane, discarded, records) in packets {
+        let seq: &mut u64 = seq.entry((cpu, lane)).or_default();
+        let meta = PacketMeta {
+            cpu: *cpu,
+            lane: *lane,
+            seq: *seq,
+            discarded: *discarded,
+            ..PacketMeta::default()
+        };
+        *seq += 1;
+        let content: Vec<u8> = records
+            .iter()
+            .flat_map(|time| {
+                record(
+                    START + time,
+                    10 * INNER + (*time % 2) as u32,
+                    7,
+                    &[STACK, 0],
+                )
+            })
+            .collect();
+        writer.write_packet(&meta, &content).unwrap();
+    }
+    if let Some((times, known_until)) = times {
+        let mut before = START;
+        for (begin, end) in times {
+            writer.note_losses((before, START + begin), false);
+            writer.note_losses((START + begin, START + end), true);
+            before = START + end;
+        }
+        writer.note_losses((before, START + known_until), false);
+    }
+    writer.finish(common::finish()).unwrap();
+    let heard = Heard::of(&Trace::open(scratch.path()).unwrap());
+    let told = |call: &Call| (call.begin.time - START, call.end - START, call.doubtful);
+    heard.calls.iter().map(told).collect()
+}
+
+/// The thread's events stand in one CPU's stream, and another CPU's has lost events between 24 and
+/// 50: those may have been the thread's.
+#[test]
+fn calls_are_doubtful_while_any_stream_loses_events() {
+    let calls = [10, 13, 20, 25, 30, 35, 40, 51, 60, 65];
+    let packets: [Packet<'_>; 3] = [(0, 0, 0, &calls), (1, 0, 0, &[2, 3, 24]), (1, 0, 5, &[71])];
+    let exact = doubts(&packets, Some((&[], 1000)));
+    // The entry at 24 is in the thread's own call, at the same place: that one is given up.
+    let found: Vec<_> = exact.iter().map(|call| (call.0, call.2)).collect();
+    assert_eq!(
+        found,
+        [
+            (2, false),
+            (10, false),
+            (20, false),
+            (24, true),
+            (30, true),
+            (40, true),
+            (60, true)
+        ],
+        "{exact:?}"
+    );
+    let packets: [Packet<'_>; 3] = [(0, 0, 0, &calls), (1, 0, 0, &[2, 3]), (1, 0, 5, &[36, 37])];
+    let exact = doubts(&packets, Some((&[], 1000)));
+    let sure: Vec<_> = exact.iter().filter(|c| !c.2).map(|c| c.0).collect();
+    assert_eq!(sure, [2, 36, 40, 60], "{exact:?}");
+    // Nobody says that events are lost between packets only: it may be up to the end.
+    let rough = doubts(&packets, None);
+    let sure: Vec<_> = rough.iter().filter(|c| !c.2).map(|c| c.0).collect();
+    assert_eq!(sure, [2], "{rough:?}");
+}
+
+/// Losses behind the last record of a packet, as old traces count them: in that packet.
+#[test]
+fn losses_may_be_behind_the_packet_that_counts_them() {
+    let packets: [Packet<'_>; 4] = [
+        (0, 0, 0, &[2, 3]),
+        (0, 0, 5, &[4, 5, 6]),
+        // Lost: the end of that call and the beginning of another one.
+        (0, 0, 5, &[9, 10, 11]),
+        (0, 0, 5, &[12, 13]),
+    ];
+    let found = doubts(&packets, None);
+    let all = [
+        (2, 3, false),
+        (4, 5, true),
+        (6, 9, true),
+        (10, 11, false),
+        (12, 13, false),
+    ];
+    assert_eq!(found, all);
+}
+
+/// In other lanes than the first, losses are at the times that the trace has of them.
+#[test]
+fn losses_of_lanes_have_times() {
+    let calls = [10, 13, 20, 25, 30, 35, 40, 45];
+    let packets: [Packet<'_>; 2] = [(0, 0, 0, &calls), (0, 3, 5, &[])];
+    let sure = |times| {
+        let found = doubts(&packets, Some(times));
+        let sure = found.into_iter().filter(|call| !call.2);
+        sure.map(|call| call.0).collect::<Vec<_>>()
+    };
+    assert_eq!(sure((&[(22, 23)], 1000)), [10, 30, 40]);
+    assert_eq!(sure((&[(15, 18), (31, 31)], 1000)), [10, 20, 40]);
+    assert_eq!(sure((&[(15, 18)], 37)), [10, 20, 30]);
+}
+
+fn write(directory: &Path, script: &Script, last: Option<&[u32]>) -> Heard {
+    script.write(directory, &NAMES);
+    if let Some(last) = last {
+        let path = directory.join("info/capriole.json");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let end = text.rfind('}').unwrap();
+        let text = format!("{},\"last_threads\":{last:?}}}", &text[..end].trim_end());
+        std::fs::write(&path, text).unwrap();
+    }
+    Heard::of(&Trace::open(directory).unwrap())
+}
+
+#[test]
+fn calls_of_threads_that_have_ended_end_with_them() {
+    let mut script = Script::new();
+    script.enter(OUTER, STACK);
+    script.tid = 4243;
+    script.enter(OUTER, STACK);
+    script.enter(INNER, STACK - 64);
+    script.time += 5000;
+    script.note(INNER);
+    script.tid = 4242;
+    script.note(INNER);
+    let scratch = || tempfile::tempdir().unwrap();
+    let heard = write(scratch().path(), &script, Some(&[4242]));
+    insta::assert_snapshot!(heard.told(&NAMES), @r"
+    outer 1000..22499998710 self 22499997710 Open
+    outer 2000..9000 self 1000 ThreadEnded
+      inner 3000..9000 self 6000 ThreadEnded
+    ");
+    for last in [None, Some(&[4242, 4243][..])] {
+        let heard = write(scratch().path(), &script, last);
+        assert!(heard.calls.iter().all(|call| call.exit == Exit::Open));
+    }
+}
+
+/// Coroutines whose stacks lie side by side: each has a call of `outer` that makes `rounds` calls
+/// of `inner`, in which it gives way. `next` says who goes on.
+fn coroutines(
+    count: usize,
+    size: u64,
+    rounds: usize,
+    mut next: impl FnMut(&[usize]) -> usize,
+) -> Heard {
+    let mut script = Script::new();
+    let place = |n: usize| 0x7f00_0000_0000 + (n as u64 + 1) * size - 64;
+    let mut done = vec![0; count];
+    let mut left: Vec<usize> = (0..count).collect();
+    while !left.is_empty() {
+        let at = next(&left);
+        let n = left[at];
+        match done[n] {
+            0 => script.enter(OUTER, place(n)),
+            _ => script.leave(INNER, place(n) - 64),
+        };
+        if done[n] == rounds {
+            script.leave(OUTER, place(n));
+            left.remove(at);
+        } else {
+            script.enter(INNER, place(n) - 64);
+            done[n] += 1;
+        }
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    Heard::of(&script.write(scratch.path(), &NAMES))
+}
+
+#[test]
+fn a_hundred_coroutines_in_turn_are_told_apart() {
+    for size in [16 << 10, 64 << 10, 256 << 10] {
+        let mut turn = 0;
+        let heard = coroutines(100, size, 50, |left| {
+            turn += 1;
+            (turn - 1) % left.len()
+        });
+        let right = heard.calls.iter().filter(|call| call.is_certain()).count();
+        assert_eq!((right, heard.unpaired.len()), (5100 - 198, 198), "{size}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// In any order: a wrong guess is made once for each power of two between the sizes.
+    #[test]
+    fn coroutines_in_any_order_are_told_apart(
+        count in 2..400_usize,
+        size in 12..20_u32,
+        seed in 1..u64::MAX,
+        in_turn: bool,
+    ) {
+        let mut random = common::Random(seed);
+        let mut turn = 0;
+        let heard = coroutines(count, 1 << size, 12, |left| {
+            turn += 1;
+            match in_turn {
+                true => (turn - 1) % left.len(),
+                false => random.below(left.len() as u64) as usize,
+            }
+        });
+        let calls = heard.calls.len();
+        prop_assert_eq!(calls, 13 * count);
+        // Each coroutine's two calls may be given up, once for each time that something is learnt.
+        prop_assert!(heard.unpaired.len() <= 2 * count + 16, "{} {}", count, heard.unpaired.len());
+        let late = heard.calls[calls / 2..].iter();
+        prop_assert!(late.filter(|call| call.begin.function == INNER as usize).all(Call::is_certain));
+    }
+}
