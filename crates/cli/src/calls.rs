@@ -27,11 +27,11 @@ pub const DURATION: &str = "_duration";
 const SINCE: &str = "_since";
 
 /// Builds the entry and exit events of a function for `record --graph`. With `least`, a call is
-/// recorded at its exit only, with the entry's fields, and only if it took at least that many ticks
-/// of the time stamp counter.
+/// recorded at its exit only, with the entry's fields, and only if it took at least that many
+/// ticks of the time stamp counter.
 ///
-/// With a filter, exits are recorded only for calls whose entries were recorded; other exits would
-/// be taken for the ends of calls that an exception has left.
+/// With a filter, exits are recorded only for calls whose entries were recorded. Other exits
+/// would be paired with the entries of earlier calls that an exception has left.
 ///
 /// # Errors
 /// The event cannot be parsed, or is not at a function.

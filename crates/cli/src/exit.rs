@@ -5,7 +5,7 @@ use crate::output::tell;
 use std::fmt;
 use std::process::{ExitCode, ExitStatus};
 
-/// Error for arguments that clap accepts but that make no sense together.
+/// Error for arguments that clap accepts but that do not fit together.
 #[derive(Debug)]
 pub struct Usage(pub &'static str);
 

@@ -1,4 +1,4 @@
-//! Translates the fields and filter of an event into what its probe fetches.
+//! Translates the fields and filter of an event into the fetches and condition of its probe.
 
 use crate::{calls, entry, marker};
 use anyhow::{Context, anyhow, bail};
@@ -28,7 +28,7 @@ pub struct Fields {
     pub infos: Vec<FieldInfo>,
     /// Sources of the fields' contents, and the filter.
     pub fetch: Fetch,
-    /// Number of leading fields that form the key by which hits are kept apart. Only for counting;
+    /// Number of leading fields that form the key by which hits are grouped. Only for counting;
     /// the aggregated fields follow them.
     pub keys: usize,
     /// printf format of the first fields: all arguments of a marker that has a format.
@@ -96,11 +96,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the fields and the filter of an event at a site. Calls that the event follows have
-    /// their slots in `area`.
+    /// Returns the fields and the filter of an event at a site. Calls that the event begins or ends
+    /// have their slots in `area`.
     ///
     /// # Errors
-    /// A part of the event cannot be recorded there: its source text, and why.
+    /// A part of the event cannot be recorded there; the error has its source text and the reason.
     pub fn fields(
         &mut self,
         spec: &EventSpec,
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         }
         fields.fetch.recorded = fields.fetch.fields.len();
         fields.filter(spec)?;
-        // Parts that do not fit together fail here, not after everything is prepared.
+        // Parts that do not fit together fail here, before anything else is prepared.
         fields.fetch.work(0).map_err(|error| {
             let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
             anyhow!("{}", error.with_names(name))
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         Ok(fields)
     }
 
-    /// Refuses words that are no aggregate, no key, and no field that could be recorded.
+    /// Rejects words that are neither an aggregate, nor a key, nor a field that could be recorded.
     fn refuse_unknown(&mut self, spec: &EventSpec, site: &'a Site) -> anyhow::Result<()> {
         let keys = spec.aggregation.keys.iter();
         let keys = keys.filter_map(|key| match &key.kind {
@@ -362,8 +362,8 @@ impl<'a> Reader<'a> {
         Ok((field, field_type))
     }
 
-    /// Returns a field of an exit that is kept from the entry, or that is read through an address
-    /// from there.
+    /// Returns a field of an exit whose value is kept from the entry, or is read through an address
+    /// that is kept from there.
     fn kept_field(
         &mut self,
         argument: &FetchArg,
@@ -425,8 +425,8 @@ impl<'a> Reader<'a> {
         Ok((debug, place.map_err(|error| anyhow!("{error}"))?))
     }
 
-    /// Returns the type of the function's result at an exit: that of the source, if debug
-    /// information has it; and true if it is in a vector register.
+    /// Returns the type of the function's result at an exit, as declared in the source if debug
+    /// information has it, and true if the result is in a vector register.
     fn result_type(&mut self, site: &'a Site) -> anyhow::Result<(FieldType, bool)> {
         let Some(leaving) = &site.leaving else {
             return Ok((FieldType::X64, false));
@@ -474,7 +474,7 @@ impl<'a> Reader<'a> {
         let debug = self.debug_of(site)?;
         let place = match &site.scope {
             Some(place) => place.clone(),
-            // Behind its stack check a function's arguments are where they are at its entry.
+            // After the stack check, a function's arguments are where they are at its entry.
             None => debug
                 .site(site.link_address - site.check, named(site))
                 .map_err(|error| anyhow!("{error}"))?,
@@ -515,7 +515,7 @@ impl Fields {
         self.fetch.fields.push(field);
     }
 
-    /// Sets the event's filter, which is over these fields.
+    /// Sets the event's filter, a condition on these fields.
     fn filter(&mut self, spec: &EventSpec) -> anyhow::Result<()> {
         if let Some(filter) = &spec.filter {
             self.fetch.condition = Some(self.condition(filter)?);
@@ -523,7 +523,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Translates a filter over these fields. The thread's name becomes a field that is fetched and
+    /// Translates a filter on these fields. The thread's name becomes a field that is fetched and
     /// not recorded.
     fn condition(&mut self, filter: &Filter) -> anyhow::Result<Condition> {
         let all = |fields: &mut Fields, of: &[Filter]| -> anyhow::Result<Vec<Condition>> {
@@ -602,7 +602,7 @@ impl Fields {
         }
     }
 
-    /// Returns the index of the field with the thread's name, behind the recorded fields; adds it
+    /// Returns the index of the field with the thread's name, after the recorded fields; adds it
     /// if needed.
     fn comm(&mut self) -> usize {
         let comm = Field {
@@ -621,9 +621,9 @@ impl Fields {
     }
 }
 
-/// Returns the function whose variables are meant at a site: the one the user named. A place
-/// without a function name is in the innermost function that is inlined there, unless it is the
-/// entry of the function around them all.
+/// Returns the function whose variables an event at this site means: the one the user named. A
+/// site without a function name belongs to the innermost function that is inlined there, unless
+/// it is the entry of the outermost function.
 fn named(site: &Site) -> Option<&str> {
     match site.by_name {
         true => site.symbol.as_deref(),
@@ -638,7 +638,7 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> anyhow::Result<Vec<(Strin
     let found = |parameter: Described| {
         let name = parameter.name;
         match parameter.fetch {
-            // `args#0`, of a parameter pack, is no name of a field.
+            // `args#0`, from a parameter pack, is not a valid field name.
             Ok(found) => Ok((name.replace('#', "_"), found)),
             Err(refusal) => Err(anyhow!("parameter `{name}`: {refusal}")),
         }
@@ -693,7 +693,7 @@ fn known_at_return(spec: &EventSpec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns an argument with the function's result that the event cannot do without: its filter, a
+/// Returns an argument that reads the function's result and that the event needs: its filter, a
 /// key or an aggregate uses it.
 fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
     let filtered = spec.filter.as_ref().map(|filter| filter.names());
@@ -786,7 +786,7 @@ fn known(
             },
             (Passed::SystemV, Some(gpr)) => Source::Register(register(gpr)),
             (Passed::SystemV, None) if site.is_entry() => {
-                // Behind the return address, from the seventh on.
+                // From the seventh on, arguments are on the stack, above the return address.
                 pointers.push(8 * (i64::from(*number) - 6));
                 stack
             }
@@ -812,16 +812,16 @@ fn known(
         }
         Base::FileOffset(offset) => {
             pointers.push(0);
-            // Relative to where the code's own offset 0 would be, like in the kernel.
+            // Relative to the address that file offset 0 would have, as in the kernel.
             let start = site.address.wrapping_sub(site.file_offset);
             Source::Immediate(start.wrapping_add(*offset))
         }
         Base::Retval => {
-            // Go returns its first word there as well.
+            // Go returns the first word of its result in rax as well.
             in_registers(site)?;
             Source::Register(Register::RAX)
         }
-        // The field's content says how the stack is copied.
+        // The field's content determines how the stack is copied.
         Base::CallStack(_) => stack,
         Base::AllArguments | Base::Variable(_) | Base::Entry(_) => {
             bail!("it has no place of its own")

@@ -21,7 +21,7 @@ mod units;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Dynamic probes and a flight recorder for native programs that are running.
+/// Dynamic probes and a flight recorder for running native programs.
 #[derive(Debug, Parser)]
 #[command(name = "capriole", version, about, max_term_width = 100)]
 struct Cli {

@@ -88,7 +88,7 @@ pub fn expected(spec: &EventSpec, marker: &Marker) -> anyhow::Result<()> {
     );
 }
 
-/// True if this argument could be one that printf takes for the conversion.
+/// True if printf could take this argument for the conversion.
 fn could_be(asked: &Conversion, has: &Argument) -> bool {
     // Types smaller than an int are passed as an int.
     let fits = match asked.bytes {
@@ -107,8 +107,8 @@ fn could_be(asked: &Conversion, has: &Argument) -> bool {
     }
 }
 
-/// Returns all arguments that can be read, with their names. The user named none of the others, so
-/// they are left out.
+/// Returns all arguments that can be read, with their names. Unreadable arguments are left out:
+/// the user has named none of them.
 pub fn all(marker: &Marker, site: &Site) -> Vec<(String, Field, FieldType)> {
     let names = names(marker).into_iter().enumerate();
     names

@@ -1,4 +1,4 @@
-//! Messages in a recording: those of the program, at its markers `capriole:message`, and those from
+//! Messages in a recording: from the program, at its markers `capriole:message`, and from
 //! outside, by `capriole mark`.
 
 use capriole_event::{EventSpec, FieldType, ObjectRef};
@@ -15,8 +15,8 @@ const NAME: &str = "message";
 /// Section with the notes of `capriole/marker.h`; without it a file has no messages.
 const NOTES: &str = ".note.capriole";
 
-/// Returns events for the program's own messages, for each object that has some, except where the
-/// user has asked for these markers and chosen the fields.
+/// Returns an event for the program's own messages for each object that has some, except for
+/// objects where the user's events select these markers and so choose the fields.
 pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
     let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
         return Vec::new();
@@ -51,12 +51,13 @@ pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
     let mut paths: Vec<String> = with_notes
         .filter_map(|object| Some(object.path().to_str()?.to_owned()))
         .collect();
-    // An object that is loaded twice makes one event.
+    // An object that is loaded twice gets one event.
     paths.dedup();
     paths.into_iter().map(event).collect()
 }
 
-/// Returns the event for messages from outside: as for the program's own, but without a place.
+/// Returns the event for messages from outside: like that for the program's own, but without a
+/// place.
 pub fn from_outside(id: u32) -> EventInfo {
     EventInfo {
         id,

@@ -37,27 +37,27 @@ use std::ffi::OsString;
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 
-/// What the user allows or wants for getting from a site to its detour.
+/// Options that control how sites are probed.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Means {
-    /// Use breakpoints where no jump can be put; a program that runs into one while it
-    /// blocks SIGTRAP is killed
+    /// Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP
+    /// is killed
     #[arg(long)]
     pub breakpoints: bool,
-    /// Change one instruction for each probe wherever that can be done, and not several:
-    /// slower, but safe if somebody puts uprobes at the same places meanwhile
+    /// Change only one instruction for each probe wherever possible: slower, but safe if another
+    /// tool puts uprobes at the same places meanwhile
     #[arg(long)]
     pub one_instruction: bool,
-    /// Go on without the events that cannot be probed, also if they were named: what is left out
-    /// is told
+    /// Continue without the events that cannot be probed, even if they were named, and report what
+    /// is left out
     #[arg(long)]
     pub keep_going: bool,
-    /// Probe the given addresses also where nothing shows that an instruction begins there; a
-    /// program runs wrong if none does
+    /// Probe the given addresses even where nothing shows that an instruction begins there; if none
+    /// does, the program malfunctions
     #[arg(long)]
     pub trust_address: bool,
-    /// Read the clock only when all that the thread read before is there: times of several CPUs
-    /// then agree with what happened first, at the price of some nanoseconds an event
+    /// Read the clock only after all earlier loads of the thread have completed: times of different
+    /// CPUs then agree with the order of events, at a cost of some nanoseconds per event
     #[arg(long)]
     pub ordered_clock: bool,
 }
@@ -292,7 +292,8 @@ impl Planned {
     /// Inserts the probes, which record into this trace.
     ///
     /// # Errors
-    /// No probe could be inserted, or not one that was named. No probe is left in the program then.
+    /// No probe could be inserted, or the probe of a named event could not. No probe is left in the
+    /// program then.
     pub fn attach(
         mut self,
         process: &Process,
@@ -332,7 +333,7 @@ impl Planned {
     }
 }
 
-/// Returns the error of an attach, with nothing left in the program.
+/// Converts the error of an attach, and removes what the attach left in the program.
 fn failed(process: &Process, error: TargetError) -> anyhow::Error {
     // Memory that was already mapped is useless now.
     if matches!(
@@ -344,7 +345,7 @@ fn failed(process: &Process, error: TargetError) -> anyhow::Error {
     error.into()
 }
 
-/// A process with its probes in.
+/// A process with its probes inserted.
 pub struct Probed {
     /// Every site that the events select.
     pub selected: Vec<Selected>,
@@ -359,7 +360,8 @@ pub struct Probed {
 }
 
 impl Probed {
-    /// Prints `capriole: DOING 3 functions of process 17 (name)`, and until when.
+    /// Prints `capriole: DOING 3 functions of process 17 (name)`, and what ends it if there is no
+    /// time limit.
     pub fn say_begin(&self, doing: &str, limit: Option<Duration>) {
         let probed = self.selected.iter().zip(&self.dropped);
         let probed = probed
@@ -384,7 +386,8 @@ impl Probed {
         );
     }
 
-    /// Prints how many functions are left out, with examples and reasons, and what cannot be read.
+    /// Prints how many functions are left out, with examples and reasons, and a warning if memory
+    /// cannot be read.
     pub fn say_dropped(&self) {
         if self.attached.unguarded {
             tell!(
@@ -510,7 +513,7 @@ impl Probed {
         })
     }
 
-    /// Prints how long the program was paused, and what stays in it.
+    /// Prints how long the program was paused, and what is left in it.
     pub fn say_end(&self, ended: Ended, detached: &Detached) {
         let out = match ended {
             Ended::Exited => String::new(),
@@ -604,7 +607,7 @@ pub enum Ended {
     Executed,
     /// Somebody took the probes out with `capriole detach`.
     Detached,
-    /// Another tool came to a probe that all others depend on.
+    /// Another tool has interfered with a probe that all others depend on.
     Disturbed,
     /// The program, or a child of it, disables the time stamp counter, which probes read.
     NoClock,
@@ -652,13 +655,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Number of attempts to stop a thread that does not stop, before the probes are left in the
 /// program. Each attempt takes seconds.
 const DETACH_TRIES: u32 = 3;
-/// Delay until occupied sites are tried again for the first time; it doubles each time, up to the
-/// longest.
+/// Delay before occupied sites are retried for the first time. It doubles with each retry, up
+/// to `LONGEST_ROUND`.
 const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
-/// Interval between checks whether another tool has come to a probe.
+/// Interval between checks for other tools at our probes.
 const LOOK: Duration = Duration::from_millis(100);
-/// These checks take at most one part in this many of the time.
+/// Limits these checks to one part in this many of the time.
 const LOOK_SHARE: u32 = 100;
 
 /// Watches for the end of a recording, and retries occupied sites now and then.
@@ -672,8 +675,8 @@ pub struct Watch {
     /// Delay between two rounds for occupied sites, and the time of the next one.
     round: Duration,
     next_round: Instant,
-    /// Time of the next check whether another tool has come to a probe, and the messages from these
-    /// checks.
+    /// Time of the next check for other tools at our probes, the names of the probes for messages,
+    /// and the messages from these checks.
     next_look: Instant,
     names: Vec<String>,
     notices: Vec<String>,
@@ -714,7 +717,7 @@ impl Watch {
         self.limit.map(|limit| limit.saturating_sub(elapsed))
     }
 
-    /// Returns how long nothing needs checking, at most `most`.
+    /// Returns the time until the next check is due, at most `most`.
     pub fn pause(&self, attached: &Attached, most: Duration) -> Duration {
         let mut pause = self.left().map_or(most, |left| left.min(most));
         pause = pause.min(self.next_look.saturating_duration_since(Instant::now()));
@@ -757,7 +760,7 @@ impl Watch {
         }
     }
 
-    /// Checks whether another tool has come to a probe.
+    /// Checks whether another tool has interfered with a probe.
     fn look(&mut self, attached: &mut Attached) -> Option<Ended> {
         match attached.look() {
             Ok(Beside::TakenOut(disturbances)) => {
@@ -801,7 +804,7 @@ impl Watch {
         std::mem::take(&mut self.notices)
     }
 
-    /// Returns what has ended the recording by now, if anything.
+    /// Runs the checks that are due, and returns the reason if the recording has ended.
     pub fn ended(&mut self, attached: &mut Attached) -> Option<Ended> {
         if signals::requests() > 0 {
             return Some(Ended::Requested);
@@ -865,8 +868,8 @@ impl Watch {
     }
 }
 
-/// Waits for a program that we started, and passes on its status. A further signal to end leaves it
-/// running.
+/// Waits for a program that we started, and passes on its status. A further termination signal
+/// leaves it running.
 pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
     let before = signals::requests();
     loop {
@@ -879,7 +882,7 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
         }
         let pid = Pid::from_child(&child);
         match pidfd_open(pid, PidfdFlags::empty()) {
-            // A signal interrupts this wait; one that came just before it is noticed soon.
+            // A signal interrupts this wait; one that arrived just before it is noticed soon.
             Ok(ended) => {
                 let soon = Timespec {
                     tv_sec: 0,

@@ -7,13 +7,13 @@ use capriole_patch::attach::Attached;
 use capriole_planner::resolve::NotFollowed;
 use capriole_ring::layout::header;
 
-/// How it is seen that a function returns.
+/// Method of detecting function returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Returns {
     // By a probe at each of its exits
     #[default]
     Exits,
-    // By its return address, which is replaced when it is entered: also through tail calls
+    // By the return address, which is replaced at the entry; works through tail calls too
     Stack,
 }
 
@@ -67,7 +67,7 @@ impl Unseen {
     }
 }
 
-/// Splits the work of an event into that at the site and that at the function's return.
+/// Splits the work of an event into the part at the site and the part at the function's return.
 pub fn part(event: &Selected, work: Vec<Work>) -> (Vec<Work>, Vec<Work>) {
     match event.followed {
         true => (Vec::new(), work),

@@ -1,4 +1,5 @@
-//! Saves what a killed recorder has not written: from session memory into its trace.
+//! Saves the records that a killed recorder has not written, from session memory into its
+//! trace.
 
 use crate::commands::record::mappings;
 use crate::units;
@@ -32,7 +33,7 @@ pub fn meta(packet: &Packet<'_>) -> PacketMeta {
     }
 }
 
-/// Returns a thread's id as in the records: in a PID namespace the inner one.
+/// Returns a thread's id as in the records: the inner one, if it is in a PID namespace.
 pub fn inner_tid(process: &Process, tid: u32) -> u32 {
     own_tid(process.pid() as i32, tid as i32).unwrap_or(tid)
 }
@@ -43,7 +44,7 @@ pub fn named_thread(process: &Process, tid: u32) -> Option<(u32, String)> {
     Some((inner_tid(process, tid), name))
 }
 
-/// Saves what a dead recorder left in a process into its trace.
+/// Saves the data that a dead recorder left in a process into the recorder's trace.
 struct Saver {
     process: Process,
     path: PathBuf,
@@ -52,7 +53,8 @@ struct Saver {
     writer: Result<TraceWriter, ReopenError>,
     /// Number of processes whose session memory was read.
     read: usize,
-    /// Number of events lost since the session began, and of places in it that made no sense.
+    /// Number of events lost since the session began (`lost`), and of places in session memory that
+    /// were unreadable (`damaged`).
     lost: u64,
     damaged: u64,
     /// Bytes of records that cannot be saved.
@@ -76,8 +78,8 @@ pub struct Saved {
 }
 
 impl Saver {
-    /// Creates a saver for the sessions of dead recorders in a process, if there are any; the trace
-    /// is in the directory `path`, and nothing that the process says leads elsewhere.
+    /// Creates a saver for the sessions of dead recorders in a process, if there are any. The trace
+    /// is in the directory `path`; data from the process cannot redirect the writes elsewhere.
     fn of(process: &Process, path: &Path) -> Option<Saver> {
         // Errors are reported when the probes are taken out.
         let sessions = find(process).unwrap_or_default();
@@ -104,7 +106,7 @@ impl Saver {
     }
 
     /// Saves the session memory of one process. The process that was recorded comes last, unless it
-    /// has forked meanwhile: its trace ends while the session is still there, so that a kill after
+    /// has forked meanwhile: its trace is completed while the session still exists, so a kill after
     /// that leaves nothing to do.
     fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) {
         let saved = remains.map_err(anyhow::Error::from).and_then(|remains| {
@@ -221,7 +223,7 @@ impl Saver {
 const KILLED: &str = "the recorder was killed: what it had not written was saved afterwards, but \
                       not what else it had noticed (how long the program stood still at first, \
                       other tools)";
-/// Warning if not all processes could be detached from.
+/// Warning if some processes could not be detached.
 const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
                         that is missing";
 /// Reason why the trace is not completed.
@@ -269,8 +271,9 @@ impl Saved {
     }
 }
 
-/// Removes every probe from a process, and saves what dead recorders have not written of their
-/// trace in the directory `path`, if it belongs to one of them. Also returns the result of saving.
+/// Removes every probe from a process. Also saves the records that dead recorders have not
+/// written to their trace in the directory `path`, if it belongs to one of them, and returns
+/// the result of saving.
 ///
 /// # Errors
 /// The errors of [`detach_all_and_save`].

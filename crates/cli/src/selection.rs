@@ -32,8 +32,8 @@ use std::sync::Arc;
 /// Length of `endbr64` in bytes.
 const ENDBR: u64 = 4;
 
-/// An event at one site: what is recorded there, and how the site is reached. An event at a
-/// function's returns has several sites, one after the other.
+/// An event at one site: the data recorded there, and how the site is reached. An event at a
+/// function's returns has several sites, in consecutive entries.
 #[derive(Debug)]
 pub struct Selected {
     /// Number of the event in the trace: the index of the first of its sites.
@@ -46,7 +46,7 @@ pub struct Selected {
     pub definition: usize,
     /// Source text of the user's event.
     pub text: String,
-    /// True if the user's event is one of calls from entry to exit.
+    /// True if the user's event covers calls from entry to exit.
     pub of_calls: bool,
     /// True if it only begins calls, for the event at the exits.
     pub keeps: bool,
@@ -72,7 +72,7 @@ pub struct Selected {
     pub left_out: Option<String>,
     /// True if the user named this very function, rather than a pattern.
     pub named: bool,
-    /// True if it was added without an event of the user's; it is no error if it is not there.
+    /// True if it was added without an event of the user's; then it is no error if it is missing.
     pub implied: bool,
 }
 
@@ -158,9 +158,9 @@ impl Selected {
         }
     }
 
-    /// Returns its turn among several events at one instruction: first other functions are left
-    /// (0), then a function is entered (1), then that function is left (2), which may have no other
-    /// instruction.
+    /// Returns its place in the order of several events at one instruction: first exits of other
+    /// functions (0), then a function's entry (1), then the exit of that same function (2), which
+    /// may have no other instruction.
     fn turn(&self) -> u8 {
         let leaves = self.site.leaving.as_ref().map(|leaving| leaving.function);
         match leaves {
@@ -185,8 +185,8 @@ impl Selected {
         }
     }
 
-    /// Returns the subject, for counting: the marker, wherever it is; the function that ends there;
-    /// or else the place.
+    /// Returns the identity under which it is counted: the marker, at whatever place; the function
+    /// that ends there; or else the place.
     pub fn subject(&self) -> (u64, Option<String>) {
         match &self.site.marker {
             Some(marker) => (0, Some(marker.full_name())),
@@ -282,7 +282,7 @@ impl Selected {
             let made = self.fields.fetch.enter(self.call());
             return made.unwrap_or_else(|_| nothing());
         }
-        // It can be made: that was checked when the event was read.
+        // This cannot fail: it was checked when the event was read.
         let made = self.fields.fetch.work(self.id);
         made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
     }
@@ -441,7 +441,7 @@ pub fn in_file(file: &Path) -> anyhow::Result<InFile> {
     let latency = |(_, line): &(usize, &str)| calls::is_latency(line);
     let latencies = definition_lines(&text).filter(latency);
     let latencies: Vec<_> = latencies.map(|(n, line)| (n, line.to_owned())).collect();
-    // All other lines keep their numbers.
+    // Blank these lines, so that all others keep their numbers.
     let mut rest: Vec<&str> = text.lines().collect();
     for (number, _) in &latencies {
         rest[number - 1] = "";
@@ -485,7 +485,7 @@ fn event_text(bytes: &[u8]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// An event of the user's without any site that could be probed.
+/// A user's event without any site that can be probed.
 #[derive(Debug)]
 pub struct Impossible {
     /// Source text of the event.
@@ -913,8 +913,8 @@ fn all_exits_or_none(selected: &mut [Selected]) {
     }
 }
 
-/// Links the events of each function's entry and exits: for each, the first that was written for
-/// calls, or else the first that was written.
+/// Links the events of each function's entry and exits. At each of them, takes the first event
+/// that was written for calls, or else the first event.
 fn join_calls(selected: &mut [Selected]) {
     let mut by_turn: Vec<&mut Selected> = selected.iter_mut().collect();
     by_turn.sort_by_key(|event| !event.of_calls);
@@ -961,8 +961,8 @@ fn without_event(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Adds to an error that it is about one of the event's places: an inlined copy may lack a variable
-/// that another one has.
+/// Adds to an error that it concerns only one of the event's places: an inlined copy may lack a
+/// variable that another copy has.
 fn at_one_place(
     error: anyhow::Error,
     spec: &EventSpec,
@@ -1006,7 +1006,8 @@ pub struct Probes {
     /// Each probe with the indices of the events that it serves. All events at an address share one
     /// probe, as do several addresses covered by one jump.
     pub probes: Vec<(Probe, Vec<usize>)>,
-    /// Events whose bytes overlap another event's probe, and that other event, whose probe stays.
+    /// Events whose bytes overlap another event's probe, each with that other event, whose probe
+    /// stays.
     pub overlapping: Vec<(usize, usize)>,
 }
 

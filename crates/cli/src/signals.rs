@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Number of such signals. Only a count: no other data is published by it.
+/// Number of these signals so far. A plain count: it publishes no other data.
 static REQUESTS: AtomicU32 = AtomicU32::new(0);
 /// Actions of the signals before they were caught.
 static BEFORE: Mutex<Vec<(libc::c_int, libc::sigaction)>> = Mutex::new(Vec::new());
@@ -15,7 +15,7 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 extern "C" fn count(signal: libc::c_int) {
     REQUESTS.fetch_add(1, Ordering::Relaxed);
     if !BEGUN.load(Ordering::Relaxed) {
-        // SAFETY: both are async-signal-safe. The signal comes when this handler returns.
+        // SAFETY: both are async-signal-safe. The signal is delivered when this handler returns.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         // SAFETY: as above.
         unsafe { libc::raise(signal) };

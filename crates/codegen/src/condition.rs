@@ -1,8 +1,8 @@
 //! Conditions of events: comparisons of their fields, and the branches compiled from them.
 //!
-//! Numbers are compared by value, whatever their widths and signs: a field of type u8 is never 300,
-//! and always greater than -1. So a comparison with a constant outside the field's range is decided
-//! in advance.
+//! Numbers are compared by value, whatever their widths and signs: a field of type u8 is never
+//! 300, and always greater than -1. So a comparison with a constant outside the field's range
+//! is decided at compile time.
 
 /// The number that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,8 +46,8 @@ pub enum Condition {
         /// The constant, between -2^63 and 2^64 - 1.
         with: i128,
     },
-    /// Match of a field's string with a pattern of `*`, `?`, `[...]`; a backslash makes the next
-    /// character literal.
+    /// Match of a field's string against a glob pattern with `*`, `?` and `[...]`; a backslash
+    /// makes the next character literal.
     Text {
         /// The field's number.
         field: usize,
@@ -81,7 +81,7 @@ impl Width {
         bits: None,
     };
 
-    /// True if its values can be negative.
+    /// True if values of this width can be negative.
     pub(crate) fn is_signed(&self) -> bool {
         self.signed
     }
@@ -114,7 +114,7 @@ impl Width {
     }
 }
 
-/// The comparisons that code is generated for; the others are their negations.
+/// The comparisons for which code is generated; the others are their negations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Test {
     Equal,
@@ -123,17 +123,17 @@ pub(crate) enum Test {
     Bits,
 }
 
-/// A comparison in the form that code is generated for.
+/// A comparison in the form for which code is generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Normal {
-    /// It holds for every value, or for none.
+    /// Holds for every value, or for none.
     Constant(bool),
-    /// It holds if this test gives `result`.
+    /// Holds if this test gives `result`.
     Test { test: Test, with: u64, result: bool },
 }
 
 impl Normal {
-    /// True if it holds for this number.
+    /// True if the comparison holds for this number.
     pub(crate) fn holds(self, number: i128, width: Width) -> bool {
         let (test, with, result) = match self {
             Normal::Constant(holds) => return holds,
@@ -164,7 +164,7 @@ pub(crate) fn normal(relation: Relation, with: i128, width: Width) -> Normal {
         result,
     };
     match relation {
-        // Bits that the field does not have cannot be in common; a negative constant is cut to the
+        // Bits beyond the field's width cannot match; a negative constant is truncated to the
         // field's width.
         Relation::Bits => match with as u64 & greatest.max(-1 - least) as u64 | sign(with, width) {
             0 => Constant(false),
@@ -209,7 +209,7 @@ pub(crate) enum Tree<L> {
 /// Target of a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The condition is decided: it holds, or does not.
+    /// The condition is decided, with this result.
     Decided(bool),
     /// Continue at the n-th branch.
     Branch(usize),
@@ -224,7 +224,7 @@ pub(crate) struct Branch<'a, L> {
 }
 
 impl<L> Tree<L> {
-    /// Removes constants, unless the whole is one.
+    /// Removes constants, unless the whole tree is one.
     pub(crate) fn fold(self) -> Tree<L> {
         match self {
             Tree::Not(inner) => match inner.fold() {
@@ -237,7 +237,8 @@ impl<L> Tree<L> {
         }
     }
 
-    /// Folds a conjunction or disjunction: `neutral` parts change nothing, an opposite one decides.
+    /// Folds a conjunction or disjunction: constants equal to `neutral` change nothing, the
+    /// opposite constant decides.
     fn several(of: Vec<Tree<L>>, neutral: bool) -> Tree<L> {
         let mut kept = Vec::new();
         for part in of.into_iter().map(Tree::fold) {
@@ -254,8 +255,9 @@ impl<L> Tree<L> {
         }
     }
 
-    /// Returns the branches that decide the condition, testing each leaf at most once. Past the
-    /// last branch, the result is `!goal`. All branches lead forward. A constant has none.
+    /// Returns the branches that decide the condition, testing each leaf at most once. If control
+    /// passes the last branch, the result is `!goal`. All branches lead forward. A constant has
+    /// none.
     pub(crate) fn branches(&self, goal: bool) -> Vec<Branch<'_, L>> {
         let mut branches = Vec::new();
         let mut places = 0;
@@ -285,7 +287,7 @@ impl<L> Tree<L> {
         }
     }
 
-    /// As `decide`, for several parts. If `each == goal`, any part that is `goal` decides the
+    /// Like `decide`, but for several parts. If `each == goal`, any part that is `goal` decides the
     /// whole.
     fn decide_several<'a>(
         of: &'a [Tree<L>],
@@ -299,7 +301,7 @@ impl<L> Tree<L> {
             return;
         };
         let from = branches.len();
-        // Placeholder for the position behind, until that is known.
+        // Placeholder for the position after these branches, until that is known.
         let place = Exit::Branch(usize::MAX - *places);
         *places += 1;
         for part in others {

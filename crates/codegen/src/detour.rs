@@ -18,56 +18,56 @@
 //!                 jmp resume
 //! ```
 //!
-//! There is no call, lock or system call on the hot path. No vector register is changed (and none
-//! read, unless it is a field), and no memory is accessed except session memory, the thread's own
-//! `struct rseq` and thread id, and the stack below the stack pointer.
+//! There is no call, lock or system call on the hot path. No vector register is changed (and
+//! none read, unless it is a field), and no memory is accessed except session memory, the
+//! thread's own `struct rseq` and thread id, and the stack below the stack pointer.
 //!
 //! **Restartable.** The kernel does not resume a thread between *start* and *commit* if it was
-//! preempted, migrated or interrupted by a signal there: it sends the thread to the abort address,
-//! from where the event takes the locked path. Everything stored before the commit lies behind
-//! `stream.pos`, in space that nothing else reads, so an aborted attempt leaves no trace. The
-//! sequence does not retry in a loop, so that a debugger which steps through a detour (every step
-//! is an abort) gets through to its end.
+//! preempted, migrated or interrupted by a signal there: it sends the thread to the abort
+//! address, from where the event takes the locked path. Everything stored before the commit
+//! lies past `stream.pos`, in space that nothing else reads, so an aborted attempt leaves no
+//! trace. The sequence does not retry in a loop, so that a debugger single-stepping a detour
+//! (every step is an abort) reaches its end.
 //!
-//! **Hostile words.** A process that shares session memory may write anything there at any time.
-//! The address of the stream comes from the code and the thread's own `struct rseq`. The position
-//! is read from the stream once, into a 32-bit register, and the value compared with the limit, a
-//! constant, is the value used. So a record is written between
+//! **Hostile words.** A process that shares session memory may write anything there at any
+//! time. The address of the stream comes from the code and the thread's own `struct rseq`. The
+//! position is read from the stream once, into a 32-bit register; the value that is compared
+//! with the limit, a constant, is also the value that is used. So a record is written between
 //! [`MAX_STRAIGHT`](capriole_ring::layout::MAX_STRAIGHT) bytes before the stream and the end of
 //! session memory, whatever the stream contains.
 //!
-//! **Counting** works alike with fewer steps: the commit is an `add` to this CPU's copy of the
-//! counter. A thread that is aborted, or has no restartable sequences, adds with a `lock` prefix to
-//! an extra copy that belongs to no CPU.
+//! **Counting** works the same way with fewer steps: the commit is an `add` to this CPU's copy
+//! of the counter. A thread that is aborted, or has no restartable sequences, adds with a
+//! `lock` prefix to an extra copy that belongs to no CPU.
 //!
 //! **Aggregation** by key is described in `detour/tally.rs`.
 //!
 //! **Saved** registers lie below the stack pointer, which is not moved: within 128 bytes of it
-//! nothing else accesses the stack (the kernel builds signal frames below the red zone). The flags
-//! are saved there by `lahf` and `seto`, if they are live. The word right below the stack pointer
-//! is left free for the return address of the calls into shared code, which identifies the detour
-//! that the shared code serves.
+//! nothing else accesses the stack (the kernel builds signal frames below the red zone). The
+//! flags are saved there by `lahf` and `seto`, if they are live. The word right below the stack
+//! pointer is left free for the return address of the calls into shared code, which identifies
+//! the detour that the shared code serves.
 //!
-//! **Shared code.** Code off the hot path exists once in an arena for all detours of the same form.
-//! It reads event id or counter from the hot path's own instruction, and returns by an indirect
-//! jump.
+//! **Shared code.** Code off the hot path exists once in an arena for all detours of the same
+//! form. It reads the event id or counter from the hot path's own instruction, and returns by
+//! an indirect jump.
 //!
-//! **Templates.** Detours of the same form (saved registers, number of fields, ...) differ in few
-//! words. The assembler runs once for each form; then words are patched.
+//! **Templates.** Detours of the same form (saved registers, number of fields, ...) differ in
+//! few words. The assembler runs once for each form; then words are patched.
 //!
-//! **Order of work.** On the processors measured (Sapphire and Emerald Rapids) `rdtsc` takes about
-//! 27 cycles. It begins when everything before it is done, and for most of that time no later
-//! instruction is even issued. So two things cost time: every instruction, a sixth of a cycle; and
-//! the longest dependency chain between one reading of the clock and the next. The chain of a
-//! record is cpu, stream, position, comparison, 15 cycles or more. With the clock in its middle,
-//! one record's second half and the next one's first half run at the same time. (With the clock
-//! first or last a hit took 2 to 4 ns more.)
+//! **Order of work.** On the processors measured (Sapphire and Emerald Rapids) `rdtsc` takes
+//! about 27 cycles. It starts when everything before it is done, and for most of that time no
+//! later instruction is even issued. So two things cost time: every instruction, a sixth of a
+//! cycle; and the longest dependency chain between one clock reading and the next. The chain of
+//! a record is cpu, stream, position, comparison: 15 cycles or more. With the clock reading in
+//! its middle, one record's second half and the next one's first half run at the same time.
+//! (With the clock reading first or last a hit took 2 to 4 ns more.)
 //!
 //! **New threads** are marked as having no restartable sequences by a probe of their own,
 //! see [`Work::Unregister`].
 //!
-//! **Time order.** The time is read inside the sequence: a thread that commits later on this CPU
-//! has also read the clock later.
+//! **Time order.** The time is read inside the sequence: a thread that commits later on this
+//! CPU has also read the clock later.
 
 mod assemble;
 mod chain;
@@ -106,7 +106,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Runtime {
     /// Address of the streams in the target. Each CPU has one, which holds the position of its next
-    /// record; before the first are those for threads without a CPU.
+    /// record; the streams for threads without a CPU precede the first.
     pub streams: u64,
     /// The largest position that is accepted from a stream, see
     /// [`Geometry::limit`](capriole_ring::layout::Geometry::limit).
@@ -123,7 +123,7 @@ pub struct Runtime {
     pub tid_offset: Option<i32>,
     /// True if the program runs with a shadow stack, which records only what calls push.
     pub shadow_stack: bool,
-    /// How detours read the time stamp counter.
+    /// Method of reading the time stamp counter.
     pub clock: ClockReading,
     /// Address of the resident's entry for a full packet.
     pub switch: u64,
@@ -133,23 +133,23 @@ pub struct Runtime {
     pub run: u64,
 }
 
-/// How the time stamp counter is read.
+/// Method of reading the time stamp counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClockReading {
     /// Reads only after all earlier loads of the thread are complete (`lfence`), so that times
-    /// agree with the order of events across CPUs. Otherwise the processor reads it up to some
+    /// agree with the order of events across CPUs. Otherwise the processor reads it up to a few
     /// hundred ticks earlier.
     pub ordered: bool,
-    /// Two readings may be equal: it advances in steps.
+    /// Two readings may be equal: the counter advances in steps.
     pub coarse: bool,
     /// For tests: makes the counter appear to advance in steps of this many ticks. 0, 1: unchanged.
     pub step: u32,
 }
 
 impl ClockReading {
-    /// Returns how to round a time down to a multiple of the step: the multiplier for its lower
-    /// half, the number of bits by which the product is then shifted right, and the multiplier of
-    /// the result.
+    /// Returns the constants for rounding a time down to a multiple of the step: the multiplier for
+    /// its lower half, the number of bits by which the product is then shifted right, and the
+    /// multiplier of the result.
     pub fn in_steps(self) -> Option<(u32, u8, u32)> {
         let bits = self.step.checked_sub(1).filter(|less| *less > 0)?.ilog2() + 1;
         let shift = 30 + bits;
@@ -158,18 +158,18 @@ impl ClockReading {
     }
 }
 
-/// Location of the counters: each CPU has a copy of all, and one more is shared.
+/// Location of the counters: each CPU has a copy of all, and there is one shared copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Address, in the target, of the first CPU's copy.
     pub address: u64,
     /// Bytes from one CPU's copy to the next, less than 2 GiB; 0 if there are no counters.
     pub stride: u32,
-    /// Number of CPUs that have a copy; the shared copy is behind them.
+    /// Number of CPUs that have a copy; the shared copy follows theirs.
     pub cpus: u32,
 }
 
-/// Location of the calls that are open and timed, see [`capriole_ring::layout::frame`].
+/// Location of the open calls that are timed, see [`capriole_ring::layout::frame`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Frames {
     /// Address of the first slot.
@@ -188,7 +188,7 @@ impl Frames {
 }
 
 impl Counters {
-    /// Address of the copy that is only changed with a `lock` prefix.
+    /// Returns the address of the copy that is only changed with a `lock` prefix.
     fn shared(&self) -> u64 {
         self.address + u64::from(self.cpus) * u64::from(self.stride)
     }
@@ -231,19 +231,19 @@ pub enum Work {
     /// [`Source::Latency`](crate::program::Source::Latency) and
     /// [`Source::Kept`](crate::program::Source::Kept) at its exits.
     Enter {
-        /// The number of the function in the lower 16 bits, and above it that of the area of its
-        /// slot.
+        /// Number of the function in the lower 16 bits, and above it the number of the area that
+        /// holds its slots.
         call: u32,
-        /// Values kept for the call, of registers general ones only; at most as many as a slot has
-        /// words.
+        /// Values kept for the call: of registers only general ones, and at most as many as a slot
+        /// has words.
         kept: Vec<Word>,
         /// Condition for timing; `None` times always.
         filter: Option<Filter>,
     },
     /// Adds an amount to a cell of a table.
     Tally(Straight),
-    /// Has the resident run a program that records an event. This comes before the site's other
-    /// work, except the beginning of a call, as the program reads all registers.
+    /// Has the resident run a program that records an event. This precedes the site's other work,
+    /// except the start of a timed call, as the program reads all registers.
     Run {
         /// The event's id in the trace.
         event: u32,
@@ -254,16 +254,16 @@ pub enum Work {
     },
     /// Has the resident run a program that records the call that ends here, if it took long.
     Long(Long),
-    /// Marks a thread that finds 0 in rax as one without restartable sequences. Behind a system
-    /// call that creates a thread, that is the new one, see `detour/unregister.rs`. Overwrites the
+    /// Marks a thread that finds 0 in rax as having no restartable sequences. After a system call
+    /// that creates a thread, that is the new thread, see `detour/unregister.rs`. Overwrites the
     /// flags. Does nothing where such sequences are not used anyway.
     Unregister,
-    /// Calls a routine that stays in the program longer than the detours do: it follows a call, or
+    /// Calls a routine that stays in the program after the detours are gone: it follows a call, or
     /// serves an unwinder. It preserves all registers and the flags, and comes after the site's
     /// other work.
     Help {
         /// Address of the routine, which reads two words from the stack, pushed in this order: the
-        /// distance of the stack pointer below that of the site, and the argument.
+        /// number of bytes by which the stack pointer is below the site's, and the argument.
         routine: u64,
         /// The argument.
         argument: u64,
@@ -332,13 +332,13 @@ impl Work {
         }
     }
 
-    /// True if the resident may make a system call for it, in the program's own thread.
+    /// True if the resident may make a system call for this work, in the program's own thread.
     #[must_use]
     pub fn may_call(&self) -> bool {
         self.program().is_some_and(|program| program.may_call())
     }
 
-    /// Replaces straight code by a program where straight code is not possible, or if `none` is
+    /// Replaces straight code with a program where straight code is not possible, or if `none` is
     /// set.
     fn possible(&self, runtime: &Runtime, none: bool) -> Work {
         match self {
@@ -356,7 +356,7 @@ impl Work {
         }
     }
 
-    /// True if it is done before registers are saved.
+    /// True if the work is done before registers are saved.
     fn is_early(&self) -> bool {
         matches!(
             self,
@@ -393,7 +393,8 @@ pub struct Request<'a> {
     /// Address at which the program continues.
     pub resume: u64,
     /// True if the 128 bytes below the stack pointer may hold live data (the System V ABI's red
-    /// zone). Not at a function's entry: the caller has just made a call, so it has nothing below.
+    /// zone). False at a function's entry: the caller has just made a call, so it has nothing
+    /// below.
     pub red_zone: bool,
     /// Registers and flags that may still be read after the site.
     pub live: Live,
@@ -404,8 +405,8 @@ pub struct Request<'a> {
 pub struct Detour {
     /// Its first byte.
     pub address: u64,
-    /// Size in bytes of the detour itself. It excludes shared code, and `struct rseq_cs` for each
-    /// work, 32 bytes.
+    /// Size in bytes of the detour itself. It excludes shared code, and the 32-byte `struct
+    /// rseq_cs` of each work.
     pub size: usize,
     /// The address that the site's jump leads to.
     pub entry: u64,
@@ -421,7 +422,7 @@ pub enum CompileError {
     /// A displaced instruction cannot run at its address in the arena.
     #[error("{0}")]
     Relocate(#[from] RelocateError),
-    /// A filter tests the thread's id, and its location in the threads is unknown.
+    /// A filter tests the thread's id, but its location in the threads is unknown.
     #[error("the filter asks for the thread, whose id is not to be found in this program")]
     NoThreadId,
     /// All events of the site together record too many registers.

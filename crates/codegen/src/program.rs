@@ -1,11 +1,11 @@
 //! Events with fields in memory, compiled to programs that the resident runs.
 //!
-//! A pointer of the traced program may be invalid, and a signal handler for the fault of a load is
-//! no help: the program may have one of its own, install one later, or block the signal, in which
-//! case the kernel kills the program. So memory is read by the kernel (`process_vm_readv` on the
-//! process itself), which reports a failure, and costs a system call; only data in the page of the
-//! stack pointer, above it, is certainly there. Such an event is recorded by the resident, which
-//! fetches, formats and filters following a list of steps:
+//! A pointer of the traced program may be invalid, and a signal handler for the fault of a load
+//! does not help: the program may have one of its own, install one later, or block the signal,
+//! in which case the kernel kills the program. So the kernel reads the memory
+//! (`process_vm_readv` on the process itself); it reports a failure, but costs a system call.
+//! Only data in the page of the stack pointer, above it, is certainly present. Such an event is
+//! recorded by the resident, which fetches, formats and filters according to a list of steps:
 //!
 //! ```text
 //! name=+0(+8(%di)):string  if name ~ "/etc/*"
@@ -15,9 +15,10 @@
 //! when bit 0 skip 1, reject
 //! ```
 //!
-//! All steps go forward, so a program ends. Conditions on registers alone are tested first, by
-//! straight code in the detour; and if all fields of an event are registers or constants, all of it
-//! is straight code. Conditions on constants are decided here.
+//! All steps go forward, so a program terminates. Conditions on registers alone are tested
+//! first, by straight code in the detour; and if all fields of an event are registers or
+//! constants, the whole event is straight code. Conditions on constants are decided at compile
+//! time.
 
 mod tally;
 
@@ -37,7 +38,7 @@ pub const STRING_LIMIT: u16 = 1024;
 /// Bytes of a record before its fields.
 const HEADER: u64 = capriole_ring::layout::record::FIELDS as u64;
 
-/// Start of a field: the value from which its pointers, if any, lead.
+/// Start of a field: the value that its pointers, if any, start from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// A 64-bit general register, as it is at the site.
@@ -53,7 +54,7 @@ pub enum Source {
         index: Register,
         /// Power of two by which the index is multiplied, 0 to 3.
         shift: u8,
-        /// Number added to both.
+        /// Number added to both registers.
         offset: u64,
     },
     /// A number.
@@ -64,17 +65,17 @@ pub enum Source {
     Thread,
     /// The CPU's number.
     Cpu,
-    /// Time since the call of this function that ends here began: time stamp counter ticks, less
-    /// than 2^48; in a record, at the time of the record. The function is a number below 2^16, and
-    /// above it that of the area of its calls. It can be read at the function's exits if
+    /// Time elapsed in the call of this function that ends here: time stamp counter ticks, less
+    /// than 2^48; in a record, up to the time of the record. The function is a number below 2^16,
+    /// with the number of the area of its calls above it. It can be read at the function's exits if
     /// [`Work::Enter`] is done at its entry; for an unknown call it counts as unreadable.
     Latency(u32),
-    /// A word that the call of this function has kept since its entry, where [`Fetch::enter`] was
-    /// done; for an unknown call it counts as unreadable.
+    /// A word that the call of this function has kept since its entry, where the work of
+    /// [`Fetch::enter`] was done; for an unknown call it counts as unreadable.
     Kept {
         /// The function, as for [`Source::Latency`].
         call: u32,
-        /// Index of the field at the entry, from 0 on.
+        /// Index of the field at the entry, counted from 0.
         word: u16,
     },
     /// A constant string, at most 65,535 bytes.
@@ -88,9 +89,9 @@ pub enum Content {
     Number(Width),
     /// `count` numbers of `bytes` each.
     Numbers {
-        /// Size of one in bytes: 1, 2, 4 or 8.
+        /// Size of each number in bytes: 1, 2, 4 or 8.
         bytes: u8,
-        /// Number of them, at least 1.
+        /// How many numbers there are, at least 1.
         count: u16,
     },
     /// A string that ends with NUL.
@@ -104,12 +105,12 @@ pub enum Content {
     /// the memory above the stack pointer, as far as it can be read. The record always contains
     /// this field, possibly with an empty copy.
     CallStack {
-        /// Maximum number of bytes of the stack.
+        /// Maximum number of bytes of the stack to copy.
         bytes: u16,
     },
 }
 
-/// A field: from the source, by the pointers, to the content.
+/// A field: a source, pointers to follow from it, and the content at their end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Field {
     /// Its start.
@@ -126,12 +127,12 @@ pub struct Field {
 pub struct Fetch {
     /// All required fields.
     pub fields: Vec<Field>,
-    /// Number of fields, from the first on, that are recorded; the rest is for the condition.
+    /// Number of fields, from the first on, that are recorded; the others serve the condition.
     pub recorded: usize,
     /// Condition for recording; `None` records always.
     pub condition: Option<Condition>,
-    /// Additional condition on the flags at the site: at a conditional jump, whether it is going to
-    /// be taken.
+    /// Additional condition on the flags at the site: at a conditional jump, the flags decide
+    /// whether it will be taken.
     pub flags: Option<ConditionCode>,
 }
 
@@ -155,14 +156,14 @@ impl Program {
         self.steps().any(|step| calls.contains(&step[0]))
     }
 
-    /// Returns the general registers that it reads.
+    /// Returns the general registers that the program reads.
     pub(crate) fn registers(&self) -> RegSet {
         let reads = |step: &&[u8]| matches!(step[0], step::REGISTER | step::INDEX);
         let numbers = self.steps().filter(reads).map(|step| step[1]);
         RegSet(numbers.fold(0, |set, number| set | 1 << number))
     }
 
-    /// Its steps, [`STEP_SIZE`] bytes each.
+    /// Returns the steps, [`STEP_SIZE`] bytes each.
     fn steps(&self) -> impl Iterator<Item = &[u8]> {
         let count = self.bytes.first_chunk();
         let count = count.map_or(0, |n| u32::from_le_bytes(*n) as usize);
@@ -201,7 +202,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Returns the message, with the fields by their names.
+    /// Returns the message, with fields given by name.
     #[must_use]
     pub fn with_names<'a>(&self, name: impl Fn(usize) -> &'a str) -> String {
         match self {
@@ -239,7 +240,8 @@ const MOST_WORDS: usize = frame::MOST_WORDS as usize;
 const MOST_AT_ENTRY: usize = 8;
 /// Maximum size of a record in bytes.
 const MOST: u64 = 1 << 15;
-/// Maximum number of registers that straight code can read: it needs some to work with.
+/// Maximum number of registers that straight code can read: it needs the others as scratch
+/// registers.
 const MOST_REGISTERS: usize = 11;
 /// Size in bytes of the header before the steps, and of a step.
 const PROGRAM_HEADER: usize = 16;
@@ -279,7 +281,7 @@ mod step {
     pub const INDEX: u8 = 30;
 }
 
-/// The numbers of this format, by their names in the resident's header: (name, value).
+/// The numbers of this format, with their names in the resident's header: (name, value).
 pub const NUMBERS: [(&str, u64); 47] = [
     ("STEP_SIZE", STEP_SIZE as u64),
     ("PROGRAM_FAULTS", FAULTS as u64),
@@ -355,7 +357,7 @@ impl Step {
         }
     }
 
-    /// Creates a step on a number of this width.
+    /// Creates a step that operates on a number of this width.
     fn made(op: u8, how: u8, width: Width) -> Step {
         let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
         let signed = if width.is_signed() { SIGNED } else { 0 };
@@ -367,8 +369,8 @@ impl Step {
     }
 }
 
-/// A comparison in a program: the bit that the resident sets, and its value if the comparison
-/// holds.
+/// A comparison in a program: the bit that the resident sets, and the bit's value if the
+/// comparison holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bit {
     bit: u8,
@@ -378,7 +380,7 @@ struct Bit {
 struct Builder<'a> {
     fetch: &'a Fetch,
     steps: Vec<Step>,
-    /// Strings behind the steps; for a step in `to_place`, `value` is an offset in here.
+    /// Strings placed after the steps; for a step in `to_place`, `value` is an offset in here.
     texts: Vec<u8>,
     to_place: Vec<usize>,
     /// Comparisons to make once a field has been fetched: (field, step, string).
@@ -406,8 +408,8 @@ impl Field {
         }
     }
 
-    /// Returns the word that is its content, if that is a number available at the site without a
-    /// load.
+    /// Returns the word that is the field's content, if that is a number available at the site
+    /// without a load.
     fn recordable(&self) -> Option<(Word, Width)> {
         let Content::Number(width) = self.content else {
             return None;
@@ -422,8 +424,8 @@ impl Field {
         Some((word, width))
     }
 
-    /// As `recordable`, for code that calculates with the current registers. It excludes the stack
-    /// pointer, which has moved in a detour (a record has its earlier value).
+    /// Like `recordable`, but for code that computes with the current registers. It excludes the
+    /// stack pointer, which has moved in a detour (a record has its earlier value).
     fn register(&self) -> Option<(Register, Width)> {
         let (word, width) = self.recordable()?;
         let register = word.register();
@@ -431,7 +433,7 @@ impl Field {
         Some((register?, width))
     }
 
-    /// Returns its constant value, extended to 64 bits, and the width with which that is compared.
+    /// Returns the constant value, extended to 64 bits, and the width with which it is compared.
     fn constant(&self) -> Option<(u64, Width)> {
         match self.recordable()? {
             (Word::Constant(value), width) => {
@@ -446,7 +448,7 @@ impl Field {
         }
     }
 
-    /// True if it may turn out to be unreadable.
+    /// True if the field may turn out to be unreadable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
         let of_call = matches!(self.source, Source::Latency(_) | Source::Kept { .. });
@@ -478,13 +480,13 @@ impl Fetch {
     /// Returns the work that records this event.
     ///
     /// # Errors
-    /// The fields do not fit together, or into a packet.
+    /// The fields cannot be combined, or do not fit into a packet.
     pub fn work(&self, event: u32) -> Result<Work, FetchError> {
         let (straight, rest) = self.split();
         let words = self.fields[..self.recorded].iter().map(Field::recordable);
         let fields: Option<Vec<Word>> = words.map(|word| word.map(|(word, _)| word)).collect();
         if let (Some(fields), None) = (fields, &rest) {
-            // A detour needs some registers to work with.
+            // A detour needs some scratch registers.
             let asked = straight.iter().flat_map(Filter::registers);
             let registers = fields.iter().filter_map(|word| word.register());
             let all: BTreeSet<Register> = registers.chain(asked).collect();
@@ -505,7 +507,8 @@ impl Fetch {
                 filter: straight,
             });
         };
-        // An unknown time would not be less than `least`. No time exceeds this constant.
+        // An unknown time would not be less than `least`. Known times are always below this
+        // constant, so the test rejects unknown ones.
         let known = Condition::Number {
             subject: Subject::Field(time),
             relation: Relation::Less,
@@ -522,7 +525,7 @@ impl Fetch {
         }))
     }
 
-    /// Returns the registers at which fields start.
+    /// Returns the registers that fields start from.
     fn registers(&self) -> Vec<Register> {
         let registers = self.fields.iter().flat_map(|field| match field.source {
             Source::Register(register) => [Some(register), None],
@@ -533,8 +536,8 @@ impl Fetch {
         registers.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Finds the shortest time of a call that a condition accepts, if the condition requires one,
-    /// alone or together with others.
+    /// Finds the lower limit that a condition sets for a call's time, if the condition is such a
+    /// limit, alone or in conjunction with other conditions.
     fn shortest(&self, condition: &Condition) -> Option<Shortest> {
         match condition {
             Condition::All(all) => all.iter().find_map(|one| self.shortest(one)),
@@ -559,7 +562,7 @@ impl Fetch {
     }
 
     /// Returns the work that begins a timed call of function `call`, and keeps the recorded fields;
-    /// see [`Source::Latency`]. At an entry there is no condition on flags.
+    /// see [`Source::Latency`]. At an entry there must be no condition on flags.
     ///
     /// # Errors
     /// A field is not a number, or there are too many.
@@ -680,7 +683,7 @@ impl Fetch {
         })
     }
 
-    /// Returns the result of a comparison, if it is one of a constant.
+    /// Returns the result of a comparison if the compared field is a constant.
     fn decided(&self, subject: Subject, relation: Relation, with: i128) -> Option<bool> {
         let Subject::Field(index) = subject else {
             return None;
@@ -705,7 +708,7 @@ impl Fetch {
     }
 }
 
-/// A condition's lower limit for a call's time.
+/// The lower limit that a condition sets for a call's time.
 struct Shortest {
     /// The field that is the time.
     time: usize,
@@ -735,8 +738,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Assigns a bit to every comparison of a condition. Comparisons without a field become steps
-    /// at once.
+    /// Assigns a bit to every comparison of a condition. Comparisons that involve no field become
+    /// steps immediately.
     fn collect(&mut self, condition: &'a Condition) -> Result<Tree<Bit>, FetchError> {
         Ok(match condition {
             Condition::Not(inner) => Tree::Not(Box::new(self.collect(inner)?)),
@@ -804,7 +807,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Appends a string, which will be placed behind the steps.
+    /// Appends a string, which will be placed after the steps.
     fn text(&mut self, bytes: &[u8]) -> (u16, u64) {
         let at = self.texts.len() as u64;
         self.texts.extend_from_slice(bytes);
@@ -812,8 +815,8 @@ impl<'a> Builder<'a> {
         (bytes.len() as u16, at)
     }
 
-    /// Fetches a field, compares it, and drops it if it is not recorded. At most `limit` bytes of
-    /// strings are kept.
+    /// Fetches a field, compares it, and drops it if it is not recorded. At most `limit` bytes of a
+    /// string are kept.
     fn field(&mut self, index: usize, limit: u16) -> Result<(), FetchError> {
         let field = &self.fetch.fields[index];
         let number = u8::try_from(index).unwrap_or(u8::MAX);
@@ -962,7 +965,7 @@ impl<'a> Builder<'a> {
             tree => {
                 let branches = tree.branches(true);
                 for (index, branch) in branches.iter().enumerate() {
-                    // The rejection is behind the last branch.
+                    // The rejection follows the last branch.
                     let to = match branch.exit {
                         Exit::Branch(to) => to,
                         Exit::Decided(true) => branches.len() + 1,
@@ -987,7 +990,7 @@ impl<'a> Builder<'a> {
         }
         let faults = flags & FAULTS != 0;
         let (recorded, hidden) = self.fetch.fields.split_at(self.fetch.recorded);
-        // Unrecorded fields take space temporarily, and so does a pointer.
+        // Fields that are not recorded take space temporarily, and so does a pointer.
         let spare = hidden.iter().map(Field::size).max().unwrap_or(0) + 8;
         let fields: u64 = recorded.iter().map(Field::size).sum();
         let size = HEADER + if faults { 8 } else { 0 } + fields + spare;
@@ -1014,7 +1017,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns the code of a comparison in a step.
+/// Returns the code of a comparison, as a step encodes it.
 fn how(test: Test) -> u8 {
     match test {
         Test::Equal => 0,

@@ -146,7 +146,7 @@ impl<'a> Debug<'a> {
 
     /// Lists member names, including members of anonymous structs and of base classes.
     pub(super) fn member_names(&self, record: DieKey) -> Result<Vec<String>, DebugError> {
-        // No member has an empty name.
+        // No member has an empty name, so this lookup fails and lists all names.
         match self.member(record, "")? {
             Lookup::Missing(names) => Ok(names),
             _ => Ok(Vec::new()),
@@ -177,8 +177,8 @@ impl<'a> Debug<'a> {
         Ok(false)
     }
 
-    /// Resolves a name in a C++ member function to a member: of the object it is called on, or a
-    /// static member of the classes around it. `None` if the name is no member.
+    /// Resolves a name in a C++ member function to a member of the object it is called on, or to
+    /// a static member of an enclosing class. `None` if the name is not a member.
     pub(super) fn of_class(&self, site: &Site, name: &str) -> Result<Option<Meaning<'a>>, Refusal> {
         if name.starts_with(['\'', ':']) || !is_cpp(&self.die(site.frame().key)?) {
             return Ok(None);
@@ -271,7 +271,8 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// Returns `member` shifted by `by` bytes: the part that contains it starts there in the struct.
+/// Returns `member` shifted by `by` bytes, the offset of the base class or anonymous struct
+/// that contains it.
 fn moved(member: Member, by: u64) -> Result<Member, DebugError> {
     let bits = match member.bits {
         Some((first, width)) => {

@@ -9,7 +9,7 @@ use super::units::{Bytes, Debug, DieKey, Loaded, Space, UnitKey};
 
 pub(super) type Value<'a> = AttributeValue<Bytes<'a>>;
 
-/// Maximum number of origins and specifications followed from one entry to the next.
+/// Maximum length of a chain of origins and specifications.
 const ORIGINS: usize = 8;
 
 /// A debug information entry.
@@ -91,8 +91,7 @@ impl<'a> Die<'a> {
         (!ranges.is_empty()).then(|| ranges.iter().any(|r| r.0 <= address && address < r.1))
     }
 
-    /// Returns the first `limit` ranges of link addresses that the entry covers, without empty
-    /// ones.
+    /// Returns the first `limit` non-empty ranges of link addresses that the entry covers.
     pub(super) fn ranges(&self, limit: usize) -> Vec<(u64, u64)> {
         let mut found = Vec::new();
         if !self.has(dw::DW_AT_low_pc) && !self.has(dw::DW_AT_ranges) {
@@ -141,8 +140,8 @@ impl<'a> Die<'a> {
     }
 }
 
-/// True if `DW_AT_high_pc` is a size that leads from the low address past the end of the address
-/// space. Such an entry is damaged, and gimli adds the two up unchecked.
+/// True if `DW_AT_high_pc` is a size that reaches from the low address past the end of the
+/// address space. Such an entry is damaged, and gimli adds the two without a check.
 pub(super) fn wraps(low: u64, high: Option<Value<'_>>) -> bool {
     let size = high.and_then(|value| value.udata_value());
     low.checked_add(size.unwrap_or(0)).is_none()
@@ -177,7 +176,7 @@ impl<'a> Debug<'a> {
         let mut cursor = unit.unit.entries_at_offset(die.entry.offset())?;
         cursor.next_entry()?;
         let mut wanted = None;
-        // `next_entry` goes into an entry, `next_sibling` past what is below it.
+        // `next_entry` descends into an entry, `next_sibling` skips its children.
         let mut more = cursor.next_entry()?;
         while more {
             let Some(entry) = cursor.current() else { break };
@@ -260,8 +259,8 @@ impl<'a> Debug<'a> {
         found.ok_or(missing)
     }
 
-    /// Returns an entry and those that complete it: the one it is a copy of, and its earlier
-    /// declaration.
+    /// Returns an entry and the entries that complete it: the original that it is a copy of, and
+    /// its earlier declaration.
     pub(super) fn with_origins(&self, die: &Die<'a>) -> Vec<Die<'a>> {
         let mut found = vec![die.clone()];
         for _ in 0..ORIGINS {
@@ -277,9 +276,9 @@ impl<'a> Debug<'a> {
         found
     }
 
-    /// Returns a string attribute of an entry or of those that complete it.
+    /// Returns a string attribute of an entry, or of an entry that completes it.
     pub(super) fn text_of(&self, die: &Die<'a>, name: DwAt) -> Option<String> {
-        // Usually the entry has it, and nothing else has to be read.
+        // Usually the entry itself has the attribute, so no other entry is read.
         die.text(name)
             .or_else(|| self.with_origins(die).iter().find_map(|die| die.text(name)))
     }
@@ -295,7 +294,7 @@ impl<'a> Debug<'a> {
             .or_else(|| self.text_of(die, dw::DW_AT_MIPS_linkage_name))
     }
 
-    /// Returns the type of an entry or of those that complete it.
+    /// Returns the type of an entry, from the entry itself or from one that completes it.
     pub(super) fn type_of(&self, die: &Die<'a>) -> Result<Option<DieKey>, DebugError> {
         for die in self.with_origins(die) {
             if die.has(dw::DW_AT_type) {

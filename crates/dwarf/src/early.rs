@@ -1,4 +1,4 @@
-//! Variables at sites before the function has stored them in their described places.
+//! Variables at sites where the function has not yet stored them in their described places.
 
 use gimli::constants as dw;
 
@@ -15,13 +15,13 @@ use capriole_event::Gpr;
 
 /// Maximum bytes of a function's code examined.
 const CODE: u64 = 1 << 16;
-/// Work charged for following the first instructions, in entries read.
+/// Work charged for following a function's first instructions once, in entries read.
 const INSTRUCTIONS: u64 = 1000;
 
 impl<'a> Debug<'a> {
-    /// Returns where a variable is before the first statement, if the debug information gives
-    /// `place` for the whole function (`own`, if the variable is its own and not of an inlined
-    /// copy).
+    /// Returns where a variable is before the first statement. The debug information gives
+    /// `place` for the whole function. `own` is the function's entry if the variable belongs to
+    /// the function itself, and `None` if it belongs to an inlined copy.
     pub(super) fn early(
         &self,
         own: Option<&Die<'a>>,
@@ -45,7 +45,7 @@ impl<'a> Debug<'a> {
         let children = own.map(|own| self.declared(own)).transpose()?;
         let is_own = |die: &Die<'a>| die.key() == variable.die.key();
         let Some(children) = children.filter(|children| children.iter().any(is_own)) else {
-            // The variable is of an inner block or an inlined copy that begins here.
+            // The variable belongs to an inner block or an inlined copy that begins here.
             return match self.in_own_frame(&place, context.address) {
                 true => Err(not_yet()),
                 false => Ok(place),
@@ -80,8 +80,9 @@ impl<'a> Debug<'a> {
             };
             return caller.map(Place::Memory).ok_or_else(not_yet);
         }
-        // Parameters are passed in registers in their order. If the function changed a parameter
-        // before it stored it, the stored value may be another parameter.
+        // Parameters use the argument registers in order, so refuse a result out of order: if the
+        // function changed a parameter before it stored it, the stored value may be another
+        // parameter.
         let mut next = [0, 0];
         for die in &children {
             if die.tag() != dw::DW_TAG_formal_parameter {
@@ -143,8 +144,8 @@ impl<'a> Debug<'a> {
         Ok(is_c && without && self.size(self.type_of(&variable.die)?)? == Some(4))
     }
 
-    /// Corrects the place of a class passed by address on the stack: clang describes it as if the
-    /// object itself were there, where it never is.
+    /// Corrects the place of a class whose address is passed on the stack: clang describes the
+    /// object itself as being there, although it never is.
     pub(super) fn by_address(
         &self,
         die: &Die<'a>,
@@ -171,8 +172,8 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Returns where an object is at the function's entry, if the debug information gives one
-    /// (later) place for the whole function.
+    /// Returns where an object is at the function's entry, if the debug information gives a
+    /// single (later) place for the whole function.
     fn arrival(
         &self,
         die: &Die<'a>,
@@ -202,7 +203,7 @@ impl<'a> Debug<'a> {
         Ok(prologue.arrival(&place, size, truth))
     }
 
-    /// True if a variable is found through the place of a parameter.
+    /// True if a variable is reached through a pointer in the place of a parameter.
     fn through_parameter(
         &self,
         children: &[Die<'a>],
@@ -229,8 +230,8 @@ impl<'a> Debug<'a> {
         self.object.read(setup.start, size)
     }
 
-    /// Returns the address after the instruction that stores a parameter into its place, if it is
-    /// not yet executed at `address`.
+    /// Returns the address after the instruction that stores a parameter into its place, if
+    /// that instruction has not executed yet at `address`.
     pub(super) fn stored(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
         let Place::Memory(sum) = place else {
             return None;
@@ -244,8 +245,8 @@ impl<'a> Debug<'a> {
         prologue.next_store(sum)
     }
 
-    /// Returns the address after the first instruction that stores the address of a variable (an
-    /// array of computed size, for example) into the frame, if `address` is below the result.
+    /// Returns the address after the first instruction that stores the address of a variable (a
+    /// variable-length array, for example) into the frame, if `address` is below the result.
     pub(super) fn written(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
         let Place::Memory(sum) = place else {
             return None;
@@ -282,8 +283,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// True if the place is in the stack frame that the function itself sets up, or found through
-    /// it.
+    /// True if the place is in the stack frame that the function itself sets up, or is reached
+    /// through that frame.
     fn in_own_frame(&self, place: &Place, address: u64) -> bool {
         let Place::Memory(sum) = place else {
             return false;
@@ -298,8 +299,9 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// True if the place is relative to a register that the function changes first. A variable that is
-/// in a parameter register for the whole function is there from the beginning.
+/// True if the place is relative to a register that the function changes first (any but an
+/// argument register). A variable that is in an argument register for the whole function is
+/// there from the beginning.
 fn depends(place: &Place) -> bool {
     let changes = |register: Gpr| !ARGUMENTS.contains(&register);
     match place {
@@ -313,8 +315,8 @@ fn depends(place: &Place) -> bool {
     }
 }
 
-/// Returns the registers in which (the address of) a parameter is passed: 0 and a number for
-/// general ones, 1 and a number for vector registers.
+/// Returns the registers that pass a parameter or its address: `(0, n)` is the `n`th general
+/// argument register, counted from 0; `(1, n)` is vector register `n`.
 fn claims(place: &Place) -> Vec<(usize, usize)> {
     let general = |register: &Gpr| {
         let number = ARGUMENTS[..6]

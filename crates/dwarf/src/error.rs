@@ -20,7 +20,7 @@ pub enum NotUsed {
     /// The file does not exist, or may not be read.
     #[error("not there")]
     Absent,
-    /// The build id is a different one.
+    /// The build ids differ.
     #[error("of another build")]
     OtherBuild,
     /// The checksum in `.gnu_debuglink` does not match the file.
@@ -74,7 +74,7 @@ pub enum DebugError {
         "no debug information about the code at {0:#x}: compile that source file with -g (-g1 may not be enough)"
     )]
     NoFunction(u64),
-    /// The address is in a source file that is described, but in none of its functions.
+    /// The address belongs to a unit with debug information, but to none of its functions.
     #[error(
         "the code at {0:#x} is in no function of the source: the compiler has added it (such as a \
          thunk, which corrects `this` and goes on in the virtual function itself), and it has no \
@@ -136,7 +136,7 @@ pub enum Onward {
     /// This source line; none of its code comes earlier.
     #[error("at line {0}")]
     Line(u64),
-    /// The function, and bytes from its start.
+    /// Function name, and byte offset from its start.
     #[error("{0}+{1:#x}")]
     Offset(String, u64),
 }
@@ -147,8 +147,8 @@ pub enum Refusal {
     /// Error of the debug information as a whole.
     #[error("{0}")]
     Debug(#[from] DebugError),
-    /// The expression is not `name`, followed by `->name`, `.name` and `[number]`, with `*` before
-    /// it.
+    /// The expression is not a `name` with `*` before it and `->name`, `.name` or `[number]`
+    /// after it, all optional.
     #[error("expected {0}")]
     Syntax(&'static str),
     /// No such parameter or variable.
@@ -175,7 +175,7 @@ pub enum Refusal {
         /// Its elements.
         elements: Vec<String>,
     },
-    /// A member of a class of which the function has no object.
+    /// A member of a class, in a function that has no object of that class.
     #[error(
         "`{name}` is a member of {class}, and this function has no object of it; of an object write OBJECT.{name}"
     )]
@@ -215,7 +215,7 @@ pub enum Refusal {
         /// The struct.
         c_type: String,
     },
-    /// A variable of the function, but of a block that does not contain the site.
+    /// A variable of the function, in a block that does not contain the site.
     #[error("`{name}` is not visible here; it is declared {}", at_line(*.line))]
     OutOfScope {
         /// The variable.
@@ -223,7 +223,7 @@ pub enum Refusal {
         /// Source line of its declaration.
         line: Option<u64>,
     },
-    /// A variable of another one of the functions around the site.
+    /// A variable of another of the functions that contain the site.
     #[error(
         "`{name}` is a variable of `{of}`, {}, not of `{own}`; probe a line of `{of}` for it",
         if *.inlined { "which is inlined here" } else { "which this copy is inlined into" }
@@ -238,7 +238,7 @@ pub enum Refusal {
         /// True if `of` is inlined into `own`, rather than the other way round.
         inlined: bool,
     },
-    /// The compiler keeps the variable nowhere at the site.
+    /// The variable is optimised out at the site.
     #[error("`{name}` is optimised out here{}", live(.lines, *.optimised))]
     OptimisedOut {
         /// The variable.
@@ -253,10 +253,10 @@ pub enum Refusal {
     NotYetStored {
         /// The variable.
         name: String,
-        /// Place from which on it has a value.
+        /// The first place at which it has a value.
         from: Onward,
     },
-    /// The value is known only from the registers at the entry of a function.
+    /// The value is known only in terms of the registers at the entry of a function.
     #[error(
         "`{name}` is known here only by what registers held at the entry of `{function}`{}",
         if *.inlined { ", which this copy is inlined into; probe another line" } else { "; probe that" }
@@ -380,7 +380,7 @@ pub enum Refusal {
         /// Bytes.
         size: u64,
     },
-    /// A type whose size no field has.
+    /// The size of the type is not a field size.
     #[error("`{of}` is {c_type} of {}; fields have 1, 2, 4 or 8", bytes(*size))]
     Size {
         /// The requested expression.

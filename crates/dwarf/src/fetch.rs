@@ -1,4 +1,4 @@
-//! Turns a variable into what a probe records: a fetch and a field type.
+//! Turns a variable into the fetch and field type that a probe records.
 
 use capriole_event::{Base, Bits, Deref, Element, Fetch, FieldType, Shown};
 use gimli::constants as dw;
@@ -25,19 +25,19 @@ pub struct TypedFetch {
     pub field_type: FieldType,
     /// The type in the source.
     pub c_type: String,
-    /// Size in bytes of a character array recorded as a string: it need not end with a NUL.
+    /// Size in bytes of a character array recorded as a string, which may lack a final NUL.
     pub longest: Option<u64>,
 }
 
 impl<'a> Debug<'a> {
-    /// Turns a fetch whose base is a [`Base::Variable`] into one whose base a probe can read at the
-    /// site. `wanted` is the requested type. Reads around the variable (`+8(req->next)`) are
-    /// relative to its value, or to the address of an array.
+    /// Turns a fetch whose base is a [`Base::Variable`] into one whose base a probe can read at
+    /// the site. `wanted` is the requested type. Reads written around the variable
+    /// (`+8(req->next)`) are relative to its value or, for an array, to its address.
     ///
-    /// Without `wanted` the field follows the type in the source: numbers by sign and size, `bool`
-    /// as `u8`, `char` as a character, enumerations as numbers, pointers as `x64`, pointers to
-    /// `char` and arrays of `char` as strings, arrays of up to 64 numbers as arrays, bit fields as
-    /// their bits.
+    /// Without `wanted`, the field follows the type in the source: numbers by sign and size,
+    /// `bool` as `u8`, `char` as a character, enumerations as numbers, pointers as `x64`,
+    /// pointers to `char` and arrays of `char` as strings, arrays of up to 64 numbers as arrays,
+    /// bit fields as their bits.
     ///
     /// # Errors
     ///
@@ -256,7 +256,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Records a string: at a pointer, or in an array.
+    /// Returns the fetch of a string that a pointer points to or an array contains.
     fn as_string(&self, thing: &Thing, wanted: Option<FieldType>) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let mismatch = || Refusal::Mismatch {
@@ -301,7 +301,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Records several numbers from memory: of an array, or where a pointer points.
+    /// Returns the fetch of several numbers in memory: in an array, or where a pointer points.
     fn as_array(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let address = match (self.shape(thing.kind)?, &thing.place) {
@@ -325,7 +325,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Records one number of the type `wanted`.
+    /// Returns the fetch of one number of the type `wanted`.
     fn as_number(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let of = || thing.text.clone();
@@ -402,7 +402,7 @@ impl<'a> Debug<'a> {
             }
         };
         let computed = || Refusal::Computed(of());
-        // Part of a word: from the lowest byte up, or some bits in the middle.
+        // Bits to take from the word: a bit field, or `bytes` bytes from byte `at` up.
         let (first, width) = match part {
             Some((first, width)) => (first.saturating_add(at.saturating_mul(8)), width),
             None if at == 0 && window.is_whole() => {
@@ -438,7 +438,7 @@ impl<'a> Debug<'a> {
         Ok(typed(fetch, link_address, field, c_type))
     }
 
-    /// True if a read must not exceed the object: for structs, arrays, and all else in memory.
+    /// True if a read must not extend past the object: structs, arrays, and anything in memory.
     fn is_whole(&self, thing: &Thing) -> Result<bool, DebugError> {
         Ok(match self.shape(thing.kind)? {
             Shape::Record { .. } | Shape::Array { .. } => true,
@@ -473,8 +473,9 @@ fn field_size(size: u64) -> Option<u8> {
     matches!(size, 1 | 2 | 4 | 8).then_some(size as u8)
 }
 
-/// Returns the smallest aligned container of a bit field: its byte offset and size, and the bits
-/// below the field. If there is none (packed structs), eight bytes from where it begins.
+/// Returns the smallest aligned container of a bit field: its byte offset, its size in bytes,
+/// and the number of bits below the field. If there is none (packed structs), returns the
+/// eight bytes from the byte where the field begins.
 fn container(first: u64, width: u64) -> Option<(u64, u8, u8)> {
     if width == 0 || width > 64 {
         return None;

@@ -15,7 +15,7 @@ use super::units::Unit;
 use capriole_object::ObjectFile;
 pub use capriole_object::source::Source;
 
-/// The debug information of one file: its bytes, and cached results about the whole.
+/// The debug information of one file: its bytes, and cached results for the whole file.
 #[derive(Debug)]
 pub(crate) struct DebugData {
     /// The file that it was found in.

@@ -10,7 +10,7 @@ use super::units::{Bytes, Debug, slice};
 
 impl Debug<'_> {
     /// Returns the formula for the canonical frame address at an instruction, from `.eh_frame` or
-    /// `.debug_frame`; `None` if they have none, or one that needs more than registers, reads and
+    /// `.debug_frame`. `None` if there is none, or if it needs more than registers, reads and
     /// offsets.
     pub(super) fn cfa(&self, address: u64) -> Option<Sum> {
         if let Some(known) = self.frames.borrow().get(&address) {
@@ -63,7 +63,7 @@ impl Debug<'_> {
                 }
                 CfaRule::Expression(expression) => expression.get(section).ok()?,
             };
-            // If the stack was aligned, GCC keeps the address in the frame.
+            // If a function aligned the stack, GCC keeps the address in the frame.
             let mut found: Option<Sum> = None;
             let mut operations = expression.operations(fde.cie().encoding());
             while let Some(operation) = operations.next().ok()? {

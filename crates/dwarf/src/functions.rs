@@ -17,9 +17,9 @@ pub struct FunctionPlace {
     pub address: u64,
     /// The function that contains the code, if this is an inlined copy.
     pub inlined_into: Option<String>,
-    /// The scope for names at this place.
+    /// The scope in which names are resolved at this place.
     pub site: Site,
-    /// Identity of the function among those of the same name.
+    /// Distinguishes the function from others of the same name.
     pub origin: Origin,
 }
 
@@ -79,13 +79,13 @@ impl Debug<'_> {
         for index in indices {
             let body = &names.bodies[index as usize];
             self.begin();
-            // A damaged function is left out.
+            // Skip a damaged function.
             let Ok(site) = self.site_of(body.address, body.key) else {
                 continue;
             };
             let frame = site.frame();
             let linkage = frame.linkage_name.as_deref();
-            // `add` is not `shop::Order::add`.
+            // The plain name `add` must not match `shop::Order::add`.
             let plain = Some(frame.name.as_str()).filter(|_| !linkage.is_some_and(is_mangled));
             if !is_called(name, plain, linkage) || self.is_part(&site) {
                 continue;
@@ -116,8 +116,8 @@ impl Debug<'_> {
         }
     }
 
-    /// As [`Debug::functions`], for the function that begins at a link address: by its name in the
-    /// debug information, which may differ from its symbol (`read` is `__libc_read`).
+    /// Like [`Debug::functions`], for the function that begins at a link address. Uses its name
+    /// in the debug information, which may differ from its symbol (`read` is `__libc_read`).
     ///
     /// # Errors
     ///
@@ -129,8 +129,8 @@ impl Debug<'_> {
     }
 
     /// True if the chosen frame is a part of the function around it and not a call. GCC splits a
-    /// function in two to inline the first part; where it inlines the second part as well, it
-    /// describes it as a call of the function at the line of its own declaration.
+    /// function in two so that it can inline the first part. Where it also inlines the second
+    /// part, it describes that part as a call of the function at the line of its own declaration.
     fn is_part(&self, site: &Site) -> bool {
         let own = site.frame();
         let same = |frame: &super::scope::Frame| {

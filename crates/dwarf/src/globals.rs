@@ -1,8 +1,8 @@
-//! Name lookup of global and static variables, and of static members, in a function.
+//! Looks up global variables, static variables and static members by name in a function.
 //!
-//! The order is the one of C++ (ISO C++ 6.5, "Name lookup"), of which C has a part: the namespaces
-//! and classes around the function from the inside out, with the names that `using` adds there. In
-//! each of them the function's own unit comes before others.
+//! The lookup order is the C++ order (ISO C++ 6.5, "Name lookup"), of which C uses a subset:
+//! the namespaces and classes around the function from the inside out, each with the names
+//! that `using` adds to it. In each of them, the function's own unit comes before other units.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,8 +18,8 @@ use super::units::{Debug, DieKey, UnitKey};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Global {
     pub key: DieKey,
-    /// The first declaration that the entry refers to: the same for all entries of one variable
-    /// in one unit.
+    /// The first declaration that the entry refers to. All entries of one variable in one unit
+    /// share it.
     pub root: DieKey,
     /// The unit whose source contains it.
     pub home: UnitKey,
@@ -40,27 +40,28 @@ pub(super) enum State {
     Gone,
 }
 
-/// A `using` outside of functions.
+/// A `using` declaration or directive outside of functions.
 #[derive(Debug)]
 pub(super) struct Import {
     /// The namespace that contains it, as [`Scopes::seen`] names it.
     pub at: String,
     /// The variable or namespace.
     pub what: DieKey,
-    /// True for all names of a namespace, rather than one name.
+    /// True for all names of a namespace (`using namespace`), false for a single name.
     pub module: bool,
 }
 
 /// Names of namespaces and classes.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    /// Names without and with the `inline` namespaces, and true if one is anonymous.
+    /// For each scope: its name without `inline` namespaces, its name with them, and true if one
+    /// of its namespaces is anonymous.
     all: Vec<(String, String, bool)>,
     numbers: HashMap<(String, String, bool), u32>,
 }
 
 impl Scopes {
-    /// Returns the number of a scope; its outermost part comes first.
+    /// Returns the number of a scope, whose parts are given outermost first.
     pub(super) fn number<'p>(&mut self, parts: impl Iterator<Item = &'p Part> + Clone) -> u32 {
         let whole = parts.clone().map(|part| part.name.as_str());
         let whole: Vec<&str> = whole.filter(|name| !name.is_empty()).collect();
@@ -94,19 +95,19 @@ impl Scopes {
 struct Level {
     /// `net::Server`, or empty outside of all namespaces.
     name: String,
-    /// Namespaces whose names appear in it by `using namespace`.
+    /// Namespaces whose names are visible in it because of `using namespace`.
     used: Vec<String>,
 }
 
-/// Maximum number of namespaces followed from one `using namespace` to the next.
+/// Maximum number of namespaces reached through a chain of `using namespace`.
 const USED: usize = 64;
-/// Maximum number of units imported by units.
+/// Maximum number of units imported, directly or through other units.
 const UNITS: usize = 4096;
 
 impl<'a> Debug<'a> {
-    /// Resolves a name at a site to a variable outside of functions: `name`, `net::name`, `::name`,
+    /// Resolves a name at a site to a global or static variable: `name`, `net::name`, `::name`,
     /// `'file.c'::name` or, for a static variable of a function, `function::name`. Static members
-    /// are found only through the name's own qualification, or in the classes around the function.
+    /// are found only by a qualified name, or in the classes around the function.
     pub(super) fn global(&self, site: &Site, name: &str) -> Result<Option<Variable<'a>>, Refusal> {
         if let Some((file, rest)) = name.strip_prefix('\'').and_then(|n| n.split_once("'::")) {
             return self.of_file(site, file, rest, name);
@@ -120,7 +121,7 @@ impl<'a> Debug<'a> {
         let levels = self.levels(site, &own, absolute)?;
         let names = self.names()?;
         let all = names.globals.get(last).map_or(&[][..], Vec::as_slice);
-        // First each level, then each again for variables that are static in other units.
+        // Search all levels first, then all levels again for static variables of other units.
         for of_others in [false, true] {
             for level in &levels {
                 if !of_others
@@ -183,8 +184,8 @@ impl<'a> Debug<'a> {
         Ok(Variable::global(self.die(key)?, name, site.frames[0].key))
     }
 
-    /// Returns the unit whose source contains the chosen function, and those that it imports. For a
-    /// copy that is the unit of the function that was inlined.
+    /// Returns the unit whose source contains the chosen function, and the units that it imports.
+    /// For an inlined copy, this is the unit of the original function.
     fn own_units(&self, site: &Site) -> Result<HashSet<UnitKey>, DebugError> {
         let mut home = site.frames[0].key.unit;
         for frame in site.frames[..=site.chosen].iter().rev() {
@@ -194,7 +195,8 @@ impl<'a> Debug<'a> {
                 .iter()
                 .take_while(|die| die.has(dw::DW_AT_abstract_origin));
             let unit = &chain[copies.count().min(chain.len() - 1)].unit;
-            // An entry that dwz(1) found in several units belongs to each of them.
+            // An entry that dwz(1) found in several units belongs to each of them; it is now in a
+            // partial unit.
             if self.root(unit)?.tag() != dw::DW_TAG_partial_unit {
                 home = unit.key;
                 break;
@@ -261,7 +263,7 @@ impl<'a> Debug<'a> {
         for (at, what) in uses {
             used.push((at, self.path_of(what)?));
         }
-        // `using namespace` is transitive; names appear in the namespace around both.
+        // `using namespace` is transitive. Names appear in the nearest namespace around both.
         for level in 0..levels.len() {
             let name = levels[level].name.clone();
             let mut from = vec![name.clone()];
@@ -287,7 +289,7 @@ impl<'a> Debug<'a> {
         Ok(levels)
     }
 
-    /// Returns the name of a namespace or class, qualified with those around it.
+    /// Returns the qualified name of a namespace or class.
     pub(super) fn path_of(&self, key: DieKey) -> Result<String, DebugError> {
         let parts = self.enclosing(key)?;
         let own = self.part(&self.die(key)?);
@@ -336,7 +338,7 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
-    /// As `used_within`, for a `using` in a namespace.
+    /// Like `used_within`, but for a `using` in a namespace.
     fn used_at(
         &self,
         own: &HashSet<UnitKey>,
@@ -355,7 +357,7 @@ impl<'a> Debug<'a> {
         Ok(None)
     }
 
-    /// Returns the variable at `what` if it has this name: its definition, if there is one.
+    /// Returns the variable at `what` if it has this name, preferably its definition.
     fn imported(&self, what: DieKey, name: &str) -> Result<Option<DieKey>, Refusal> {
         let die = self.die(what)?;
         if die.tag() != dw::DW_TAG_variable || self.name_of(&die).as_deref() != Some(name) {
@@ -373,7 +375,8 @@ impl<'a> Debug<'a> {
         Ok(self.pick(&here, &own, name)?.or(Some(what)))
     }
 
-    /// Picks the variable of a scope that is of an own unit, or has external linkage.
+    /// Picks the variable of a scope that belongs to one of the function's own units or has
+    /// external linkage.
     fn pick(
         &self,
         here: &[&Global],
@@ -389,7 +392,7 @@ impl<'a> Debug<'a> {
             false => Vec::new(),
         };
         mine.sort_by_key(|global| global.state != State::Placed);
-        // They must be of one scope: `using namespace` may add several.
+        // All candidates must be in one scope: `using namespace` may add several.
         let Some(first) = mine.first().or(elsewhere.first()) else {
             return Ok(None);
         };
@@ -407,7 +410,7 @@ impl<'a> Debug<'a> {
         Ok(found.or(Some(first)).map(|global| global.key))
     }
 
-    /// Returns the variable of other units with a name, if there is only one.
+    /// Returns the variable if all candidates are the same one; refuses several different ones.
     fn only_one(&self, here: &[&Global], name: &str) -> Result<Option<DieKey>, Refusal> {
         let placed = here.iter().find(|global| global.state == State::Placed);
         let Some(first) = placed.or(here.first()) else {
@@ -419,7 +422,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Finds a static variable, or one of a namespace, by the source file of its unit.
+    /// Finds a static or namespace variable by the source file of its unit.
     fn of_file(
         &self,
         site: &Site,
@@ -458,7 +461,7 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Finds a static variable in a function, of any unit or of those of a source file.
+    /// Finds a static variable of a function, in any unit or only in the units of a source file.
     fn static_of(
         &self,
         function: &str,

@@ -25,7 +25,8 @@ pub(super) enum Begins {
 }
 
 impl<'a> Debug<'a> {
-    /// Returns the type of the first result: Go's results are parameters that the function sets.
+    /// Returns the type of the first result. Go describes results as parameters that the function
+    /// sets.
     pub(super) fn first_result(&self, function: &Die<'a>) -> Result<Option<DieKey>, DebugError> {
         for whole in self.with_origins(function) {
             let children = self.children(&whole)?;

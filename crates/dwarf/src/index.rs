@@ -1,6 +1,6 @@
 //! Index by name of functions, their inlined copies, global variables and structs.
 //!
-//! All units are read once for it, at the first lookup of a name.
+//! The first lookup of a name reads all units once to build it.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ const ATTRIBUTES: u64 = 40;
 /// One body of a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Body {
-    /// The function itself or the copy that was inlined.
+    /// The function itself, or an inlined copy of it.
     pub key: DieKey,
     /// Link address at which it is entered.
     pub address: u64,
@@ -30,11 +30,11 @@ pub(super) struct Body {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     pub bodies: Vec<Body>,
-    /// Indices of `bodies` by name, and by linkage name.
+    /// Indices into `bodies`, by name and by linkage name.
     pub functions: HashMap<String, Vec<u32>>,
     /// Global and static variables and static members, by name without namespaces.
     pub globals: HashMap<String, Vec<Global>>,
-    /// Variables that have a place, by linkage name.
+    /// Variables that have a location or a constant value, by linkage name.
     pub linked: HashMap<String, DieKey>,
     /// Namespaces and classes that variables are declared in.
     pub scopes: Scopes,
@@ -65,7 +65,7 @@ struct Reader<'d, 'a> {
     debug: &'d Debug<'a>,
     names: Names,
     called: HashMap<DieKey, Called>,
-    /// The scopes that contain variables, or declarations of variables.
+    /// Scope of each variable, by the entry that defines or declares it.
     declared_in: HashMap<DieKey, u32>,
     attributes_left: u64,
 }
@@ -181,7 +181,7 @@ impl<'a> Reader<'_, 'a> {
                 around.pop();
             }
             let tag = abbreviation.tag();
-            // A static member of a class is declared as a member, up to DWARF 4.
+            // Up to DWARF 4, a static member of a class is declared as a member.
             let marks = [dw::DW_AT_external, dw::DW_AT_declaration];
             let is_static = || {
                 abbreviation
@@ -249,7 +249,7 @@ impl<'a> Reader<'_, 'a> {
         let Some(address) = die.entry_address() else {
             return;
         };
-        // Functions that the linker dropped are at address 0 or 1 or so.
+        // Functions that the linker discarded have addresses such as 0 or 1.
         if !self.debug.object.is_text(address) {
             return;
         }
@@ -334,7 +334,7 @@ impl<'a> Reader<'_, 'a> {
         imports.push(import);
     }
 
-    /// Sets the scope of each variable that was declared before to the scope of that declaration.
+    /// Gives each variable that has an earlier declaration the scope of that declaration.
     fn settle(&mut self) {
         for global in self.names.globals.values_mut().flatten() {
             if global.root == global.key {
@@ -342,7 +342,7 @@ impl<'a> Reader<'_, 'a> {
             }
             global.scope = match self.declared_in.get(&global.root) {
                 Some(&scope) => scope,
-                // It is in a type unit or a common file of dwz(1).
+                // The declaration is in a type unit or a common file of dwz(1).
                 None => match self.debug.enclosing(global.root) {
                     Ok(parts) => self.names.scopes.number(parts.0.iter().rev()),
                     Err(problem) => {

@@ -1,4 +1,4 @@
-//! Functions inlined at an address: the lines that a backtrace has besides those of real calls.
+//! Functions inlined at an address: a backtrace shows them in addition to real calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ impl Inlined {
             .map_err(|_| DebugError::Damaged("bad table of units"))
     }
 
-    /// Returns the functions that are inlined at a link address, demangled, innermost first, and
-    /// last the function that they are inlined into. Empty if unknown.
+    /// Returns the demangled names of the functions inlined at a link address, innermost first.
+    /// The last is the function that they are inlined into. Empty if unknown.
     #[must_use]
     pub fn at(&self, link_address: u64) -> Vec<String> {
         let mut names = Vec::new();

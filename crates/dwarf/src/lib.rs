@@ -62,14 +62,14 @@ pub trait DebugInfo {
     ///
     /// # Errors
     ///
-    /// There is none (with the places searched), or it is damaged.
+    /// There is no debug information (the error lists the places searched), or it is damaged.
     fn debug(&self) -> Result<Debug<'_>, DebugError>;
 
-    /// Returns which functions are inlined where. Reads the debug information anew each time.
+    /// Returns which functions are inlined where. Reads the debug information on each call.
     ///
     /// # Errors
     ///
-    /// There is none, or it is damaged.
+    /// There is no debug information, or it is damaged.
     fn inlined(&self) -> Result<Inlined, DebugError>;
 }
 

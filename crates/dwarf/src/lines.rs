@@ -17,12 +17,12 @@ const SHOWN: usize = 8;
 pub struct LinePlace {
     /// Its link address.
     pub address: u64,
-    /// True for the first instruction of the line in its function or inlined copy. Later ones are
-    /// other parts of the line (the condition of a loop, a call's arguments), which execution
-    /// reaches again.
+    /// True for the first instruction of the line in its function or inlined copy. Later
+    /// instructions are other parts of the line (the condition of a loop, a call's arguments): at
+    /// these, execution reaches the same line again.
     pub first: bool,
-    /// The scope for names there: the innermost function. None without debug information about the
-    /// function.
+    /// The scope in which names are resolved there: the innermost function. `None` if there is no
+    /// debug information about the function.
     pub site: Option<Site>,
 }
 
@@ -35,12 +35,12 @@ struct Row {
 }
 
 impl<'a> Debug<'a> {
-    /// Returns the instructions of a source line, in all functions and inlined copies, by address.
-    /// `file` is a file name or the end of a path.
+    /// Returns the instructions of a source line, in all functions and inlined copies, sorted by
+    /// address. `file` is a file name or the end of a path.
     ///
     /// # Errors
     ///
-    /// No or several such files; a line without code.
+    /// No file or several files match, or the line has no code.
     pub fn line(&self, file: &str, line: u64) -> Result<Vec<LinePlace>, LineError> {
         self.begin();
         let wanted = components(file);
@@ -82,7 +82,7 @@ impl<'a> Debug<'a> {
             }
             Ok(())
         })?;
-        // A whole path is unambiguous even if it is the end of another one.
+        // A whole path is unambiguous even if another path ends in it.
         let whole = wanted.join("/");
         let path = match paths.len() {
             0 => {
@@ -136,7 +136,7 @@ impl<'a> Debug<'a> {
             .collect()
     }
 
-    /// Returns the source line of an instruction, by the unit that describes it: path and line.
+    /// Returns path and line of an instruction, from the unit that describes it.
     #[must_use]
     pub fn line_of(&self, address: u64) -> Option<(String, u64)> {
         self.begin();
@@ -144,7 +144,7 @@ impl<'a> Debug<'a> {
         Some((path?, line))
     }
 
-    /// As `line_of`; the path may be unknown.
+    /// Like `line_of`, but the path may be unknown.
     pub(super) fn row_of(&self, address: u64) -> Option<(Option<String>, u64)> {
         let unit = self.line_unit(address)?;
         let program = unit.unit.line_program.clone()?;
@@ -157,7 +157,8 @@ impl<'a> Debug<'a> {
         Some((file_path(&unit, &header, row.file), row.line))
     }
 
-    /// Returns the unit with the line table: for split debug information, the one in the program.
+    /// Returns the unit that has the line table: for split debug information, the skeleton unit in
+    /// the program.
     fn line_unit(&self, address: u64) -> Option<std::rc::Rc<Loaded<'a>>> {
         let covers = |r: &(u64, u64)| r.0 <= address && address < r.1;
         let mut units = self.units().ok()?.iter();
@@ -165,7 +166,7 @@ impl<'a> Debug<'a> {
         self.main_unit(unit.head.key.offset).ok()
     }
 
-    /// Returns address and source line of the statements that begin in a function's code, by
+    /// Returns the statements that begin in a function's code: address and source line, sorted by
     /// address.
     pub fn statements(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let program = self
@@ -206,7 +207,7 @@ impl<'a> Debug<'a> {
         Ok(())
     }
 
-    /// Returns the rows at which statements begin, of code that is in the program.
+    /// Returns the rows at which statements begin, for code that is in the program.
     fn rows(&self, program: Program<'a>) -> Result<Vec<Row>, DebugError> {
         let mut found = Vec::new();
         let mut rows = program.rows();
@@ -214,7 +215,7 @@ impl<'a> Debug<'a> {
         let mut kept: Option<bool> = None;
         loop {
             self.spend(1)?;
-            // Rows after damage are not found.
+            // Ignore the rows after a damaged one.
             let Ok(Some((_, row))) = rows.next_row() else {
                 break;
             };

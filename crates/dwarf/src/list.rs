@@ -68,7 +68,7 @@ impl Debug<'_> {
                 fetch,
             });
         }
-        // At an entry, variables of blocks come before the parameters.
+        // At an entry, `variables` lists the variables of blocks before the parameters.
         found.sort_by_key(|described| !described.parameter);
         Ok(found)
     }

@@ -1,7 +1,8 @@
-//! Converts DWARF expressions (DWARF 5, chapters 2.5 and 2.6) into places that a probe can read.
+//! Converts DWARF expressions (DWARF 5, chapters 2.5 and 2.6) into places that a probe can
+//! read.
 //!
-//! Nothing is calculated at run time, so the result is a sum with reads in between, or a refusal.
-//! Jumps are refused, so each evaluation ends.
+//! No expression is evaluated at run time, so the result is a sum of offsets with reads in
+//! between, or a refusal. Jumps are refused, so each evaluation ends.
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ use super::units::{Bytes, Debug, DieKey};
 pub(super) struct Context<'n> {
     /// Link address of the site.
     pub address: u64,
-    /// The function whose code it is; none for a global variable.
+    /// The function that contains the code; `None` for a global variable.
     pub function: Option<DieKey>,
     /// True if the site is the function's first instruction, apart from no-ops.
     pub at_entry: bool,
@@ -26,7 +27,7 @@ pub(super) struct Context<'n> {
     pub body: u64,
     /// Name of the variable.
     pub name: &'n str,
-    /// The name of the function whose code it is.
+    /// Name of the function that contains the code.
     pub entered: &'n str,
     /// True if the variable belongs to a copy inlined into that function.
     pub inlined: bool,
@@ -42,7 +43,7 @@ impl Context<'_> {
     }
 }
 
-/// Reason why there is no place, before source lines are looked up.
+/// Reason why a variable has no place. The source lines for the message are looked up later.
 pub(super) enum NoPlace {
     Refusal(Refusal),
     /// Not at this address, but in these ranges.
@@ -59,8 +60,8 @@ impl<E: Into<Refusal>> From<E> for NoPlace {
 const RANGES: usize = 64;
 
 impl<'a> Debug<'a> {
-    /// Returns where a variable is, and true if that is a constant or from a list of places that
-    /// each hold for some addresses, which optimising compilers write.
+    /// Returns where a variable is, and true if that is a constant or comes from a location list.
+    /// Optimising compilers write location lists; each entry is valid for a range of addresses.
     pub(super) fn locate(
         &self,
         die: &Die<'a>,
@@ -213,7 +214,7 @@ impl<'a> Debug<'a> {
             ..context
         };
         match self.attribute(die, value, context) {
-            // A register here has the base as its value; it is not the place of the base.
+            // Here a register is not a location: its value is the frame base.
             Ok((Place::Register { register, .. }, _)) => Ok(Sum::of(Start::Register(register))),
             Ok((Place::Memory(sum), _)) => Ok(sum),
             Ok(_) => Err(missing()),
@@ -221,8 +222,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Returns the frame base that is in a register once the frame is set up. Before that, the
-    /// later value of the register follows from the canonical frame address, which stays the same.
+    /// Returns a frame base that is in a register once the frame is set up. Before that, derives
+    /// the later value of the register from the canonical frame address, which does not change.
     fn register_base(
         &self,
         register: gimli::Register,
@@ -234,7 +235,7 @@ impl<'a> Debug<'a> {
                 .filter(|cfa| Some(cfa.start) == base && cfa.reads.is_empty())
         };
         let early = context.address < context.body;
-        // The same holds after the instruction that restores the caller's register.
+        // The same applies after the instruction that restores the caller's register.
         if (early || set_up(context.address).is_none())
             && let Some(then) = set_up(context.body)
         {
@@ -275,7 +276,7 @@ struct Machine<'d, 'a, 'n> {
     die: &'d Die<'a>,
     context: Context<'n>,
     stack: Vec<Number>,
-    /// A vector register that was pushed; it can be used only as the value.
+    /// A vector register that was pushed; it can only be used as the final value.
     vector: Option<Option<u8>>,
 }
 
@@ -372,7 +373,7 @@ impl<'a> Machine<'_, 'a, '_> {
         })
     }
 
-    /// Converts a number to a base type, or to none: the type of addresses.
+    /// Converts a number to a base type. Offset 0 means no base type: the type of addresses.
     fn converted(&self, number: Number, base_type: gimli::UnitOffset) -> Result<Number, NoPlace> {
         if base_type.0 == 0 {
             return Ok(number);
@@ -542,16 +543,16 @@ impl<'a> Machine<'_, 'a, '_> {
             Operation::ParameterRef { .. } if !context.at_entry => {
                 return Err(context.entry_value());
             }
-            // At the entry it is the argument that the caller would have passed, had the compiler
-            // not left it out.
+            // At the entry this is the argument that the caller would have passed if the
+            // compiler had not removed it.
             Operation::ParameterRef { .. } => return Err(NoPlace::Elsewhere(Vec::new())),
             _ => return Err(self.computed()),
         };
         self.push(Number::of(pushed))
     }
 
-    /// Pushes the value that a register had when the function was entered: at the entry it still
-    /// has it.
+    /// Pushes the value that a register had when the function was entered. Refused except at the
+    /// entry, where the register still holds that value.
     fn entry_value(&mut self, expression: Expression<Bytes<'a>>) -> Result<(), NoPlace> {
         if !self.context.at_entry {
             return Err(self.context.entry_value());
@@ -577,7 +578,7 @@ fn unclear(name: &str, why: &'static str) -> NoPlace {
     Refusal::Location(name.to_owned(), why).into()
 }
 
-/// Returns a constant given in memory order.
+/// Returns a constant from its bytes in memory order.
 fn bytes(data: &[u8], name: &str) -> Result<Place, NoPlace> {
     if data.len() > 8 {
         return Err(unclear(name, "it is a constant of more than 8 bytes"));

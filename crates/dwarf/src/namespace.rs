@@ -8,7 +8,7 @@ use super::die::Die;
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
-/// Maximum nesting of functions with classes in functions, followed outwards.
+/// Maximum nesting of local classes (classes in functions) followed outwards.
 const NESTED: usize = 32;
 
 /// A namespace or class.
@@ -18,7 +18,7 @@ pub(super) struct Part {
     pub name: String,
     /// True if its names are also names of the scope around it: an anonymous or `inline` namespace.
     pub transparent: bool,
-    /// True if its contents belong to its unit alone.
+    /// True if its contents are local to its unit: an anonymous namespace.
     pub local: bool,
     /// The class, if it is one.
     pub class: Option<DieKey>,
@@ -29,14 +29,14 @@ pub(super) struct Part {
 pub(super) struct Parts(pub Vec<Part>);
 
 impl Parts {
-    /// Returns the name of the innermost one, with those around it (`net::Server`), without
-    /// transparent ones. Empty outside of all.
+    /// Returns the qualified name of the innermost part (`net::Server`), without transparent
+    /// parts. Empty at the top level.
     pub(super) fn seen(&self) -> String {
         seen(self.0.iter().rev())
     }
 }
 
-/// As [`Parts::seen`], with the outermost part first.
+/// Like [`Parts::seen`], but takes the outermost part first.
 pub(super) fn seen<'p>(parts: impl Iterator<Item = &'p Part>) -> String {
     let names = parts.filter(|part| !part.transparent);
     let names: Vec<&str> = names.map(|part| part.name.as_str()).collect();
@@ -62,8 +62,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Returns the namespaces and classes around an entry or, for a copy, around the original.
-    /// Functions around a class are skipped.
+    /// Returns the namespaces and classes around an entry or, for an inlined copy, around the
+    /// original. Functions around a class are skipped.
     pub(super) fn enclosing(&self, key: DieKey) -> Result<Rc<Parts>, DebugError> {
         if let Some(known) = self.around.borrow().get(&key) {
             return Ok(known.clone());
@@ -99,7 +99,7 @@ impl<'a> Debug<'a> {
         Ok(parts)
     }
 
-    /// Returns the entries around one, innermost first.
+    /// Returns the ancestors of an entry, innermost first.
     fn parents(&self, key: DieKey) -> Result<Vec<DieKey>, DebugError> {
         let unit = self.unit(key.unit)?;
         let mut entries = unit.unit.entries_raw(None)?;

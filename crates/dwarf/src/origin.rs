@@ -1,4 +1,4 @@
-//! Distinguishes bodies of one function from those of functions that only have the same name.
+//! Distinguishes bodies of one function from bodies of other functions with the same name.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,11 @@ use super::die::Die;
 use super::lines::{file_path, normal};
 use super::units::{Debug, DieKey, Space};
 
-/// Origin of a function, as far as debug information tells.
+/// Identity of a function, as far as the debug information shows it.
 ///
-/// Local functions of several source files may have one name. On the other hand several units may
-/// describe the same function: one defined in a header, or instantiated from a C++ template.
+/// Local functions of different source files may have the same name. Conversely, several
+/// units may describe the same function: one defined in a header, or instantiated from a C++
+/// template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// File, as its unit names it, and line of the declaration.
@@ -25,10 +26,10 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// True if these two alone show that they are one function: they are described by one entry, or
-    /// have one linkage name, or are declared at the same line as the same overload.
+    /// True if these two origins alone show that they are the same function: they share an entry
+    /// or a linkage name, or are declared at the same line as the same overload.
     ///
-    /// This is not transitive: a third one may show that two are the same.
+    /// This relation is not transitive: a third origin may show that two others are the same.
     #[must_use]
     pub fn is_same(&self, other: &Origin) -> bool {
         self.root == other.root
@@ -45,7 +46,7 @@ impl Origin {
     }
 }
 
-/// Declarations by the entries that make them.
+/// Cache of declarations, by entry.
 pub(super) type Declarations = HashMap<DieKey, Option<(String, u64)>>;
 
 impl<'a> Debug<'a> {
@@ -77,7 +78,7 @@ impl<'a> Debug<'a> {
             AttributeValue::FileIndex(file) => file,
             value => value.udata_value()?,
         };
-        // The files of a split-off unit are listed in the program, except for type units.
+        // The file table of a split unit is in the program, except for type units.
         let key = die.unit.key;
         let unit = match key.space {
             Space::Split(offset) if !key.in_types => self.main_unit(offset).ok(),
@@ -89,7 +90,7 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// True for C++: names have namespaces that are not part of `DW_AT_name`.
+/// True for C++, where `DW_AT_name` does not include the namespaces.
 pub(super) fn is_cpp(die: &Die<'_>) -> bool {
     matches!(
         die.language(),

@@ -14,7 +14,7 @@ pub(super) enum Start {
     Constant(u64),
 }
 
-/// `start`, then for each of `reads` the word at that offset, then `plus`.
+/// A value: take `start`; for each of `reads`, read the word at that offset; then add `plus`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sum {
     pub start: Start,
@@ -67,7 +67,7 @@ impl Sum {
             Start::Register(register) => (Base::Register(register), false),
             Start::Constant(value) => (Base::Immediate(value), false),
             Start::Link(address) => {
-                // Reading is part of this base. Its first offset was added to the address.
+                // This base already reads memory, so its first offset is added to the address.
                 let first = offsets.remove(0);
                 (Base::Address(address.wrapping_add_signed(first)), true)
             }
@@ -82,7 +82,7 @@ impl Sum {
         Some(self)
     }
 
-    /// Returns the fetch of this number itself; `None` if something would have to be added.
+    /// Returns the fetch of this number itself; `None` if that would need an addition.
     pub(super) fn value(self) -> Option<(Fetch, bool)> {
         if self.plus != 0 {
             return None;
@@ -118,7 +118,7 @@ fn fetch(base: Base, offsets: Vec<i64>) -> Fetch {
     Fetch { base, derefs }
 }
 
-/// The bits of a word that are a number, which is zero-extended or sign-extended above them.
+/// A range of bits of a word that holds a number, zero-extended or sign-extended above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
     /// The lowest bit.
@@ -139,7 +139,7 @@ impl Window {
         self.width == 64
     }
 
-    /// Returns the number modulo 2 to the power of `width`; none if that is no window.
+    /// Returns the number modulo 2 to the power of `width`; `None` if no window can express it.
     pub(super) fn low(self, width: u32) -> Option<Window> {
         match width {
             0 => None,
@@ -153,8 +153,8 @@ impl Window {
     }
 
     /// Returns the number multiplied by 2 to the power of `left`, modulo 2 to the power of 64, and
-    /// then divided by 2 to the power of `right`, as a signed number or not; none if that is no
-    /// window.
+    /// then divided by 2 to the power of `right` (signed if `arithmetic`). `None` if no window can
+    /// express it.
     pub(super) fn shifted(self, left: u32, right: u32, arithmetic: bool) -> Option<Window> {
         let width = self.width.min(64u32.checked_sub(left)?);
         let reaches_top = width + left == 64;
@@ -177,12 +177,14 @@ pub(super) enum Place {
     Register { register: Gpr, at: u64 },
     /// In memory at this address.
     Memory(Sum),
-    /// Nowhere, but its value is known: these bits of `value`, without the lowest `at` bytes.
+    /// Not stored anywhere, but its value is known: these bits of `value`, without the lowest
+    /// `at` bytes.
     Value { value: Sum, bits: Window, at: u64 },
-    /// In several pieces: their sizes in bytes and places. The object begins `at` bytes in.
+    /// In several pieces, each with its size in bytes and its place. The object begins `at`
+    /// bytes into them.
     Pieces { pieces: Rc<[(u64, Place)]>, at: u64 },
-    /// In a vector register from its lowest byte on; `None` elsewhere in one, or in an x87
-    /// register.
+    /// In this vector register from its lowest byte on; `None` if elsewhere in a vector register,
+    /// or in an x87 register.
     Vector(Option<u8>),
     /// In a vector register, `at` bytes above its lowest: 1 to 7.
     VectorPart { register: u8, at: u64 },
@@ -224,8 +226,8 @@ impl Place {
         }
     }
 
-    /// Returns the piece that holds the next `size` bytes, if one holds them all;
-    /// [`Place::Missing`] if they are after the last.
+    /// Returns the piece that holds the next `size` bytes, if a single piece holds them all;
+    /// [`Place::Missing`] if they lie past the last piece.
     pub(super) fn narrow(self, size: u64) -> Place {
         let Place::Pieces { pieces, at } = &self else {
             return self;

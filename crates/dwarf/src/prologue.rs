@@ -1,15 +1,18 @@
-//! Follows parameters from where the caller put them to where the function keeps them.
+//! Follows parameters from the places where the caller passes them to the places where the
+//! function keeps them.
 //!
-//! Debug information describes a parameter kept in the frame as if it were there from the first
-//! instruction, but the function's first instructions put it there (all functions at `-O0`, and
-//! parameters whose address is taken). perf and gdb leave it to the user to probe after those,
-//! which would make a probe at the entry, the usual place, useless.
+//! Debug information describes a parameter kept in the frame as if it were there from the
+//! first instruction, but the function's first instructions put it there (in all functions at
+//! `-O0`, and for parameters whose address is taken). perf and gdb leave it to the user to
+//! probe after those instructions. That would make a probe at the entry, the usual place,
+//! useless.
 //!
-//! So these instructions are executed symbolically here, with register names for values: the value
-//! that they store into the later place of the parameter is the parameter. That needs no calling
-//! convention, which depends on more than debug information tells (C++ classes that are passed by
-//! the address of a copy, results that the caller makes room for, empty classes, other languages).
-//! If the instructions cannot be followed to the end, the variable is refused.
+//! So this module executes these instructions symbolically, with register names for values:
+//! the value that they store into the later place of the parameter is the parameter. This
+//! needs no calling convention, which depends on more than the debug information shows (C++
+//! classes passed by the address of a copy, results for which the caller provides memory,
+//! empty classes, other languages). If the instructions cannot be followed to the end, the
+//! variable is refused.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +26,8 @@ mod execute;
 
 pub(super) use execute::stores;
 
-/// Registers passed to a function: six parameters, and the static chain of a nested function (GCC),
-/// which leads to the function around it.
+/// Argument registers: six for parameters, and the static chain of a nested function (GCC),
+/// which leads to the enclosing function.
 pub(super) const ARGUMENTS: [Gpr; 7] = [
     Gpr::Rdi,
     Gpr::Rsi,
@@ -46,7 +49,8 @@ const BRANCHES: usize = 32;
 enum Source {
     /// Relative to a general register or to memory at the entry.
     Number(Sum),
-    /// An address at this distance from the stack pointer after that was rounded down.
+    /// An address at this distance from the stack pointer after the stack pointer was rounded
+    /// down.
     Rounded(i64),
     Vector(u8),
     /// The lowest bit of a general register.
@@ -56,8 +60,8 @@ enum Source {
 /// Origin of a byte, if known: index of the source, and byte within it.
 type Byte = Option<(u16, u8)>;
 
-/// A byte of the stack, by its distance from the stack pointer at the entry, or after that was
-/// rounded down (frames that are aligned to more than 16 bytes).
+/// A byte of the stack, by its distance from the stack pointer: at the entry, or after the
+/// stack pointer was rounded down (frames aligned to more than 16 bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
     Entry(i64),
@@ -77,13 +81,13 @@ impl At {
 struct State {
     general: [[Byte; 8]; 16],
     vectors: Vec<[Byte; VECTOR]>,
-    /// Bytes of the stack that were written to, and true if they were pushed: a push saves a
-    /// register or makes room, but does not store a parameter in its place.
+    /// Stack bytes that were written, and true if a push wrote them: a push saves a register or
+    /// makes room, but does not store a parameter in its place.
     stack: BTreeMap<At, (Byte, bool)>,
 }
 
 impl State {
-    /// Keeps the bytes that are the same in both states.
+    /// Keeps only the bytes that are equal in both states.
     fn merge(&mut self, other: &State) {
         let keep = |own: &mut Byte, other: &Byte| {
             if own != other {
@@ -117,14 +121,14 @@ pub(super) struct Prologue<'b> {
     state: State,
     /// States at the targets of forward branches.
     waiting: Vec<(u64, State)>,
-    /// The stack pointer was rounded down.
+    /// True if the stack pointer was rounded down.
     rounded: bool,
     left: usize,
     info: InstructionInfoFactory,
 }
 
 impl<'b> Prologue<'b> {
-    /// Begins before the first instruction of `code`, which is at `start`.
+    /// Starts before the first instruction of `code`, which is at address `start`.
     pub(super) fn new(code: &'b [u8], start: u64, body: u64) -> Prologue<'b> {
         let mut prologue = Prologue {
             decoder: Decoder::with_ip(64, code, start, DecoderOptions::NONE),
@@ -156,8 +160,8 @@ impl<'b> Prologue<'b> {
         prologue
     }
 
-    /// Advances to the instruction at `until`; false if control may get there in a way that is not
-    /// followed.
+    /// Advances to the instruction at `until`; false if control may reach it on a path that cannot
+    /// be followed.
     pub(super) fn follow(&mut self, until: u64) -> bool {
         while self.decoder.ip() < until {
             if self.left == 0 || !self.decoder.can_decode() || !self.one() {
@@ -169,7 +173,7 @@ impl<'b> Prologue<'b> {
         self.decoder.ip() == until
     }
 
-    /// Follows one more instruction, if control cannot leave the straight line there.
+    /// Follows one more instruction of straight-line code; false if control may branch there.
     fn straight(&mut self) -> bool {
         if self.left == 0 || !self.decoder.can_decode() || !self.waiting.is_empty() {
             return false;
@@ -215,8 +219,9 @@ impl<'b> Prologue<'b> {
     }
 
     /// Forgets the result registers of a call. A compiler does not store a parameter from a
-    /// register after a call that changes it, but it may store a result. Only calls before the
-    /// first statement have no result (`mcount`, `__fentry__`), or an address in rax.
+    /// register after a call that changes the register, but it may store the call's result. Calls
+    /// before the first statement are the exception: they have no result (`mcount`,
+    /// `__fentry__`), or an address in rax.
     fn call(&mut self, instruction: &Instruction) {
         self.state.general[Gpr::Rax as usize] = [None; 8];
         if instruction.ip() >= self.body {
@@ -233,7 +238,8 @@ impl<'b> Prologue<'b> {
             self.waiting.push((target, self.state.clone()));
             return self.waiting.len() <= BRANCHES;
         }
-        // A loop (one that touches each page of a large frame): forget everything that it changes.
+        // A loop, such as one that touches each page of a large frame: forget everything that it
+        // changes.
         let Some(distance) = target.checked_sub(self.start) else {
             return false;
         };
@@ -254,7 +260,7 @@ impl<'b> Prologue<'b> {
 
     fn intern(&mut self, source: Source) -> u16 {
         let known = self.sources.iter().position(|known| *known == source);
-        // Each instruction adds a few at most.
+        // Each instruction adds at most a few sources, so the index fits into 16 bits.
         known.unwrap_or_else(|| {
             self.sources.push(source);
             self.sources.len() - 1
@@ -277,7 +283,7 @@ impl<'b> Prologue<'b> {
         self.source(&self.state.general[number])
     }
 
-    /// Returns the source, if the bytes are one source as a whole.
+    /// Returns the source if the bytes are exactly that source, from its first byte on.
     fn source(&self, bytes: &[Byte]) -> Option<Source> {
         let (source, _) = bytes.first().copied().flatten()?;
         let is_whole = (0u8..)

@@ -27,13 +27,15 @@ pub enum Returned {
     Elsewhere(String),
     /// On the stack, of this type in the source: a large structure or an array in Go.
     Stack(String),
-    /// A structure or another type that does not determine the content of `rax`: the first eight
-    /// bytes of a small structure, the address of a large one.
+    /// A structure or another type that does not determine the content of `rax`: `rax` holds the
+    /// first eight bytes of a small structure, or the address of a large one. Contains the type
+    /// in the source.
     Other(String),
 }
 
 impl Debug<'_> {
-    /// Returns the result of the function whose code is at a site, not of a copy inlined there.
+    /// Returns the result of the function that contains the code at a site, not of a copy inlined
+    /// there.
     ///
     /// # Errors
     ///
@@ -104,7 +106,7 @@ impl Debug<'_> {
                 Begins::Stack => Returned::Stack(c_type()),
             },
             Shape::Record { .. } | Shape::Array { .. } => match self.left(Some(kind))? {
-                // Rust has a convention of its own.
+                // Rust has its own calling convention.
                 Left::Vector if function.language() == Some(dw::DW_LANG_Rust) => {
                     Returned::Elsewhere(c_type())
                 }

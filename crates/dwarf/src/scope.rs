@@ -17,7 +17,7 @@ pub struct Frame {
     pub name: String,
     /// The linkage name, if the language mangles names.
     pub linkage_name: Option<String>,
-    /// True for a copy that was inlined into the frame before.
+    /// True for a copy that was inlined into the previous frame.
     pub inlined: bool,
     pub(super) key: DieKey,
 }
@@ -27,12 +27,13 @@ pub struct Frame {
 pub struct Site {
     /// Its link address.
     pub address: u64,
-    /// The function whose code it is, then the copies inlined into it, innermost last. Never empty.
+    /// The function that contains the code, then the copies inlined into it, innermost last.
+    /// Never empty.
     pub frames: Vec<Frame>,
     /// Index in `frames` of the frame whose variables are visible.
     pub chosen: usize,
-    /// True if it was requested as the entry of that frame: names are those of the function as a
-    /// whole, not of a block in it.
+    /// True if the site was requested as the entry of that frame: names then belong to the
+    /// function as a whole, not to a block in it.
     pub at_entry: bool,
     /// The requested source line.
     pub line: Option<u64>,
@@ -52,7 +53,7 @@ pub(super) struct Variable<'a> {
     pub name: String,
     pub parameter: bool,
     pub block: Block,
-    /// The entry of that block, or of the function.
+    /// The debug information entry of that block, or of the function.
     within: DieKey,
 }
 
@@ -93,11 +94,11 @@ impl<'a> From<Variable<'a>> for Meaning<'a> {
 pub(super) enum Block {
     /// The function itself.
     Function,
-    /// One within it that contains the address.
+    /// An inner block that contains the address.
     Around,
-    /// One within it that does not.
+    /// An inner block that does not contain the address.
     Elsewhere,
-    /// One within it, whose place a copy does not give.
+    /// An inner block whose addresses are unknown: the copy of the function does not describe it.
     Unknown,
 }
 
@@ -122,8 +123,8 @@ pub(super) type Bodies = Vec<(u64, u64, gimli::UnitOffset)>;
 
 impl<'a> Debug<'a> {
     /// Returns the functions around the instruction at a link address. Names are resolved in the
-    /// function called `function` (by any of its names), if that is one of them, and otherwise in
-    /// the function whose code it is; `""` means the innermost.
+    /// function called `function` (by any of its names) if it is one of these functions, and
+    /// otherwise in the function that contains the code; `""` means the innermost.
     ///
     /// # Errors
     ///
@@ -149,14 +150,14 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// The site at `address` with the frame `key` chosen.
+    /// Returns the site at `address` with the frame `key` chosen.
     pub(super) fn site_of(&self, address: u64, key: DieKey) -> Result<Site, DebugError> {
         let mut frames = self.frames_at(address)?;
         let chosen = frames.iter().position(|frame| frame.key == key);
         let chosen = match chosen {
             Some(chosen) => chosen,
             None => {
-                // Its ranges are not within those of the function it was inlined into.
+                // The copy's ranges lie outside the ranges of the function it was inlined into.
                 let die = self.die(key)?;
                 let inlined = die.tag() == dw::DW_TAG_inlined_subroutine;
                 frames.push(self.frame(&die, inlined));
@@ -233,7 +234,7 @@ impl<'a> Debug<'a> {
         let mut bodies = Bodies::new();
         let mut entries = unit.unit.entries_raw(None)?;
         let mut attributes = Vec::new();
-        // Entries after a damaged one are not found.
+        // Ignore the entries after a damaged one.
         while !entries.is_empty() {
             let offset = entries.next_offset();
             let Ok(abbreviation) = entries.read_abbreviation() else {
@@ -267,8 +268,7 @@ impl<'a> Debug<'a> {
         Ok(unit.bodies.get_or_init(|| Rc::new(bodies)).clone())
     }
 
-    /// Returns the parameters and variables of a frame; those of inner blocks after those of outer
-    /// ones.
+    /// Returns the parameters and variables of a frame, outer blocks before inner blocks.
     fn variables_of(&self, frame: DieKey, address: u64) -> Result<Vec<Variable<'a>>, DebugError> {
         let mut found = Vec::new();
         let mut blocks = vec![(self.die(frame)?, Block::Function)];
@@ -319,9 +319,9 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// Returns the variables of a site's chosen function: those that are visible there, parameters
-    /// first and in the order of the source, and those that are not. If two have one name, the
-    /// later one hides the other. Includes those that a copy does not mention.
+    /// Returns the variables of a site's chosen function, visible and hidden. The visible ones
+    /// are in source order, parameters first; if two have the same name, the later one hides the
+    /// other. Includes variables that a copy does not mention.
     pub(super) fn variables(&self, site: &Site) -> Result<Scope<'a>, DebugError> {
         self.all_there()?;
         let frame = site.frame().key;
@@ -336,7 +336,7 @@ impl<'a> Debug<'a> {
             .into_iter()
             .partition(|variable| variable.block == Block::Elsewhere);
         if site.at_entry {
-            // No block was entered yet, even if instructions of one are here.
+            // Execution has not entered a block yet, even if this instruction belongs to one.
             visible.sort_by_key(|variable| variable.block == Block::Function);
         }
         Ok(Scope { visible, hidden })
@@ -370,9 +370,9 @@ impl<'a> Debug<'a> {
         Ok(found)
     }
 
-    /// Adds variables that the copy of a function does not mention. LLVM leaves out those that it
-    /// keeps nowhere, and whole blocks where nothing is kept; GCC those that it does not copy
-    /// (static variables).
+    /// Adds variables that the copy of a function does not mention. LLVM omits variables that it
+    /// optimised out, and whole blocks without any remaining variable; GCC omits variables that
+    /// it does not copy (static variables).
     fn complete(
         &self,
         site: &Site,
@@ -421,7 +421,7 @@ impl<'a> Debug<'a> {
     }
 
     /// Returns the source line of a site in its chosen function: the line of the call, if another
-    /// one is inlined there.
+    /// function is inlined there.
     fn line_within(&self, site: &Site) -> Option<u64> {
         match site.frames.get(site.chosen + 1) {
             Some(inner) => self.die(inner.key).ok()?.unsigned(dw::DW_AT_call_line),
@@ -436,8 +436,9 @@ impl<'a> Debug<'a> {
         dies.iter().find_map(line)
     }
 
-    /// Resolves a name at a site. As in the source, that is a variable of the chosen function, a
-    /// member of its class, or a global variable, never a variable of the function around it.
+    /// Resolves a name at a site. As in the source, the name means a variable of the chosen
+    /// function, a member of its class, or a global variable, never a variable of the function
+    /// around it.
     pub(super) fn variable(&self, site: &Site, name: &str) -> Result<Meaning<'a>, Refusal> {
         let Scope { visible, hidden } = self.variables(site)?;
         let pack = |v: &&Variable<'_>| {
@@ -458,7 +459,7 @@ impl<'a> Debug<'a> {
                     return Ok(global.into());
                 }
             }
-            // The choice must be certain.
+            // Refuse the name unless it is certain which variable it means.
             let others = called.next().is_some();
             let mut inner = hidden.iter().filter(|v| v.name == name);
             let meant = match found.block {
@@ -499,8 +500,8 @@ impl<'a> Debug<'a> {
         self.unknown(site, name)
     }
 
-    /// True if the requested line may be in the block of a variable. Optimising compilers let a
-    /// line begin with an instruction of another block.
+    /// True if the requested line may be in a variable's block. In optimised code, a line may
+    /// begin with an instruction of another block.
     fn may_mean(&self, site: &Site, variable: &Variable<'a>) -> bool {
         let (Some(line), Some(declared)) = (site.line, self.declared_at(&variable.die)) else {
             return true;
@@ -543,8 +544,8 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// Numbers the elements of parameter packs: clang describes each as a parameter with the pack's
-/// name, which no other parameters share.
+/// Numbers the elements of parameter packs. clang describes each element as a parameter with
+/// the pack's name; no other parameters share a name.
 fn number_packs(variables: &mut [Variable<'_>]) {
     let mut counts: HashMap<(DieKey, String), usize> = HashMap::new();
     let own = |v: &Variable<'_>| v.parameter && v.block == Block::Function;

@@ -12,8 +12,8 @@ use super::error::NotUsed;
 pub use capriole_object::source::{Cursor, Source};
 use capriole_proc::files;
 
-/// Maximum claimed size of a compressed section, per compressed byte: zlib reaches 1,032, and zstd
-/// much less on anything but constant bytes.
+/// Maximum claimed size of a compressed section, per compressed byte: zlib reaches 1,032, and
+/// zstd much less except on constant bytes.
 const EXPANSION: u64 = 1100;
 /// The largest section that is read, in bytes.
 const LARGEST: u64 = 16 << 30;
@@ -24,16 +24,16 @@ struct Section {
     name: String,
     offset: u64,
     size: u64,
-    /// Format, offset and size of the compressed bytes.
+    /// Format, offset and size of the compressed bytes, and the uncompressed size.
     compressed: Option<(CompressionFormat, u64, u64, u64)>,
 }
 
-/// The sections of a file that have bytes in it.
+/// The sections of a file, except those without bytes in it (`SHT_NOBITS`).
 pub(super) struct Sections<'a> {
     source: &'a Source,
     sections: Vec<Section>,
-    /// Bytes that may still be read: a damaged file may have any number of sections over
-    /// the same bytes.
+    /// Bytes that may still be read. The limit is needed because any number of sections of a
+    /// damaged file may share the same bytes.
     left: std::cell::Cell<u64>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Sections<'a> {
         self.find(name).is_some_and(|section| section.size > 0)
     }
 
-    /// Returns the bytes of a section, decompressed; none if there is no such section.
+    /// Returns the decompressed bytes of a section; empty if there is no such section.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, NotUsed> {
         let Some(section) = self.find(name) else {
             return Ok(Vec::new());

@@ -12,7 +12,7 @@ pub(super) struct Setup {
     /// Link addresses of the first instruction, and of the end of the code range that contains it.
     pub start: u64,
     pub end: u64,
-    /// True if only no-op instructions of the function were executed yet.
+    /// True if the function has executed only no-op instructions so far.
     pub at_entry: bool,
     /// Link address of the first statement: from there on variables are in their places.
     pub body: u64,
@@ -31,7 +31,7 @@ const ENTRY: u64 = 64;
 const RANGES: usize = 64;
 
 impl Debug<'_> {
-    /// Returns how far the function around `address` has set up its frame there.
+    /// Returns the progress of frame setup at `address` in `function`.
     pub(super) fn setup(&self, function: DieKey, address: u64) -> Result<Setup, DebugError> {
         let die = self.die(function)?;
         let entry = die.entry_address();
@@ -44,7 +44,7 @@ impl Debug<'_> {
         let known = self.first_statements.borrow().get(&function).copied();
         let body = known.unwrap_or_else(|| {
             // Compilers begin a second row of the line table where the frame is set up
-            // (gdb relies on the same).
+            // (gdb relies on this too).
             let statements = self.statements(start, end);
             let second = statements.iter().find(|statement| statement.0 > start);
             let body = second.map_or_else(|| self.behind(start), |statement| statement.0);

@@ -125,7 +125,8 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// A pointer to a data member is a number, one to a member function a pair.
+    /// Returns the shape of a C++ pointer to member: a number for a data member, a pair for a
+    /// member function.
     fn pointer_to_member(&self, die: &Die<'a>) -> Result<Shape, DebugError> {
         let target = self.reference(die, dw::DW_AT_type)?;
         let is_function = matches!(self.shape(target)?, Shape::Function);
@@ -195,7 +196,7 @@ impl<'a> Debug<'a> {
                 let upper = || {
                     let upper = constant(dw::DW_AT_upper_bound)?;
                     let lower = constant(dw::DW_AT_lower_bound).unwrap_or(0);
-                    // GCC writes -1 for an array of no elements.
+                    // GCC writes -1 as the upper bound of an array without elements.
                     match upper {
                         0xffff_ffff | u64::MAX => Some(0),
                         _ => upper.checked_sub(lower)?.checked_add(1),
@@ -245,8 +246,8 @@ impl<'a> Debug<'a> {
             .any(|die| die.tag() == dw::DW_TAG_variant_part))
     }
 
-    /// Returns where in its struct a member or base class is; `None` if that is known only at run
-    /// time (virtual base classes).
+    /// Returns the position of a member or base class in its struct; `None` if it is known only
+    /// at run time (virtual base classes).
     pub(super) fn layout(&self, die: &Die<'a>) -> Result<Option<Member>, DebugError> {
         let kind = self.reference(die, dw::DW_AT_type)?;
         let offset = match die.attr(dw::DW_AT_data_member_location) {
@@ -285,7 +286,7 @@ impl<'a> Debug<'a> {
         offset: u64,
         width: u64,
     ) -> Result<Option<u64>, DebugError> {
-        // Below zero if the field reaches beyond its container (packed structs).
+        // Negative if the field extends beyond its container (packed structs).
         let unsigned = || die.unsigned(dw::DW_AT_bit_offset).map(|bits| bits as i64);
         let Some(from_top) = die.signed(dw::DW_AT_bit_offset).or_else(unsigned) else {
             return Ok(offset.checked_mul(8));

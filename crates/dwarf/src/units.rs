@@ -19,8 +19,8 @@ use capriole_object::ObjectFile;
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 
-/// Maximum number of entries and attributes that one query may read, besides those that an index
-/// reads once. The largest functions have some 100,000.
+/// Maximum number of entries and attributes that one query may read, not counting those that
+/// an index reads once. The largest functions have about 100,000.
 const WORK: u64 = 20_000_000;
 
 /// The file that contains an entry.
@@ -28,7 +28,7 @@ const WORK: u64 = 20_000_000;
 pub(super) enum Space {
     Main,
     Supplement,
-    /// The part split off from the unit at this offset.
+    /// The split part (`.dwo`) of the unit at this offset.
     Split(usize),
     /// A type unit in a `.dwp`, by signature.
     SplitType(usize, u64),
@@ -75,7 +75,7 @@ pub(super) struct Loaded<'a> {
     pub key: UnitKey,
     pub dwarf: Rc<Dwarf<'a>>,
     pub unit: gimli::Unit<Bytes<'a>>,
-    /// Its functions by address, once they were read.
+    /// Its functions by address, once read.
     pub bodies: OnceCell<Rc<super::scope::Bodies>>,
 }
 
@@ -214,7 +214,7 @@ impl<'a> Debug<'a> {
         Ok(dwarf)
     }
 
-    /// Returns the unit of the main file at `offset` itself, not the part split off from it.
+    /// Returns the unit at `offset` in the main file itself, not its split part.
     pub(super) fn main_unit(&self, offset: usize) -> Result<Rc<Loaded<'a>>, DebugError> {
         self.unit(UnitKey {
             space: Space::Main,
@@ -255,7 +255,7 @@ impl<'a> Debug<'a> {
         Ok(unit)
     }
 
-    /// Fails if a common file is missing: some names are in it.
+    /// Fails if the common file of dwz(1) is missing, because some names are in it.
     pub(super) fn all_there(&self) -> Result<(), DebugError> {
         match &self.data.supplement_missing {
             Some(path) => Err(DebugError::SupplementMissing(path.clone())),
@@ -290,7 +290,7 @@ impl<'a> Debug<'a> {
         units.as_deref().map_err(Clone::clone)
     }
 
-    /// Returns the unit to read for one of the main file: the part split off, if there is one.
+    /// Returns the unit to read for a unit of the main file: its split part, if there is one.
     pub(super) fn whole(&self, unit: &Unit) -> Result<Rc<Loaded<'a>>, DebugError> {
         if unit.split.is_none() {
             return self.unit(unit.head.key);
@@ -329,11 +329,11 @@ fn load<'a>(dwarf: &Dwarf<'a>, key: UnitKey) -> Result<gimli::Unit<Bytes<'a>>, D
 }
 
 fn offset_of(offset: UnitSectionOffset) -> usize {
-    // `UnitKey::in_types` tells `.debug_types` from `.debug_info`.
+    // `UnitKey::in_types` distinguishes `.debug_types` from `.debug_info`.
     offset.0
 }
 
-/// Returns the units of a file; those after a damaged one are not found.
+/// Returns the units of a file, up to the first damaged one.
 fn heads(dwarf: &Dwarf<'_>, space: Space) -> Vec<Head> {
     let mut found = Vec::new();
     let mut add = |header: gimli::UnitHeader<Bytes<'_>>, in_types| {

@@ -9,7 +9,7 @@ use super::scope::{Meaning, Site, Variable};
 use super::types::Shape;
 use super::units::{Debug, DieKey};
 
-/// Maximum number of references to references and the like followed.
+/// Maximum number of references followed in a row.
 const REFERENCES: usize = 8;
 /// Maximum number of source lines named for an optimised-out variable.
 const LINES: usize = 4;
@@ -19,7 +19,7 @@ const LINES: usize = 4;
 pub(super) struct Thing {
     pub place: Place,
     pub kind: Option<DieKey>,
-    /// Dimensions of its array type that were indexed already.
+    /// Number of dimensions of its array type that are already indexed.
     pub indexed: usize,
     /// First bit and number of bits, if it is a bit field.
     pub bits: Option<(u64, u64)>,
@@ -70,7 +70,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Returns where a variable is at a site; `frame` is none for global ones.
+    /// Returns where a variable is at a site; `frame` is `None` for a global variable.
     pub(super) fn place_of(
         &self,
         site: &Site,
@@ -78,7 +78,7 @@ impl<'a> Debug<'a> {
         frame: Option<DieKey>,
     ) -> Result<Place, Refusal> {
         let name = &variable.name;
-        // The frame belongs to the function whose code it is, also in an inlined copy.
+        // The stack frame belongs to the function that contains the code, even for an inlined copy.
         let function = site.frames[0].key;
         let setup = self.setup(function, site.address)?;
         let context = Context {
@@ -152,8 +152,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// True if the function is known to be compiled with optimisation: GCC records its options,
-    /// LLVM describes all calls then.
+    /// True if the function is known to be compiled with optimisation: GCC records its options;
+    /// LLVM marks all calls of an optimised function as described.
     fn is_optimised(&self, function: DieKey) -> bool {
         let Ok(die) = self.die(function) else {
             return false;
@@ -240,7 +240,7 @@ impl<'a> Debug<'a> {
                 return Err(Refusal::OutOfBounds(0));
             }
             let count = dimensions.get(thing.indexed).copied().flatten();
-            // An array of no elements at the end of a struct has no upper bound.
+            // A zero-length array at the end of a struct has no upper bound.
             if let Some(count) = count.filter(|&count| count > 0 && index as u64 >= count) {
                 return Err(Refusal::OutOfBounds(count));
             }

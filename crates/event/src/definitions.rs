@@ -151,8 +151,8 @@ impl Events {
         Ok(())
     }
 
-    /// Removes the matching events; returns whether there were any. An empty name matches the whole
-    /// group.
+    /// Removes the matching events and returns true if there were any. An empty name matches the
+    /// whole group.
     fn remove(&mut self, of_group: Option<&str>, of_name: &str) -> bool {
         let mut found = false;
         for one in &mut self.all {

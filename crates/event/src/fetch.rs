@@ -1,4 +1,4 @@
-//! Fetch arguments: what a probe reads when it is hit.
+//! Fetch arguments: the values that a probe reads when it is hit.
 
 use crate::error::ParseError;
 use crate::field_type::FieldType;
@@ -64,7 +64,7 @@ pub struct EntryValue {
 pub struct Deref {
     /// Offset in bytes.
     pub offset: i64,
-    /// `u` was given: user memory. Without effect, since a program has no other.
+    /// `u` was given: user memory. No effect, since a program has no other memory.
     pub user: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Filters: which hits are recorded.
+//! Filters: conditions that select the hits to record.
 
 use std::fmt;
 

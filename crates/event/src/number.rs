@@ -1,4 +1,4 @@
-//! Numbers as the kernel reads them: `10`, `0x10`, and `010`, which is eight.
+//! Parses numbers in the kernel's syntax: `10`, `0x10`, and `010`, which is eight.
 
 use crate::error::ParseError;
 

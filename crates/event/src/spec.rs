@@ -15,15 +15,14 @@ pub struct EventSpec {
     pub text: String,
     /// Before the place is executed, or at the function's return.
     pub at: At,
-    /// True if this is the entry or the exits of calls that are matched with each other: then a
-    /// function's name means its own code only, not the copies that compilers make of it. Has no
-    /// syntax.
+    /// True for the entry or the exits of calls that are paired with each other. A function's name
+    /// then means its own code only, not the copies that compilers make of it. Has no syntax.
     pub of_calls: bool,
     /// For an event that only begins calls, at a function's entry: how many of its arguments, from
     /// the first on, are kept for the following event, at the exits; the others are for the filter.
     /// Has no syntax.
     pub keeps: Option<usize>,
-    /// True if the event was added implicitly: then places that cannot be probed are no error. Has
+    /// True if the event was added implicitly; places that cannot be probed are then no error. Has
     /// no syntax.
     pub implied: bool,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].

@@ -114,7 +114,8 @@ pub(crate) fn symbol_end(text: &str) -> usize {
         let rest = text[spot.at..].trim_start();
         let ends = match spot.depth {
             0 => rest.is_empty() || starts_argument(rest) || !continues(before, rest),
-            // In brackets, which may never be closed, it ends only before text that no symbol has.
+            // In brackets, which may never be closed, it ends only before text that no symbol
+            // contains.
             _ => rest.is_empty() || starts_dollar(rest),
         };
         if ends {
@@ -197,13 +198,13 @@ fn continues(before: &str, rest: &str) -> bool {
     if starts_statistics(before, rest) {
         return false;
     }
-    // `operator new(...)`, `operator unsigned long() const`: the name goes on to the parenthesis.
+    // `operator new(...)`, `operator unsigned long() const`: the name extends to the parenthesis.
     let name = before.rsplit("::").next().unwrap_or(before);
     let in_operator = name.split_whitespace().any(|word| word == "operator");
     if in_operator && !name.contains('(') {
         return true;
     }
-    // `void f<int>(int)`: a return type stands first, the parameters are still to come.
+    // `void f<int>(int)`: a return type comes first, and the parameters are still to come.
     let end = argument_start(rest);
     !has_parameters(before) && rest[..end].contains('(')
 }
@@ -262,7 +263,7 @@ pub(crate) fn has_wildcards(pattern: &str) -> bool {
     })
 }
 
-/// True for a set, but not for what demanglers put into square brackets.
+/// True for a set, but not for text that demanglers put into square brackets.
 fn is_wildcard_set(text: &str) -> bool {
     set_width(text).is_some() && !text.starts_with("[abi:") && !text.starts_with("[clone ")
 }

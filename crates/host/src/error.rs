@@ -38,7 +38,7 @@ pub enum TargetError {
         /// Name of the tracer.
         name: String,
     },
-    /// A thread runs with alignment checks on (EFLAGS.AC).
+    /// A thread runs with alignment checks enabled (EFLAGS.AC).
     #[error(
         "thread {tid} of process {pid} has the processor check the alignment of its memory accesses (EFLAGS.AC), which what a probe does would not pass; have the program clear that flag"
     )]
@@ -56,7 +56,7 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// A site of a guard is occupied, and stays so.
+    /// The site of a guard stays occupied.
     #[error(
         "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again, or leave out --return=stack if you gave it"
     )]
@@ -64,7 +64,7 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
-    /// A thread of the program is already past our guards.
+    /// A thread of the program passed the sites of our guards before these were written.
     #[error(
         "process {pid} is just about to filter its system calls, or to give up the time stamp counter; try again"
     )]
@@ -82,7 +82,7 @@ pub enum TargetError {
         /// Pid of the other capriole.
         owner: i32,
     },
-    /// Its seccomp filter could kill it, and we may not suspend that.
+    /// The process's seccomp filter could kill it, and we are not permitted to suspend the filter.
     #[error(
         "process {pid} has a seccomp filter, which could kill it when a call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) can keep it from that: try again with sudo"
     )]
@@ -102,7 +102,8 @@ pub enum TargetError {
         /// Its state letter in /proc.
         state: char,
     },
-    /// A thread that made system calls for us ran on before we took control of it again.
+    /// A thread that made system calls for us resumed on its own before we took control of it
+    /// again.
     #[error(
         "thread {tid} has gone on by itself, as this process was kept from running for seconds; try again"
     )]
@@ -117,7 +118,7 @@ pub enum TargetError {
         what: &'static str,
         /// The thread.
         tid: i32,
-        /// The kernel's answer.
+        /// Error number from the kernel.
         errno: Errno,
     },
     /// A system call made inside the target failed.
@@ -127,10 +128,10 @@ pub enum TargetError {
         pid: i32,
         /// The system call's purpose.
         what: &'static str,
-        /// The kernel's answer.
+        /// Error number from the kernel.
         errno: Errno,
     },
-    /// There is no `syscall` instruction in the program, or none that returns.
+    /// The program has no `syscall` instruction, or none that is followed by a return.
     #[error(
         "process {pid} has no executable memory from which a system call can be made; is it still starting?"
     )]
@@ -157,7 +158,7 @@ pub enum TargetError {
     NoSpace {
         /// The process.
         pid: i32,
-        /// Address that must be in reach.
+        /// Address that must be within reach.
         near: u64,
         /// Bytes needed.
         size: u64,
@@ -170,7 +171,7 @@ pub enum TargetError {
         /// Maximum number of sites.
         most: u32,
     },
-    /// System calls are filtered and the filter cannot be suspended.
+    /// System calls are filtered, and the filter cannot be suspended.
     #[error(
         "process {pid} runs in a seccomp sandbox ({mode}); mapping memory in it could get it killed, and suspending the filter needs CAP_SYS_ADMIN: run capriole as root"
     )]
@@ -199,7 +200,7 @@ pub enum TargetError {
         what: &'static str,
         /// Its address.
         address: u64,
-        /// The kernel's answer.
+        /// Error from the kernel.
         source: std::io::Error,
     },
     /// The session memory cannot be shared with us.
@@ -207,7 +208,7 @@ pub enum TargetError {
     Share {
         /// The process.
         pid: i32,
-        /// The kernel's answer.
+        /// Error number from the kernel.
         errno: Errno,
     },
     /// A program cannot be started.
@@ -243,7 +244,7 @@ fn hint(errno: Errno) -> &'static str {
 }
 
 impl TargetError {
-    /// Makes the error of a failed ptrace request; if the thread is gone, the process has ended.
+    /// Returns the error for a failed ptrace request; if the thread is gone, the process has ended.
     pub(crate) fn ptrace(what: &'static str, tid: i32, errno: Errno) -> TargetError {
         match errno {
             Errno::SRCH => TargetError::Vanished { pid: tid },

@@ -15,7 +15,7 @@ pub struct SyscallReturn {
 /// Way for a thread to get from a `ret` to `rt_sigreturn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sigreturn {
-    /// `mov $15, %rax; syscall`: the restorer every C library has.
+    /// `mov $15, %rax; syscall`: the restorer that every C library has.
     Restorer(u64),
     /// `pop %rax; ret`, followed by a plain `syscall`.
     PopRax(u64),
@@ -27,14 +27,14 @@ pub struct Gadgets {
     /// Any `syscall` instruction.
     pub syscall: u64,
     /// A `syscall` that returns, and a way to `rt_sigreturn`: with both, a thread resumes by itself
-    /// even if we die.
+    /// even if the tracer dies.
     pub chain: Option<(SyscallReturn, Sigreturn)>,
 }
 
-/// Limit of the search in one mapping, bytes.
+/// Number of bytes searched in one mapping, at most.
 const SEARCH_LIMIT: usize = 16 << 20;
 
-/// Checks the code behind a `syscall`: `Some(pops)` if it runs into a `ret`.
+/// Checks the code behind a `syscall`: `Some(pops)` if it reaches a `ret`.
 ///
 /// Besides pops it accepts the C libraries' error check (`cmp $-4095, %rax; jae error`), which
 /// falls through on success, and on an error sets errno and returns as well.
@@ -109,7 +109,7 @@ pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
     found
 }
 
-/// Search order, lowest first: the C library has them all and is small.
+/// Returns the search order, lowest first: the C library has all of them and is small.
 fn likelihood(mapping: &Mapping) -> u8 {
     let path = mapping.path.to_string_lossy();
     let name = path.rsplit('/').next().unwrap_or("");

@@ -1,11 +1,10 @@
 //! System calls made by a thread of the target, on our behalf.
 //!
-//! The danger is our own death: a thread whose registers were changed for a system
-//! call would, if the tracer is killed just then, go on with those registers. So
-//! before its registers change, a signal frame with its whole state is written
-//! below its stack, and the call is made from a `syscall; ret` found
-//! somewhere in the target, with the stack pointer at the frame: left alone, the
-//! thread makes the call, returns into `rt_sigreturn`, and is where it was.
+//! The danger is our own death: if the tracer is killed while a thread's registers are changed
+//! for a system call, the thread runs with those registers. So before its registers change, a
+//! signal frame with its whole state is written below its stack, and the call is made from a
+//! `syscall; ret` found somewhere in the target, with the stack pointer at the frame. If the
+//! tracer dies, the thread makes the call, returns into `rt_sigreturn`, and is where it was.
 //!
 //! ```text
 //!        rsp ──▶  words popped behind the syscall
@@ -16,9 +15,9 @@
 //!       stack ──▶ (the thread's own)
 //! ```
 //!
-//! While the tracer lives it never comes to that: the thread is caught behind the
-//! call and gets its registers back. Until session memory exists the frame lies on
-//! the thread's stack, afterwards in the session's scratch pages.
+//! While the tracer lives that does not happen: the tracer stops the thread behind the call and
+//! restores its registers. Until session memory exists the frame lies on the thread's stack,
+//! afterwards in the session's scratch pages.
 
 use crate::error::TargetError;
 use crate::gadgets::{Gadgets, Sigreturn};
@@ -45,9 +44,9 @@ pub enum FramePlace {
         /// Lowest address of the stack's mapping.
         limit: u64,
     },
-    /// Nowhere: there is no stack that is safe to write below (a goroutine's, for instance). If the
-    /// tracer is killed in the microseconds of such a call the target is lost; one call is made
-    /// this way at most, to get scratch memory.
+    /// No frame: there is no stack that is safe to write below (a goroutine's, for instance). If
+    /// the tracer is killed in the microseconds of such a call the target is lost; at most one call
+    /// is made this way, to get scratch memory.
     Nowhere,
 }
 
@@ -60,10 +59,10 @@ const XSAVE_SW_BYTES: usize = 464;
 const XSAVE_BV: usize = 512;
 const LEGACY_AND_HEADER: usize = 576;
 
-/// The system calls that a thread of the program may be led to make, each with its purpose. None of
-/// them sleeps in a way that the kernel resumes by `restart_syscall`: such a call notes how to
-/// resume in the thread's `restart_block`, over what a sleep of the program's own, interrupted by
-/// our stop, has noted there. The program would then wake from *our* sleep.
+/// The system calls that a thread of the program may be made to issue, each with its purpose.
+/// None of them sleeps in a way that the kernel resumes by `restart_syscall`: such a call
+/// records in the thread's `restart_block` how to resume, and overwrites the record of a sleep
+/// of the program that our stop has interrupted. The program would then wake from *our* sleep.
 pub const PERMITTED: [i64; 7] = [
     libc::SYS_mmap,         // session memory, code, open calls
     libc::SYS_munmap,       // the same at the end
@@ -73,10 +72,10 @@ pub const PERMITTED: [i64; 7] = [
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
     libc::SYS_prctl,        // PR_GET_TSC
 ];
-/// The call by which a batch waits to be fetched: it returns EINTR when it is interrupted.
+/// The call in which a batch waits for the tracer: it returns EINTR when it is interrupted.
 pub const PATIENCE: i64 = libc::SYS_rt_sigtimedwait;
 
-/// True if a thread may be led to make this system call.
+/// True if a thread may be made to issue this system call.
 pub fn is_permitted(number: i64) -> bool {
     PERMITTED.contains(&number)
 }
@@ -84,8 +83,8 @@ pub fn is_permitted(number: i64) -> bool {
 /// Value of the flags of `uc_stack` in our frames and in no others.
 const OUR_STACK_FLAGS: u32 = 0x7fff_ffff;
 
-/// True if the thread is on its way home from a call, alone: its tracer was killed, and it has not
-/// run since, or not far.
+/// True if the thread is returning from a call that we made it issue, on its own: its tracer
+/// was killed, and it has not run since, or not far.
 pub fn is_orphan(
     registers: &Registers,
     memory: &RemoteMemory,
@@ -103,8 +102,8 @@ pub fn is_orphan(
     if !words.windows(4).any(is_context) {
         return false;
     }
-    // That may be left over from an earlier frame, in memory that no function has written to yet.
-    // The code of the way home is a few dozen bytes.
+    // Such a context may be left over from an earlier frame, in memory that no function has
+    // overwritten yet. The code that returns through the frame is a few dozen bytes.
     let Some((syscall, back)) = gadgets().and_then(|g| g.chain) else {
         return false;
     };
@@ -138,7 +137,7 @@ fn xstate_used(xstate: &[u8]) -> usize {
     used.max(LEGACY_AND_HEADER).min(xstate.len())
 }
 
-/// Builds a signal frame that puts a thread back to `registers`.
+/// Builds a signal frame that restores a thread to `registers`.
 fn signal_frame(
     registers: &Registers,
     mask: u64,
@@ -218,8 +217,8 @@ fn signal_frame(
     Some(frame)
 }
 
-/// One thread of the target, making system calls for us. Dropping it gives the
-/// thread its registers back.
+/// One thread of the target that makes system calls for us. Dropping it restores the thread's
+/// registers.
 #[derive(Debug)]
 pub struct Injector<'a> {
     stopped: &'a Stopped,
@@ -228,14 +227,14 @@ pub struct Injector<'a> {
     mask: u64,
     syscall: u64,
     stack: u64,
-    /// The stack pointer with which a `ret` leads home.
+    /// The stack pointer with which a `ret` returns through the frame.
     home: u64,
     hijacked: bool,
 }
 
 impl<'a> Injector<'a> {
     /// Prepares thread `index` of `stopped`, which must not be about to receive a signal. Nothing
-    /// of the thread changes yet, except below its stack.
+    /// changes in the thread yet, except memory below its stack.
     pub fn new(
         stopped: &'a Stopped,
         index: usize,
@@ -292,7 +291,7 @@ impl<'a> Injector<'a> {
     /// The thread vanished meanwhile, or ptrace failed.
     ///
     /// # Panics
-    /// `number` is none of the [`PERMITTED`] calls.
+    /// Panics if `number` is not one of the [`PERMITTED`] calls.
     pub fn call(
         &mut self,
         number: i64,
@@ -313,8 +312,8 @@ impl<'a> Injector<'a> {
         ptrace::set_registers(tid, &r).map_err(fail("set the registers of"))?;
         step("registers set for a call");
         if !self.hijacked {
-            // Only after the registers: if we die in between, the frame restores
-            // a mask that never changed.
+            // Set this only after the registers: if we die in between, the frame restores a mask that
+            // never changed.
             self.hijacked = true;
             ptrace::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
             step("signals blocked");
@@ -322,9 +321,9 @@ impl<'a> Injector<'a> {
         ptrace::cont_to_syscall(tid, 0).map_err(fail("resume"))?;
         self.until(Event::Syscall, true)?;
         step("at the call's entry");
-        // Stop behind the call inside signal processing, not at its exit: only
-        // there does the kernel look again at whether an interrupted call of the
-        // thread's own has to be restarted, once its registers are back.
+        // Stop behind the call inside signal processing, not at its exit: only there does the kernel
+        // check again, once the thread's registers are restored, if an interrupted call of the
+        // thread's own has to be restarted.
         ptrace::interrupt(tid).map_err(fail("interrupt"))?;
         ptrace::cont(tid, 0).map_err(fail("resume"))?;
         self.until(Event::Interrupted, false)?;
@@ -338,9 +337,9 @@ impl<'a> Injector<'a> {
         })
     }
 
-    /// Leads the thread to the start of `code` with these registers (r12: the number of the call
-    /// that is made there), until `is_done`. The code must wait there to be fetched, and find its
-    /// way home by a `ret` if it is not fetched.
+    /// Runs the thread from the start of `code` with these registers (r12: number of the call made
+    /// there), until `is_done`. The code must wait there to be stopped by the tracer, and return
+    /// through the frame by a `ret` if that does not happen.
     ///
     /// # Errors
     /// The thread vanished or ran into a fault, or ptrace failed.
@@ -391,7 +390,7 @@ impl<'a> Injector<'a> {
         loop {
             match ptrace::wait(tid, true).map_err(fail("wait for"))? {
                 Some(Event::Interrupted | Event::GroupStop) => break,
-                // With its signals blocked it receives none: it has gone home.
+                // With its signals blocked it receives none: it has returned through the frame.
                 Some(Event::Signal(signal)) => ptrace::cont(tid, signal).map_err(fail("resume"))?,
                 Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
                 Some(_) => ptrace::cont(tid, 0).map_err(fail("resume"))?,
@@ -401,8 +400,8 @@ impl<'a> Injector<'a> {
             .map_err(fail("read the registers of"))?
             .rip;
         if !code.contains(&here) {
-            // We were kept away for longer than the thread waits. The frame has restored its
-            // registers and its signals, and what it did since must not be undone.
+            // We did not run for longer than the thread waits. The frame has restored the thread's
+            // registers and signal mask, and must not be restored again over what it did since.
             self.hijacked = false;
             return Err(TargetError::WentHome { tid });
         }
@@ -446,7 +445,7 @@ impl<'a> Injector<'a> {
         }
     }
 
-    /// Gives the thread its registers and signal mask back.
+    /// Restores the thread's registers and signal mask.
     pub fn finish(mut self) -> Result<(), TargetError> {
         self.restore()
     }
@@ -456,8 +455,8 @@ impl<'a> Injector<'a> {
             return Ok(());
         }
         let tid = self.tid;
-        // The mask first: if we die before the registers are back, the frame
-        // takes the thread home, with this mask.
+        // The mask first: if we die before the registers are restored, the frame returns the thread
+        // to its own code, with this mask.
         ptrace::set_signal_mask(tid, self.mask)
             .map_err(|errno| TargetError::ptrace("restore the signals of", tid, errno))?;
         step("signals unblocked");
@@ -470,7 +469,7 @@ impl<'a> Injector<'a> {
 
 impl Drop for Injector<'_> {
     fn drop(&mut self) {
-        // Only after an error; the thread is then gone or untraceable.
+        // Reached only after an error; the thread is then gone or untraceable.
         let _ = self.restore();
     }
 }

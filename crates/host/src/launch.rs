@@ -1,10 +1,10 @@
-//! Starting a program and stopping it when its libraries are loaded and before any of its own code
-//! runs.
+//! Starting a program and stopping it when its libraries are loaded and before any of its own
+//! code runs.
 //!
-//! A dynamic program is stopped where the loader tells debuggers that all libraries are mapped and
-//! relocated (`_dl_debug_state`, glibc and musl), before their constructors run; a static one at
-//! its entry. A hardware breakpoint does that, so no byte changes. Until then the program is killed
-//! if we die (PTRACE_O_EXITKILL); afterwards it would go on.
+//! A dynamic program is stopped where the loader tells debuggers that all libraries are mapped
+//! and relocated (`_dl_debug_state`, glibc and musl), before their constructors run; a static
+//! one at its entry. A hardware breakpoint stops it, so no byte changes. Until then the kernel
+//! kills the program if we die (PTRACE_O_EXITKILL); afterwards it would run on.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// A program stopped before its first own instruction.
+/// A program stopped before the first instruction of its own code.
 #[derive(Debug)]
 pub struct Launched {
     /// The process.
@@ -36,7 +36,7 @@ pub struct Launched {
 
 /// Offset of `r_state` in `struct r_debug` (link.h); RT_CONSISTENT is 0.
 const R_STATE: u64 = 24;
-/// Size limit of a loader to read, bytes; real ones have less than one MiB.
+/// Maximum size of a loader file that is read, bytes; real ones are smaller than one MiB.
 const MAX_LOADER: u64 = 256 << 20;
 
 /// Starts `program` and stops it. The calling thread becomes its tracer.
@@ -57,7 +57,7 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     command.args(arguments);
     let go_end = go_write.as_raw_fd();
     let before_exec = move || {
-        // The child has a copy of our end of the pipe. If that stayed open, the child would wait
+        // The child has a copy of our end of the pipe. With that copy open, the child would wait
         // forever if we were killed now: no other process closes the pipe.
         // SAFETY: nothing in the child, which executes the program next, uses that copy.
         unsafe { rustix::io::close(go_end) };
@@ -71,12 +71,12 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     };
     // SAFETY: between fork and exec the closure makes only system calls.
     unsafe { command.pre_exec(before_exec) };
-    // `spawn` returns after exec, and exec waits for us.
+    // `spawn` returns after exec, and the child waits for us before exec.
     let spawner = std::thread::spawn(move || command.spawn());
 
     let mut pid = [0; 4];
     if let Err(error) = std::io::Read::read_exact(&mut pid_read, &mut pid) {
-        // There is no child: `spawn` returns the reason.
+        // There is no child: `spawn` returned the reason.
         let spawned = spawner.join();
         let why = spawned.ok().and_then(Result::err);
         return Err(io(why.unwrap_or(error)));
@@ -100,7 +100,7 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     })
 }
 
-/// Lets the child execute the program and run to its stopping place.
+/// Lets the child execute the program and run to the address where it is stopped.
 fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetError> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
     let fail = |what| move |errno| TargetError::ptrace(what, pid, errno);
@@ -110,7 +110,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     seized?;
     loop {
         // A child that could not execute the program ends, and `spawn` waits for it to report why:
-        // its end is only peeked at here, not reaped.
+        // this checks for its end without reaping it.
         if has_ended(pid)? {
             return Err(TargetError::Vanished { pid });
         }
@@ -121,7 +121,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         }
     }
     let process = Process::open(pid as u32)?;
-    // First: nothing that follows makes sense in a 32-bit program.
+    // First, because the code below fails on a 32-bit program.
     process.check_architecture()?;
     let remote = RemoteMemory::open(pid)?;
     let (stop, state) = stopping_place(&process)?;
@@ -136,8 +136,8 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         if here == stop && consistent {
             break;
         }
-        // Resumed at the breakpoint itself, the processor would stop at once
-        // again but for the resume flag, which the kernel sets for us.
+        // On resuming at the breakpoint itself, the processor would stop at once again but for the
+        // resume flag, which the kernel sets for us.
     }
     ptrace::set_hardware_breakpoint(pid, None).map_err(fail("clear a breakpoint of"))?;
     // Turn the signal stop into an ordinary one, with the SIGTRAP discarded.
@@ -148,7 +148,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     Ok(Hold::new(pid))
 }
 
-/// Waits until a child stops or ends and reports whether it ended, without consuming the event.
+/// Waits until a child stops or ends, without consuming the event. Returns true if it ended.
 fn has_ended(pid: i32) -> Result<bool, TargetError> {
     // SAFETY: zero is a valid `siginfo_t`, which the kernel fills.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -168,7 +168,7 @@ fn has_ended(pid: i32) -> Result<bool, TargetError> {
     Ok([libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&info.si_code))
 }
 
-/// Waits for an event, delivering signals meanwhile.
+/// Waits for an event, and delivers signals meanwhile.
 fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     loop {
         match ptrace::wait(pid, true).map_err(|e| TargetError::ptrace("wait for", pid, e))? {
@@ -186,7 +186,7 @@ fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     }
 }
 
-/// Returns the address to stop at, and that of the loader's state word if it has one.
+/// Returns the address to stop at, and the address of the loader's state word if it has one.
 fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> {
     let auxv = process.auxv()?;
     let no_entry = || TargetError::Launch {

@@ -1,8 +1,8 @@
 //! Memfds that another process has open.
 //!
-//! A descriptor in `/proc/PID/fd` belongs to that process, and may refer to anything: a file that
-//! it opened with `O_PATH` would be reopened here for writing with *our* rights. So it is checked
-//! before it is opened, and the checked file is the one that is opened.
+//! A descriptor in `/proc/PID/fd` belongs to that process, and may refer to anything: a file
+//! that it opened with `O_PATH` would be reopened here for writing with *our* rights. So the
+//! descriptor is checked before it is opened, and the open then uses the checked file.
 
 use capriole_proc::maps::Device;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

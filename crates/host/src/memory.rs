@@ -1,8 +1,8 @@
 //! Access to another process's memory through /proc/PID/mem.
 //!
-//! Reading needs no stop. Writing goes through page protections for private
-//! mappings (a private copy of the page is made), which is how instruction bytes
-//! and the arena, neither of which is ever writable in the target, are written.
+//! Reading needs no stop. Writing bypasses page protections for private mappings (the kernel
+//! makes a private copy of the page). Instruction bytes and the arena, neither of which is ever
+//! writable in the target, are written this way.
 
 use crate::error::TargetError;
 use crate::gadgets::Gadgets;
@@ -49,7 +49,7 @@ impl RemoteMemory {
         self.file.read_exact_at(into, address)
     }
 
-    /// Reads up to `len` bytes, fewer where the mapping ends.
+    /// Reads up to `len` bytes, fewer if the mapping ends before.
     pub fn read_some(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut buffer = vec![0; len];
         let mut done = 0;
@@ -85,8 +85,7 @@ impl RemoteMemory {
 
     /// Writes `bytes` at `address`.
     ///
-    /// Not for instruction bytes of the program: those are written by the
-    /// `patch` module alone.
+    /// Not for instruction bytes of the program: only the `patch` module writes those.
     pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, address)
     }

@@ -1,7 +1,7 @@
-//! Safe wrappers of the ptrace requests that are used, one function each.
+//! Safe wrappers of the ptrace requests in use, one function each.
 //!
-//! All of them act on a *thread*, and must come from the thread that seized it: everything in this
-//! crate that stops a program runs on one thread.
+//! All of them act on a *thread*, and must come from the thread that seized it: all code in
+//! this crate that stops a program runs on one thread.
 
 #![allow(unsafe_code)]
 
@@ -61,7 +61,7 @@ pub fn seize(tid: i32, options: libc::c_int) -> Result<(), Errno> {
     request(libc::PTRACE_SEIZE, tid, 0, options as usize)
 }
 
-/// Asks a seized thread to stop.
+/// Requests a seized thread to stop.
 pub fn interrupt(tid: i32) -> Result<(), Errno> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0)
 }
@@ -76,7 +76,7 @@ pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_SYSCALL, tid, 0, signal as usize)
 }
 
-/// Resumes a stopped thread untraced, delivering `signal` (0: none).
+/// Resumes a stopped thread, no longer traced, delivering `signal` (0: none).
 pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
     request(libc::PTRACE_DETACH, tid, 0, signal as usize)
 }
@@ -149,9 +149,9 @@ pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RseqConfiguration {
-    /// Address of its `struct rseq`; 0 if it has none.
+    /// Address of its `struct rseq`; 0 if none is registered.
     pub address: u64,
-    /// Size of it, bytes.
+    /// Size of its `struct rseq`, bytes.
     pub size: u32,
     /// The word before every abort address.
     pub signature: u32,
@@ -171,7 +171,7 @@ pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
 }
 
 thread_local! {
-    /// Number of [`StayAwake`]s, and the state before the first.
+    /// Number of [`StayAwake`]s, and the state from before the first one.
     static AWAKE: RefCell<(usize, Before)> = const { RefCell::new((0, Before { mask: None, nice: None })) };
 }
 
@@ -192,15 +192,15 @@ fn run_first() -> Option<i32> {
     Some(nice)
 }
 
-/// Guard that keeps Ctrl-Z and the like from stopping the calling thread: a stopped tracer would
-/// leave the program that it has stopped hanging until somebody types `fg`. It also raises the
-/// thread's priority, where permitted: on a busy machine the program would stay stopped until we
-/// are scheduled. When the last guard is dropped, both are restored.
+/// Guard that keeps Ctrl-Z and the like from stopping the calling thread: a stopped tracer
+/// would leave the program that it has stopped hanging until the user types `fg`. It also
+/// raises the thread's priority, where permitted: on a busy machine the program would stay
+/// stopped until we are scheduled. When the last guard is dropped, both are restored.
 #[derive(Debug)]
 pub struct StayAwake(());
 
 impl StayAwake {
-    /// Blocks the terminal's stop signals, and raises the priority.
+    /// Blocks the terminal's stop signals and raises the priority.
     pub fn new() -> StayAwake {
         AWAKE.with_borrow_mut(|(count, before)| {
             *count += 1;
@@ -248,7 +248,7 @@ impl Drop for StayAwake {
     }
 }
 
-/// True if two processes share one memory, not copies of it (kcmp(2), KCMP_VM).
+/// True if two processes share one address space, not copies of it (kcmp(2), KCMP_VM).
 pub(crate) fn share_memory(one: i32, other: i32) -> bool {
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: kcmp takes only numbers, and changes nothing.

@@ -1,16 +1,16 @@
-//! Every word on the stacks of a stopped process.
+//! Scan of every word on the stacks of a stopped process.
 //!
-//! A thread's stack is scanned from its stack pointer to the end of the mapping (return addresses
-//! and signal frames are above the stack pointer). The mapping that holds its thread structure (the
-//! top of a C library's thread stack) and the main stack are scanned whole as well, because a
-//! thread on an alternate signal stack has the rest of its frames there.
+//! A thread's stack is scanned from its stack pointer to the end of the mapping (return
+//! addresses and signal frames are above the stack pointer). The mapping that holds its thread
+//! structure (the top of a C library's thread stack) and the main stack are scanned in full as
+//! well, because a thread on an alternate signal stack has the rest of its frames there.
 
 use crate::memory::RemoteMemory;
 use crate::threads::Stopped;
 use capriole_proc::maps::Mapping;
 use std::ops::Range;
 
-/// Maximum number of bytes to scan of one stack.
+/// Maximum number of bytes scanned of one stack.
 const LIMIT: u64 = 256 << 20;
 /// A larger mapping that holds a thread structure is a heap, not a stack.
 const HOME_LIMIT: u64 = 64 << 20;
@@ -56,16 +56,17 @@ pub struct Word {
     pub address: u64,
     /// The word itself.
     pub value: u64,
-    /// If the word holds the segment registers of a live signal frame: the program counter saved in
-    /// that frame.
+    /// The program counter saved in a live signal frame, if the word holds that frame's segment
+    /// registers.
     pub saved_rip: Option<u64>,
-    /// If the word holds the segment registers of a stale signal frame: the start of that frame,
-    /// which holds the address of the restorer.
+    /// The start of a stale signal frame, which holds the address of the restorer, if the word
+    /// holds that frame's segment registers.
     pub stale_frame: Option<u64>,
 }
 
 impl Word {
-    /// Returns the address of the signal number, if this word is the segment registers of a frame.
+    /// Returns the address of the signal number, if this word holds the segment registers of a
+    /// frame.
     pub fn signal_at(&self) -> u64 {
         self.address.wrapping_add(SIGNAL - BEFORE_SEGMENTS)
     }
@@ -97,8 +98,8 @@ impl History {
 }
 
 /// True if a signal frame at `at` is left over from a handler that has returned: it lies on the
-/// alternate stack that it was delivered to, and no thread is on that stack. The kernel would write
-/// the next frame over it.
+/// alternate stack that the signal was delivered on, and no thread is on that stack. The kernel
+/// would write the next frame over it.
 fn is_stale(at: u64, history: &History, stopped: &Stopped) -> bool {
     let (start, size) = (history.back(STACK_START), history.back(STACK_SIZE));
     let Some(end) = start.checked_add(size) else {

@@ -1,8 +1,8 @@
-//! Named moments of an attach or detach at which a test kills the tracer.
+//! Named steps of an attach or detach at which a test kills the tracer.
 //!
-//! Between any two of them the tracer may die of SIGKILL and the program must go on; the test "the
-//! tracer killed at each step" sets `CAPRIOLE_DIE_AT=n` to make it die at the n-th one. Only builds
-//! with debug assertions check for it.
+//! Between any two of them the tracer may be killed by SIGKILL and the program must run on; the
+//! test "the tracer killed at each step" sets `CAPRIOLE_DIE_AT=n` to kill it at the n-th one.
+//! Only builds with debug assertions check for it.
 
 #[cfg(debug_assertions)]
 mod armed {
@@ -10,7 +10,7 @@ mod armed {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     static DIE_AT: OnceLock<Option<u64>> = OnceLock::new();
-    /// Counts steps; nothing is published by it.
+    /// Number of steps so far; it publishes no other data.
     static STEPS: AtomicU64 = AtomicU64::new(0);
 
     pub fn step(name: &str) {
@@ -26,7 +26,7 @@ mod armed {
     }
 }
 
-/// Passes a moment called `name`.
+/// Marks the step called `name` as reached.
 #[inline]
 pub fn step(name: &str) {
     #[cfg(debug_assertions)]

@@ -1,4 +1,4 @@
-//! Facts about a stopped process that are needed before code is made for it.
+//! Facts about a stopped process that are needed before code is compiled for it.
 
 use crate::memory::RemoteMemory;
 use crate::ptrace;
@@ -6,7 +6,7 @@ use crate::threads::Stopped;
 use capriole_proc::process::Process;
 use capriole_resident::RSEQ_SIGNATURE;
 
-/// Facts about the threads of a process that hold for each of them.
+/// Facts about a process that hold for each of its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Survey {
     /// Offset of `struct rseq` from the thread pointer.
@@ -22,7 +22,7 @@ const KNOWN_TID_OFFSETS: [i32; 2] = [0x2d0, 0x30];
 /// Distance from the thread pointer that is searched otherwise, bytes.
 const SEARCH: i64 = 2048;
 
-/// Returns an address's offset from the thread pointer, if detours can encode it.
+/// Returns an address's offset from the thread pointer, if detours can encode that offset.
 fn offset(address: u64, thread_pointer: u64) -> Option<i32> {
     i32::try_from(address.wrapping_sub(thread_pointer) as i64).ok()
 }
@@ -38,8 +38,9 @@ pub fn has_shadow_stack(process: &Process) -> bool {
 
 /// Returns the one offset at which all threads have registered restartable sequences.
 ///
-/// If one thread has none (a C library without them, or threads made by hand), none is used: that
-/// thread's thread pointer may lead anywhere, and reading at an offset from it could fault.
+/// If one thread has no registration (a C library without support, or threads created without a
+/// C library), no offset is returned: that thread's thread pointer may lead anywhere, and
+/// reading at an offset from it could fault.
 fn rseq_offset(stopped: &Stopped) -> Option<i32> {
     let mut common = None;
     for thread in stopped.threads() {
@@ -63,7 +64,7 @@ pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns the one offset from the thread pointer at which every thread has its id.
+/// Returns the one offset from the thread pointer at which every thread has its thread id.
 fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
     let threads: Vec<(u64, u32)> = stopped
         .threads()
@@ -83,8 +84,8 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
     if let Some(known) = KNOWN_TID_OFFSETS.into_iter().find(|o| holds(*o)) {
         return Some(known);
     }
-    // Another runtime's thread structure (Go's runtime.m, for one). With a single thread a word may
-    // equal its id by chance: no offset is better than a wrong one.
+    // Possibly another runtime's thread structure (Go's runtime.m, for one). With a single thread
+    // a word may equal its id by chance: no offset is better than a wrong one.
     if threads.len() < 2 {
         return None;
     }

@@ -11,48 +11,48 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Time limit for threads to stop. One in uninterruptible sleep (a parent in vfork, a dead network
-/// disk) or in a long system call stops only when that is over.
+/// Time limit for threads to stop. A thread in uninterruptible sleep (a parent in vfork, a dead
+/// network disk) or in a long system call stops only when that is over.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// Time for which the others may stand still for one that does not stop; then they go on, and are
-/// asked again when it has stopped.
+/// Time for which the other threads may stay stopped for one that does not stop; then they
+/// resume, and are interrupted again when that one has stopped.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Time between two checks of a thread that does not stop.
 const LOOK: Duration = Duration::from_micros(500);
-/// Time limit for a thread that was let run to be given a processor.
+/// Time limit for a thread that was let run to get a processor.
 const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
-/// Time for which a stop is waited for without sleeping.
+/// Time spent waiting for a stop without sleeping.
 const SPIN: Duration = Duration::from_micros(30);
-/// Time for which the end of killed threads is waited for.
+/// Time limit for killed threads to end.
 const BURY_LIMIT: Duration = Duration::from_secs(1);
 
-/// A thread that stands still under our control.
+/// A thread that is stopped under our control.
 #[derive(Debug, Clone, Copy)]
 pub struct StoppedThread {
     /// Thread id.
     pub tid: i32,
-    /// Its process: another one may share the memory.
+    /// Its process, which may be another one that shares the memory.
     pub pid: i32,
     /// The signal that was about to be delivered, to be delivered on resumption;
     /// 0: none.
     pub signal: i32,
-    /// Its registers, as they will be when it goes on.
+    /// Its registers, as they will be when it resumes.
     pub registers: Registers,
 }
 
-/// Threads of a process standing still. Dropping it lets them go on untraced.
+/// Stopped threads of a process. Dropping it resumes them, no longer traced.
 #[derive(Debug)]
 pub struct Stopped {
     /// The process.
     pub pid: i32,
     threads: Vec<StoppedThread>,
     since: Instant,
-    /// Ctrl-Z must not stop us now.
+    /// Keeps Ctrl-Z from stopping us meanwhile.
     _awake: ptrace::StayAwake,
 }
 
 thread_local! {
-    /// Threads that this (tracing) thread holds still; see [`Hold`].
+    /// Threads that this (tracing) thread keeps stopped; see [`Hold`].
     static HELD: RefCell<BTreeSet<i32>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -65,17 +65,17 @@ fn is_held(tid: i32) -> bool {
     HELD.with_borrow(|held| held.contains(&tid))
 }
 
-/// A thread that stays seized and still between one [`Stopped`] and the next: a
-/// program that has just been started and must not run before it is probed.
+/// A thread that stays seized and stopped between one [`Stopped`] and the next: a program that
+/// has just been started and must not run before it is probed.
 ///
-/// Dropping it lets the thread go on untraced.
+/// Dropping it resumes the thread, no longer traced.
 #[derive(Debug)]
 pub struct Hold {
     tid: i32,
 }
 
 impl Hold {
-    /// Holds a thread that is already seized and stands still.
+    /// Holds a thread that is already seized and stopped.
     pub(crate) fn new(tid: i32) -> Hold {
         HELD.with_borrow_mut(|held| held.insert(tid));
         Hold { tid }
@@ -89,15 +89,15 @@ impl Drop for Hold {
     }
 }
 
-/// `io_pgetevents`, which the libc crate does not name.
+/// `io_pgetevents`, for which the libc crate has no constant.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// System calls that return EINTR when a stop interrupts them although no signal
-/// handler has run, and which are safe to start again from the beginning.
+/// Returns true for system calls that return EINTR when a stop interrupts them although no
+/// signal handler has run, and which are safe to start again from the beginning.
 ///
 /// For all others the kernel restarts the call by itself after a ptrace stop
 /// (signal(7), "Interruption of system calls and library functions by stop
-/// signals"). The sockets' calls do so only where a time-out is set.
+/// signals"). The calls on sockets return EINTR only where a time-out is set.
 fn restartable(number: u64) -> bool {
     [
         libc::SYS_epoll_wait,
@@ -132,10 +132,10 @@ const RESTART_UNLESS_HANDLED: i64 = -514;
 
 /// Turns an EINTR that our stop caused into a restart.
 ///
-/// The thread is stopped inside signal processing, before it is decided whether a handler runs:
-/// with ERESTARTNOHAND in rax the kernel starts the call again if none does, and returns EINTR if
-/// one does, exactly as without us. A call that timed out, or finished, does not read EINTR here.
-/// Only a relative time-out starts anew.
+/// The thread is stopped inside signal processing, before the kernel decides if a handler runs:
+/// with ERESTARTNOHAND in rax the kernel starts the call again if none does, and returns EINTR
+/// if one does, exactly as without us. A call that timed out, or finished, does not have EINTR
+/// here. Only a relative time-out starts anew.
 fn heal_interrupted_call(registers: &mut Registers) -> bool {
     let interrupted = registers.rax as i64 == EINTR
         && (registers.orig_rax as i64) >= 0
@@ -150,8 +150,9 @@ fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
     Ok(numbers(pid, "task")?.collect())
 }
 
-/// Returns the numbers among the names in the directory `/proc/PID/PLACE`. If it cannot be read,
-/// for want of a descriptor, that must not look as if it were empty.
+/// Returns the numbers among the names in the directory `/proc/PID/PLACE`. If it cannot be
+/// read, for example because no descriptor is free, this is an error: the directory must not
+/// look empty.
 fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetError> {
     let directory = std::fs::read_dir(format!("/proc/{pid}/{place}")).map_err(|error| {
         match ProcessError::from_io(pid as u32, "", place, error) {
@@ -162,8 +163,8 @@ fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetErr
     Ok(directory.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// Returns the scheduler's counts for a thread, if there are any: nanoseconds on a processor, and
-/// how often it was given one.
+/// Returns the scheduler's counters for a thread, if there are any: nanoseconds on a processor,
+/// and how often it was scheduled.
 fn scheduled(tid: i32) -> Option<(u64, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
     let mut words = text.split_whitespace().map(str::parse);
@@ -178,23 +179,23 @@ pub fn thread_state(tid: i32) -> char {
         .unwrap_or('X')
 }
 
-/// Returns a number in the status of a thread.
+/// Returns a numeric field of a thread's status.
 fn status_field(tid: i32, field: &str) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix(field))?;
     line.trim().parse().ok()
 }
 
-/// True if a thread's system calls are filtered.
+/// True if a thread has a system call filter.
 fn is_filtered(tid: i32) -> bool {
     status_field(tid, "Seccomp:").is_some_and(|mode| mode != 0)
 }
 
-/// Returns the processes, other than `pid`, whose memory is that of `pid` (CLONE_VM without
+/// Returns the processes, other than `pid`, that share the memory of `pid` (CLONE_VM without
 /// CLONE_THREAD), among those that are not in `seen`; adds all processes to `seen`.
 ///
-/// A vfork child is one as well. Its parent cannot be stopped, so that where all threads of a
-/// process stand still there is none.
+/// A vfork child is one as well. Its parent cannot be stopped, so there is no such child while
+/// all threads of a process are stopped.
 fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> {
     let pids = numbers(pid, "..")?;
     let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
@@ -219,7 +220,7 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
             let number = |field| status_field(tid, field);
             match number("TracerPid:").unwrap_or(0) {
                 0 => Err(TargetError::NotPermitted { pid }),
-                // It did not stop in time at an earlier request, and still has to.
+                // We have seized it already: it did not stop in time at an earlier request, and still has to.
                 us if us == rustix::thread::gettid().as_raw_nonzero().get() => Ok(true),
                 tracer => Err(TargetError::traced_by(pid, tracer)),
             }
@@ -228,7 +229,7 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
     }
 }
 
-/// Asks a seized thread to stop. If it is gone, waiting for it reports that.
+/// Interrupts a seized thread. If the thread is gone, waiting for it reports that.
 fn ask(tid: i32) {
     if !is_held(tid) {
         let _ = ptrace::interrupt(tid);
@@ -237,9 +238,10 @@ fn ask(tid: i32) {
 
 /// Returns the next report of `tid`, if there is one yet.
 ///
-/// The report that it is about to receive a signal is looked at and not consumed: a consumed signal
-/// would be in our hands alone, and lost if we are killed. The exit status of a process that we
-/// have started ourselves is not consumed either: it is for the code that waits for that child.
+/// A report that the thread is about to receive a signal is read but not consumed: a consumed
+/// signal would be in our hands alone, and lost if we are killed. The exit status of a process
+/// that we have started ourselves is not consumed either: it is for the code that waits for
+/// that child.
 fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let who = WaitId::Pid(Pid::from_raw(tid).ok_or(Errno::SRCH)?);
@@ -250,7 +252,7 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     };
     let own_child = || status_field(tid, "PPid:") == Some(std::process::id() as i32);
     if let Some(stop) = status.trapping_signal() {
-        // As in the status of wait(2), shifted: the signal, and what else it is.
+        // As in the status of wait(2), shifted: the signal, and the ptrace event if there is one.
         if stop & !0x7f == 0 {
             return Ok(Some(Event::Signal(stop)));
         }
@@ -260,10 +262,10 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     ptrace::wait(tid, false)
 }
 
-/// Waits for threads (process, thread) that were killed while they stood still: as long as their
-/// tracer has not seen their end, no other process has either.
+/// Waits for the end of threads (process, thread) that were killed while stopped: until their
+/// tracer has seen their end, no other process sees it either.
 fn bury(mut dead: Vec<(i32, i32)>) {
-    // The first thread's end is reported when all others are gone.
+    // The end of a process's first thread is reported when all its other threads are gone.
     dead.sort_by_key(|(pid, tid)| tid == pid);
     let started = Instant::now();
     for (pid, tid) in dead {
@@ -271,7 +273,7 @@ fn bury(mut dead: Vec<(i32, i32)>) {
             match report(pid, tid) {
                 Ok(None) => std::thread::sleep(Duration::from_micros(100)),
                 Ok(Some(Event::Gone(_))) | Err(_) => break,
-                // It was not dead after all.
+                // It was not killed after all.
                 Ok(Some(_)) => {
                     let _ = ptrace::detach(tid, 0);
                     break;
@@ -282,7 +284,7 @@ fn bury(mut dead: Vec<(i32, i32)>) {
 }
 
 /// Waits for a report of `tid`, spinning at first since a stop usually takes microseconds.
-/// `None`: enough time has passed since `asked`, and the thread cannot stop now.
+/// Returns `None` if enough time has passed since `asked` and the thread cannot stop now.
 fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, TargetError> {
     let started = Instant::now();
     let before = scheduled(tid);
@@ -293,20 +295,20 @@ fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, Tar
             Err(Errno::CHILD) => return Ok(Some(Event::Gone(0))),
             Err(errno) => return Err(TargetError::ptrace("wait", tid, errno)),
         }
-        // Not longer than a running thread takes: one that only waits for a processor
+        // Spin no longer than a running thread takes to stop: a thread that only waits for a processor
         // may be waiting for ours.
         let waited = started.elapsed();
         if waited < SPIN {
             std::thread::yield_now();
             continue;
         }
-        // A first thread that has ended before the others reports nothing.
+        // A process's first thread that has ended before the others reports nothing.
         let state = thread_state(tid);
         if tid == pid && matches!(state, 'Z' | 'X') {
             return Ok(Some(Event::Gone(0)));
         }
-        // One that could run, and has not run for so long, waits for a processor and
-        // stops as soon as it has one. One that has run is deep in the kernel.
+        // A thread that is runnable, but has not run for so long, waits for a processor and stops as
+        // soon as it has one. A thread that has run is deep in the kernel.
         let ran = || match (before, scheduled(tid)) {
             (Some((before, _)), Some((now, _))) => Duration::from_nanos(now - before),
             _ => waited,
@@ -319,15 +321,15 @@ fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, Tar
     }
 }
 
-/// Result of waiting for a thread that was asked to stop.
+/// Result of waiting for an interrupted thread.
 enum Settled {
     Still(Box<StoppedThread>),
     Gone,
-    /// It cannot stop now.
+    /// The thread cannot stop now.
     Busy,
 }
 
-/// Waits until a seized thread, which was interrupted at `asked`, stands still; `event` is its
+/// Waits until a seized thread, which was interrupted at `asked`, is stopped; `event` is its
 /// report, if that was already read.
 fn settle(
     pid: i32,
@@ -350,9 +352,9 @@ fn settle(
                 tracer::stop_restart(tid);
                 return Ok(Settled::Gone);
             }
-            // At the entry or exit of the call it restarts, past its filter. It has to stop behind
-            // it, where the kernel decides what is to be restarted; and any stop cancels the
-            // request to stop.
+            // The thread is at the entry or exit of the call that it restarts, past its filter. It has
+            // to stop behind that call, where the kernel decides which call to restart; and any stop
+            // cancels the pending interrupt.
             Some(Event::Syscall) if tracer::is_restarting(tid) => {
                 let _ = ptrace::interrupt(tid);
                 let _ = ptrace::cont(tid, 0); // gone: the wait says so
@@ -362,7 +364,7 @@ fn settle(
         }
     };
     if tracer::stop_restart(tid) {
-        // Its filter counts again.
+        // Its filter is active again.
         let _ = ptrace::set_options(tid, libc::PTRACE_O_TRACESYSGOOD);
     }
     let mut registers = match ptrace::registers(tid) {
@@ -382,7 +384,7 @@ fn settle(
     })))
 }
 
-/// Lets threads go on untraced.
+/// Resumes threads, no longer traced.
 fn let_go(threads: &[StoppedThread]) {
     let mut dead = Vec::new();
     for thread in threads.iter().filter(|t| !is_held(t.tid)) {
@@ -404,8 +406,8 @@ fn let_go(threads: &[StoppedThread]) {
     bury(dead);
 }
 
-/// Waits, with all others running, until threads that could not stop stand still. Those that would
-/// have to wait long for each other are let go.
+/// Waits, while all others run, until threads that could not stop are stopped. Those that would
+/// have to wait long for each other are released.
 fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
     let mut busy = busy;
     let mut still: Vec<(StoppedThread, Instant)> = Vec::new();
@@ -448,14 +450,14 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
 impl Stopped {
     /// Stops every thread of `pid`, and of the processes that have the same memory.
     ///
-    /// If one cannot stop, the others do not stay stopped for it: they go on after 20 ms, and all
-    /// are asked again when that one has stopped.
+    /// If one cannot stop, the others do not stay stopped for it: they resume after 20 ms, and all
+    /// are interrupted again when that one has stopped.
     ///
     /// # Errors
     /// [`TargetError::Unstoppable`]: one has not stopped for ten seconds.
     pub fn all(pid: i32) -> Result<Stopped, TargetError> {
         let until = Instant::now() + STOP_LIMIT;
-        // Scanned now, so that there are few new ones when all stand still.
+        // Scan now, so that few new ones are left once all are stopped.
         let mut seen = BTreeSet::new();
         let others = sharers(pid, &mut seen)?;
         let mut still = Vec::new();
@@ -483,12 +485,12 @@ impl Stopped {
         }
     }
 
-    /// Asks all threads that do not stand still to stop, and waits for them. Returns those
+    /// Interrupts all threads that are not stopped, and waits for them. Returns those
     /// (process, thread) that cannot stop now.
     ///
-    /// All are asked first and then waited for; the list is read again until it has nothing new,
-    /// because a thread that still runs may create others. Other processes with the same memory
-    /// come last: one of them may be a vfork child, before whose end its parent cannot stop.
+    /// All are interrupted first and then waited for; the list is read again until it has nothing
+    /// new, because a thread that still runs may create others. Other processes with the same
+    /// memory come last: one of them may be a vfork child, before whose end its parent cannot stop.
     fn stop_all(
         &mut self,
         others: &[i32],
@@ -552,7 +554,7 @@ impl Stopped {
     /// Stops the one thread `tid` of `pid`. Returns `None` if it is gone.
     ///
     /// # Errors
-    /// [`TargetError::Unstoppable`]: it cannot stop now. It goes on untraced when our own
+    /// [`TargetError::Unstoppable`]: it cannot stop now. It resumes, no longer traced, when our own
     /// thread ends, see [`tracer::apart`].
     pub fn one(pid: i32, tid: i32) -> Result<Option<Stopped>, TargetError> {
         let mut stopped = Stopped::of(pid, Vec::new());
@@ -576,23 +578,23 @@ impl Stopped {
         Ok(Some(stopped))
     }
 
-    /// The threads.
+    /// Returns the stopped threads.
     pub fn threads(&self) -> &[StoppedThread] {
         &self.threads
     }
 
-    /// Time for which they have been stopped.
+    /// Returns the time for which they have been stopped.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Sets the address at which thread `index` goes on.
+    /// Sets the address at which thread `index` resumes.
     pub fn move_to(&mut self, index: usize, address: u64) -> Result<(), TargetError> {
         let thread = &mut self.threads[index];
         let mut registers = thread.registers;
         registers.rip = address;
-        // The new place is not behind a `syscall` instruction: nothing may be
-        // restarted by stepping the program counter back.
+        // The new address is not behind a `syscall` instruction: the kernel must not restart a call by
+        // stepping the program counter back.
         registers.orig_rax = u64::MAX;
         ptrace::set_registers(thread.tid, &registers)
             .map_err(|errno| TargetError::ptrace("set the registers of", thread.tid, errno))?;
@@ -600,11 +602,11 @@ impl Stopped {
         Ok(())
     }
 
-    /// Lets thread `index` run for a moment and stops it again. Returns `false` if it is gone, and
-    /// no longer among the threads.
+    /// Lets thread `index` run for a moment and stops it again. Returns `false` if it is gone; it
+    /// is then removed from the threads.
     ///
     /// # Errors
-    /// [`TargetError::Unstoppable`]: it cannot stop now, and is no longer among them either.
+    /// [`TargetError::Unstoppable`]: it cannot stop now; it is then removed from the threads, too.
     pub fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
         let StoppedThread {
             tid, pid, signal, ..
@@ -615,12 +617,12 @@ impl Stopped {
         if ptrace::cont(tid, signal).is_ok() {
             let started = Instant::now();
             loop {
-                // A thread with one request to stop more than it has stopped (it stood still
-                // already, or came to a signal first) stops at once. With another request then, it
-                // would do so for ever.
+                // A thread that was interrupted once more than it has stopped (it was stopped already,
+                // or came to a signal first) stops at once. If it were interrupted again then, it would do
+                // so for ever.
                 event = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
-                // On a busy machine it may wait for a processor for long; interrupted before it has
-                // run, it would come no further however often it is let run.
+                // On a busy machine it may wait for a processor for long; interrupted before it has run,
+                // it would make no progress however often it is let run.
                 let waited = started.elapsed();
                 let has_run =
                     before.is_none() || times_scheduled() != before || waited > SCHEDULED_LIMIT;
@@ -661,25 +663,26 @@ impl Stopped {
         }
     }
 
-    /// Lets thread `index`, for which a signal is pending that it does not block, go on until it is
-    /// about to receive it. Returns `false` if it is gone, and no longer among the threads.
+    /// Resumes thread `index`, for which a signal is pending that it does not block, until it is
+    /// about to receive that signal. Returns `false` if it is gone; it is then removed from the
+    /// threads.
     ///
-    /// It is not asked to stop: asked before it runs, which is the rule on a busy machine, it would
-    /// stop for that, and come no nearer to the signal.
+    /// It is not interrupted: interrupted before it runs, which is the rule on a busy machine, it
+    /// would stop for the interrupt, and come no nearer to the signal.
     pub fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError> {
         let StoppedThread { tid, signal, .. } = self.threads[index];
         let _ = ptrace::cont(tid, signal); // gone: the wait says so
         self.settle_again(index, None)
     }
 
-    /// Lets all threads go on untraced and returns how long they stood still.
+    /// Resumes all threads, no longer traced, and returns how long they were stopped.
     pub fn resume(self) -> Duration {
         let elapsed = self.elapsed();
         drop(self);
         elapsed
     }
 
-    /// Lets all threads but `index` go on.
+    /// Resumes all threads but `index`.
     pub fn keep_only(mut self, index: usize) -> Stopped {
         let kept = self.threads.swap_remove(index);
         Stopped {

@@ -1,12 +1,12 @@
-//! The thread of ours that traces a program, for as long as it works on it and no longer.
+//! Our thread that traces a program, which lives only as long as it works on that program.
 //!
-//! A tracer can take back a request to stop in one way only: by ending. When a thread that has
-//! seized others ends, the kernel lets go of all of them at once, also of those that sleep, without
-//! waking them (`exit_ptrace`). So all work on a program is done on a thread made for it
-//! ([`apart`]), and no thread of the program stays behind that
+//! A tracer can take back an interrupt in one way only: by ending. When a thread that has
+//! seized others ends, the kernel releases all of them at once, including those that sleep,
+//! without waking them (`exit_ptrace`). So all work on a program is done on a thread created
+//! for it ([`apart`]), and no thread of the program stays behind that
 //!
-//! - was asked to stop and sleeps where it cannot (in vfork, on a dead disk): it would stand
-//!   still when that is over, with no tracer to let it go;
+//! - was interrupted and sleeps where it cannot stop (in vfork, on a dead disk): it would stop
+//!   when that sleep is over, with no tracer to resume it;
 //! - has been led past its own seccomp filter: see `restart`.
 
 use crate::error::TargetError;
@@ -25,14 +25,14 @@ const RESTART_LIMIT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// True if this thread was made by [`apart`].
+    /// True if this thread was created by [`apart`].
     static APART: Cell<bool> = const { Cell::new(false) };
     /// Threads that are being led past their filter; true for those that are inside the call.
     static RESTARTING: RefCell<BTreeMap<i32, bool>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Does `work` on a thread of its own, which is the tracer meanwhile; on this one, if it was made
-/// for that already, or holds a program that has just been started.
+/// Runs `work` on a thread of its own, which is the tracer meanwhile; on the calling thread, if
+/// that was created for this already, or holds a program that has just been started.
 pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if APART.get() || threads::holds_any() {
         return work();
@@ -48,8 +48,8 @@ pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             Ok(done) => done,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        // Joined is not ended: only when the kernel has forgotten our thread are all traced ones
-        // let go.
+        // A joined thread may not have ended yet: only when the kernel has removed our thread are all
+        // traced threads released.
         let task = format!("/proc/self/task/{}", tid.as_raw_nonzero());
         while std::path::Path::new(&task).exists() {
             std::thread::yield_now();
@@ -58,20 +58,21 @@ pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The kernel's own code for "go on with this sleep by restart_syscall" (ERESTART_RESTARTBLOCK).
+/// The kernel's internal code for "continue this sleep by restart_syscall"
+/// (ERESTART_RESTARTBLOCK).
 const RESTART_BLOCK: i64 = -516;
 
-/// True if a thread with these registers goes on by `restart_syscall`.
+/// True if a thread with these registers continues by `restart_syscall`.
 pub(crate) fn wants_restart_call(registers: &ptrace::Registers) -> bool {
     (registers.orig_rax as i64) >= 0 && registers.rax as i64 == RESTART_BLOCK
 }
 
-/// Lets a stopped thread go on that has a seccomp filter and goes on with `restart_syscall`,
-/// a call that it never makes by itself and that its filter may kill it for.
+/// Resumes a stopped thread that has a seccomp filter and continues by `restart_syscall`, a
+/// call that it never makes by itself and for which its filter may kill it.
 ///
-/// The filter does not count at the entry of that one call (PTRACE_O_SUSPEND_SECCOMP, which
-/// requires privileges). The thread stays traced at each system call, so that it makes no other one
-/// meanwhile, until it sleeps in it; then our thread's end lets go of it.
+/// The filter is suspended at the entry of that one call (PTRACE_O_SUSPEND_SECCOMP, which
+/// requires privileges). The thread stays traced at each system call, so that it makes no other
+/// one meanwhile, until it sleeps in that call; then the end of our thread releases it.
 ///
 /// # Errors
 /// That is not permitted here, or the thread is gone.
@@ -86,17 +87,17 @@ pub(crate) fn restart(tid: i32, signal: i32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// True if a thread is on its way past its filter.
+/// True if a thread is being led past its filter.
 pub(crate) fn is_restarting(tid: i32) -> bool {
     RESTARTING.with_borrow(|restarting| restarting.contains_key(&tid))
 }
 
-/// Ends the way of a thread past its filter; returns true if it was on it.
+/// Stops leading a thread past its filter; returns true if it was being led.
 pub(crate) fn stop_restart(tid: i32) -> bool {
     RESTARTING.with_borrow_mut(|restarting| restarting.remove(&tid).is_some())
 }
 
-/// Leads the threads that [`restart`] has sent on past the entry of the call, all at once.
+/// Leads the threads that [`restart`] has resumed past the entry of the call, all at once.
 pub(crate) fn lead_restarts() {
     let started = Instant::now();
     let on_their_way = || {
@@ -120,7 +121,7 @@ pub(crate) fn lead_restarts() {
     }
 }
 
-/// Handles the next event of a thread on its way, and lets it go when the way is over.
+/// Handles the next event of a thread that is being led, and releases it when that is done.
 fn lead(tid: i32) {
     let done = match ptrace::wait(tid, false) {
         Ok(None) => return,
@@ -132,8 +133,8 @@ fn lead(tid: i32) {
                 RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, true));
                 return;
             }
-            // The entry of another call, of a handler's: its filter counts when we are gone. Or the
-            // exit of this one: if a signal caused that, the signal is pending.
+            // This is the entry of another call, made by a handler: its filter is active again when we are
+            // gone. Or it is the exit of this call: if a signal caused that, the signal is pending.
             ptrace::detach(tid, 0)
         }
         Ok(Some(event @ (Event::Signal(_) | Event::Interrupted))) => {
@@ -154,7 +155,7 @@ fn lead(tid: i32) {
     stop_restart(tid);
 }
 
-/// Waits until all of them sleep in the call, or have been let go.
+/// Waits until all of them sleep in the call, or have been released.
 fn finish_restarts() {
     lead_restarts();
     let started = Instant::now();
@@ -171,14 +172,14 @@ fn finish_restarts() {
     }
 }
 
-/// True if a thread sleeps in a system call, and so is past the entry.
+/// True if a thread sleeps in a system call, and so is past its entry.
 fn sleeps(tid: i32) -> bool {
     matches!(threads::thread_state(tid), 'S' | 'D' | 'Z' | 'X')
 }
 
-/// Refuses, before any thread is asked to stop, a process whose filter could kill it then: the
-/// kernel may go on with a sleep that we have interrupted by a call of its own, and without
-/// privileges the thread cannot be led past the filter.
+/// Refuses, before any thread is interrupted, a process whose filter could kill it then: the
+/// kernel may continue a sleep that we have interrupted by a system call of its own, and
+/// without privileges the thread cannot be led past the filter.
 ///
 /// # Errors
 /// [`TargetError::Sandboxed`]
@@ -195,7 +196,7 @@ pub fn check_filters(process: &Process) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// True if we may do what [`restart`] does.
+/// True if we have the privileges that [`restart`] needs.
 fn may_suspend_filters() -> bool {
     const CAP_SYS_ADMIN: u64 = 21;
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else {

@@ -1,8 +1,8 @@
 //! Bytes that tool chains place at function entries and read there.
 //!
-//! They lie before the entry, where other code has padding, or behind a jump over them. None of
-//! them is ever executed, and none may change: a caller compares them with an expected value and
-//! ends the program on a mismatch, or a tool looks for them.
+//! They lie before the entry, where other code has padding, or at the entry, after a jump that
+//! skips them. None of them is ever executed, and none may change: a caller compares them with
+//! an expected value and ends the program on a mismatch, or a tool looks for them.
 
 use crate::decode::{Code, Extent};
 
@@ -17,9 +17,9 @@ pub struct Convention {
     pattern: &'static [Option<u8>],
     /// Range that must not change: start and end, in bytes from the entry.
     kept: (i64, i64),
-    /// Range that holds no instructions: start and end, in bytes from the entry.
+    /// Range that is data, not instructions: start and end, in bytes from the entry.
     data: (i64, i64),
-    /// Where execution continues after entry, in bytes from the entry.
+    /// Offset from the entry, in bytes, at which execution continues after the entry is called.
     goes_on: u64,
 }
 
@@ -33,8 +33,8 @@ const fn is(byte: u8) -> Option<u8> {
 /// before an entry that `__patchable_function_entries` names (`-fpatchable-function-entry=N,M`),
 /// which the program itself may write to.
 pub const CONVENTIONS: &[Convention] = &[
-    // nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it is another. The
-    // nops before it align the entry.
+    // nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it differs. The nops
+    // before it align the entry.
     Convention {
         name: "-fsanitize=kcfi",
         from: -6,
@@ -43,7 +43,7 @@ pub const CONVENTIONS: &[Convention] = &[
         data: (-5, 0),
         goes_on: 0,
     },
-    // Clang from 17 on: 0xc105cafe and a hash, read at -8 and -4.
+    // Clang 17 and later: 0xc105cafe and a hash, read at -8 and -4.
     Convention {
         name: "-fsanitize=function",
         from: -8,
@@ -52,7 +52,7 @@ pub const CONVENTIONS: &[Convention] = &[
         data: (-8, 0),
         goes_on: 0,
     },
-    // Clang before 17: jmp .+8, "v2", and where the type's description is.
+    // Clang before 17: jmp .+8, "v2", and the location of the type description.
     Convention {
         name: "-fsanitize=function (v2)",
         from: 0,
@@ -61,7 +61,7 @@ pub const CONVENTIONS: &[Convention] = &[
         data: (2, 8),
         goes_on: 8,
     },
-    // Older Clang: jmp .+8, "FT", and where the type's description is.
+    // Older Clang: jmp .+8, "FT", and the location of the type description.
     Convention {
         name: "-fsanitize=function (FT)",
         from: 0,
@@ -70,7 +70,7 @@ pub const CONVENTIONS: &[Convention] = &[
         data: (2, 8),
         goes_on: 8,
     },
-    // lea 0(%rsp), %rsp of 8 bytes, which hooking code replaces by a jump to the 32 bytes before it
+    // 8-byte lea 0(%rsp), %rsp, which hooking code replaces with a jump to the 32 bytes before it
     // (`ms_hook_prologue` of GCC, for Wine).
     Convention {
         name: "ms_hook_prologue",
@@ -120,13 +120,14 @@ impl Convention {
         around(entry, self.kept)
     }
 
-    /// Returns the bytes that are no instructions, for a function at `entry`.
+    /// Returns the bytes that are data, not instructions, for a function at `entry`.
     #[must_use]
     pub fn data(&self, entry: u64) -> Extent {
         around(entry, self.data)
     }
 
-    /// Returns where execution continues if `entry` holds a jump over such bytes.
+    /// Returns where execution continues if `entry` holds a jump over such bytes; `None` if it does
+    /// not.
     #[must_use]
     pub fn behind(code: Code<'_>, entry: u64) -> Option<u64> {
         let over = Self::at(code, entry).find(|convention| convention.goes_on != 0)?;
@@ -145,7 +146,7 @@ fn around(entry: u64, (from, to): (i64, i64)) -> Extent {
 mod tests {
     use super::*;
 
-    /// The entry is at 0x1010, behind 16 bytes.
+    /// Returns the conventions found at the entry, which is at 0x1010, after 16 bytes.
     fn found(before: &[u8], entry: &[u8]) -> Vec<&'static Convention> {
         let mut bytes = vec![0xc3; 16 - before.len()];
         bytes.extend(before);

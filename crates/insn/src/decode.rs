@@ -10,7 +10,7 @@ pub const MAX_INSTRUCTION: usize = 15;
 pub struct Extent {
     /// The first address.
     pub start: u64,
-    /// The first address behind the range.
+    /// The first address past the range.
     pub end: u64,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Display for Extent {
     }
 }
 
-/// A contiguous piece of text and the run-time address of its first byte.
+/// A contiguous piece of machine code and the run-time address of its first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
     /// The bytes as they are in memory (or in the file, before any patch).
@@ -74,7 +74,7 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// Adds `data` (ascending), the ranges known to be no instructions.
+    /// Adds `data` (ascending), the ranges known not to be instructions.
     #[must_use]
     pub const fn with_data(mut self, data: &'a [Extent]) -> Self {
         self.data = data;
@@ -98,7 +98,7 @@ impl<'a> Code<'a> {
         )
     }
 
-    /// Returns the bytes of `extent`, or `None` if it is not wholly inside.
+    /// Returns the bytes of `extent`, or `None` if it is not entirely inside.
     #[must_use]
     pub fn get(&self, extent: Extent) -> Option<&'a [u8]> {
         let start = usize::try_from(extent.start.checked_sub(self.address)?).ok()?;
@@ -106,7 +106,7 @@ impl<'a> Code<'a> {
         self.bytes.get(start..end)
     }
 
-    /// Returns the byte at `address`, or `None` outside.
+    /// Returns the byte at `address`, or `None` if that is outside.
     #[must_use]
     pub fn byte(&self, address: u64) -> Option<u8> {
         let offset = usize::try_from(address.checked_sub(self.address)?).ok()?;
@@ -114,7 +114,7 @@ impl<'a> Code<'a> {
     }
 
     /// Returns the instruction that begins at `address` and ends at or before `end`, or `None` if
-    /// the bytes there are none, or some of them are known to be data.
+    /// the bytes there do not decode, or some of them are known to be data.
     #[must_use]
     pub fn instruction_at(&self, address: u64, end: u64) -> Option<Instruction> {
         let end = end
@@ -128,8 +128,8 @@ impl<'a> Code<'a> {
     }
 }
 
-/// True if the instruction does nothing but take space: `nop` in its one-byte and multi-byte forms.
-/// `pause`, `endbr64` and hint space reserved for later processors are not nops.
+/// True if the instruction does nothing but take up space: `nop` in its one-byte and multi-byte
+/// forms. `pause`, `endbr64` and hint space reserved for later processors are not nops.
 #[must_use]
 pub fn is_nop(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Nop

@@ -1,11 +1,11 @@
 //! Stack depth at the instructions of a function.
 //!
-//! The depth is the number of bytes by which the stack pointer is below its value at the function's
-//! entry. At the entry, and wherever control can leave for another function, it is 0, and the stack
-//! pointer points to the return address. The depth is followed along control flow through
-//! instructions that move the stack pointer by a constant; after any other change
-//! (`mov %rbp, %rsp`, `leave`, `and $-16, %rsp`) it is unknown. It is also unknown where paths of
-//! different depths meet, as behind a call that never returns.
+//! The depth is the number of bytes by which the stack pointer is below its value at the
+//! function's entry. At the entry, and wherever control can leave for another function, it is
+//! 0, and the stack pointer points to the return address. The depth is followed along control
+//! flow through instructions that move the stack pointer by a constant; after any other change
+//! (`mov %rbp, %rsp`, `leave`, `and $-16, %rsp`) it is unknown. It is also unknown where paths
+//! of different depths meet, for example after a call that never returns.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,9 @@ use crate::jump_table::Resolution;
 pub(crate) struct Depths(BTreeMap<u64, Option<i64>>);
 
 impl Depths {
-    /// Follows the flow of a function, or of a part of one that is entered at its start, and also
-    /// from `labels`: pairs of a jump target that the flow does not show, and the depth there.
+    /// Follows the control flow of a function (or of a part of one that is entered at its start),
+    /// and also from `labels`: pairs of a jump target that the control flow does not show, and the
+    /// depth there.
     pub(crate) fn of(code: &Code<'_>, flow: &FunctionFlow, labels: &[(u64, i64)]) -> Self {
         let mut depths = Self::default();
         let mut factory = InstructionInfoFactory::new();
@@ -81,8 +82,8 @@ impl Depths {
     }
 }
 
-/// Returns by how many bytes an instruction makes the stack grow (a call: once it has returned), or
-/// `None` if that is not a known constant.
+/// Returns by how many bytes an instruction makes the stack grow (for a call: after it has
+/// returned), or `None` if that is not a known constant.
 pub(crate) fn grows(
     instruction: &Instruction,
     factory: &mut InstructionInfoFactory,
@@ -195,9 +196,9 @@ mod tests {
         // test %edi,%edi; je 6; push %rax; pop %rax; 6: nop
         let both = [0x85, 0xff, 0x74, 0x02, 0x50, 0x58, 0x90];
         assert_eq!(depth_at(&both, 6), Some(0));
-        // push %rax; jmp 0: a loop in which it grows
+        // push %rax; jmp 0: a loop in which the stack grows
         assert_eq!(depth_at(&[0x50, 0xeb, 0xfd], 0), None);
-        // Nothing leads there.
+        // Unreachable.
         assert_eq!(depth_at(&[0xc3, 0x90], 1), None);
     }
 }

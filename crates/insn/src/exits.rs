@@ -1,34 +1,34 @@
-//! Exits: the instructions by which control leaves a function.
+//! Exits: the instructions through which control leaves a function.
 //!
 //! # What counts
 //!
 //! * A near `ret` of any form (`ret`, `ret imm16`, `rep ret`, `bnd ret`) is an
 //!   [`ExitKind::Return`].
-//! * A direct jump, conditional or not, to code that is not part of the function, and an indirect
-//!   one that cannot lead into the function, is an [`ExitKind::TailCall`]. An indirect jump while
-//!   the function still has something of its own on the stack stays inside (a computed `goto`),
-//!   wherever it may lead to. A conditional jump is an exit only with certain flags:
-//!   [`Exit::condition`].
-//! * Control may run past the function's last instruction into another function, in assembly
-//!   (`__memcpy_chk` of the C library runs on into `memcpy`). That is a tail call as well, by
-//!   whatever instruction comes last, if the function has nothing of its own left on the stack:
-//!   then the stack pointer there is that of a return. Control never runs past the end of a part
-//!   that a compiler split off (`name.cold`).
-//! * Calls are not exits, even if they never return; nor are `ud2`, `hlt`, `int3` and the like,
-//!   which do not continue to the next instruction.
+//! * A direct jump, conditional or not, to code that is not part of the function, and an
+//!   indirect jump that cannot lead into the function, is an [`ExitKind::TailCall`]. An
+//!   indirect jump while the function still has something of its own on the stack stays inside
+//!   (a computed `goto`), wherever its pointer may lead. A conditional jump is an exit only
+//!   with certain flags: [`Exit::condition`].
+//! * In assembly, control may fall through past the function's last instruction into another
+//!   function (`__memcpy_chk` of the C library falls through into `memcpy`). That is a tail
+//!   call as well, through whatever instruction comes last, if the function has nothing of its
+//!   own left on the stack: the stack pointer there is the same as at a return. Control never
+//!   falls through the end of a part that a compiler split off (`name.cold`).
+//! * Calls are not exits, even if they never return; neither are `ud2`, `hlt`, `int3` and the
+//!   like, which do not continue to the next instruction.
 //!
-//! A function may consist of several parts: its own code, and rarely used code that the compiler
-//! put elsewhere (`name.cold`). Jumps between the parts stay inside; an exit in any part is an exit
-//! of the function.
+//! A function may consist of several parts: its own code, and rarely used code that the
+//! compiler put elsewhere (`name.cold`). Jumps between the parts stay inside; an exit in any
+//! part is an exit of the function.
 //!
 //! # Undecided cases are reported
 //!
-//! A missing exit would be a call that never ends, and a jump wrongly taken as an exit would be a
-//! call that ends too early. So every undecidable case is an [`Undecided`], with its address: the
-//! caller can refuse the function, or accept the gap.
+//! A missing exit would be a call that never ends, and a jump wrongly taken for an exit would
+//! be a call that ends too early. So every undecidable case is an [`Undecided`], with its
+//! address: the caller can refuse the function, or accept the gap.
 //!
 //! Unreached `ret`s are in [`Exits::unreached`]. If some indirect jump of the function is not
-//! understood, it may lead there, and they count as exits.
+//! understood, it may lead to them, so they then count as exits.
 
 use std::cell::LazyCell;
 
@@ -42,29 +42,29 @@ use crate::jump_table::{IndirectJump, Resolution};
 use crate::sweep::{Kind, Record};
 use crate::targets::Targets;
 
-/// The way in which control leaves.
+/// Kind of exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExitKind {
     /// Back to the caller, with a result.
     Return,
-    /// To another function, which will return in its place: by a jump, or by running past the last
-    /// instruction.
+    /// To another function, which will return in its place: by a jump, or by falling through past
+    /// the last instruction.
     TailCall,
 }
 
-/// An instruction by which control leaves.
+/// An instruction through which control leaves the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Exit {
     /// Its run-time address.
     pub address: u64,
-    /// The way in which control leaves.
+    /// Kind of exit.
     pub kind: ExitKind,
     /// Condition on the flags, as they are before the instruction, under which control leaves;
     /// `None` if it always leaves.
     pub condition: Option<ConditionCode>,
 }
 
-/// An instruction for which it is unknown whether, or how, control leaves by it.
+/// An instruction that may or may not be an exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Undecided {
     /// A jump that may lead anywhere: to another function, or elsewhere in this one.
@@ -79,8 +79,8 @@ pub enum Undecided {
         /// The address.
         at: u64,
     },
-    /// Control runs past the function's last instruction, but not into a known function, or with
-    /// something left on the stack.
+    /// Control falls through past the function's last instruction, but not into a known function,
+    /// or with something left on the stack.
     #[error("control runs past the function's end behind {at:#x}")]
     RunsOn {
         /// The last instruction.
@@ -107,7 +107,7 @@ pub enum Undecided {
 }
 
 impl Undecided {
-    /// Returns the address of the instruction, or of the missing one.
+    /// Returns the address of the instruction, or the address where one is missing.
     #[must_use]
     pub const fn address(&self) -> u64 {
         match *self {
@@ -124,16 +124,16 @@ impl Undecided {
 /// Knowledge about a function besides its bytes.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// Returns the landing pads (where exceptions continue) in an extent.
+    /// Returns the landing pads (where execution continues after an exception) in an extent.
     pub landing_pads: &'a dyn Fn(Extent) -> Vec<u64>,
     /// Reads memory of the object, for jump tables.
     pub read: ReadMemory<'a>,
     /// All known jump targets of the whole object. Without them every indirect jump through a
     /// pointer is undecided.
     pub targets: Option<&'a Targets>,
-    /// True if a function begins at the address, into which another function may run on.
+    /// True if a function begins at the address, so that another function may fall through into it.
     pub is_function: &'a dyn Fn(u64) -> bool,
-    /// True if a compiler split off the part, according to its symbol (`name.cold`).
+    /// True if the compiler split off this part, according to its symbol (`name.cold`).
     pub is_cold: &'a dyn Fn(Extent) -> bool,
 }
 
@@ -159,13 +159,13 @@ pub struct Exits {
     pub unreached: Vec<u64>,
 }
 
-/// Maximum number of rounds in which the jumps between the parts of a function are followed. Each
-/// round makes at least one more instruction reached.
+/// Maximum number of rounds for following the jumps between the parts of a function. Each round
+/// reaches at least one more instruction.
 const ROUNDS: usize = 64;
 
 impl Exits {
     /// Finds the exits of the function that consists of `parts`: first the code
-    /// where it is entered, then what was split off, all inside `code`.
+    /// where it is entered, then the parts that were split off, all inside `code`.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl Exits {
         Ok(found)
     }
 
-    /// True if control never leaves: the function loops for ever, or ends the program.
+    /// True if control never leaves: the function loops forever, or ends the program.
     #[must_use]
     pub const fn never_returns(&self) -> bool {
         self.exits.is_empty() && self.undecided.is_empty()
@@ -278,8 +278,8 @@ impl Function<'_> {
         Ok(flows)
     }
 
-    /// Computes the stack depths in the first part. (A part that was split off is entered at any
-    /// depth.)
+    /// Computes the stack depths in the first part. (A part that was split off can be entered at
+    /// any depth.)
     fn depths(&self, flows: &[FunctionFlow]) -> Depths {
         let Some(flow) = flows.first() else {
             return Depths::default();
@@ -400,7 +400,7 @@ impl Function<'_> {
                 _ => {}
             }
             runs_on = match (runs_on, goes_on(record, &instruction)) {
-                // Nops pass on what came before them, unless control never got that far.
+                // Nops inherit from the instruction before them, unless control never reaches them.
                 (before, GoesOn::Nop) => before,
                 (_, GoesOn::Yes) if reached => Some(at),
                 _ => None,
@@ -430,8 +430,9 @@ impl Function<'_> {
                 found.undecided.push(Undecided::NoInstruction { at });
             }
         } else if !is_first && (self.around.is_cold)(flow.extent()) {
-            // A compiler never lets a function run on into something else. Where compiled code ends
-            // like that, control never gets there (`__builtin_unreachable()`). Assembly may do it.
+            // A compiler never lets a function fall through into something else. Where compiled
+            // code ends without a jump or return, control never gets there
+            // (`__builtin_unreachable()`). Assembly may do it.
         } else if let (Some(at), Some(last)) = (runs_on, last) {
             let depth = depths.at(last.ip()).filter(|_| is_first);
             match depth == Some(0) && self.function_behind(&last) {
@@ -459,12 +460,13 @@ impl Function<'_> {
         still
     }
 
-    /// Records an exit behind the last instruction, in place of any other exit there.
+    /// Records an exit at the last instruction, for control that falls through past it, in place of
+    /// any other exit there.
     fn run_on(&self, last: &Instruction, found: &mut Exits) {
         let at = last.ip();
         let condition = match last.flow_control() {
-            // A conditional jump back into the function must not be taken for control to run on;
-            // one that leads out is an exit in any case.
+            // Control falls through a conditional jump back into the function only if the jump is
+            // not taken; one that leads out is an exit in any case.
             FlowControl::ConditionalBranch if self.holds(last.near_branch_target()) => {
                 let mut passed = *last;
                 passed.negate_condition_code();
@@ -484,8 +486,8 @@ impl Function<'_> {
     }
 }
 
-/// Returns the flags condition with which a jump is taken; `None` if it does not depend on flags
-/// alone.
+/// Returns the flags condition under which a jump is taken; `None` if the jump does not depend
+/// on flags alone.
 fn leaves_if(jump: &Instruction) -> Option<Option<ConditionCode>> {
     match (jump.flow_control(), jump.condition_code()) {
         (FlowControl::UnconditionalBranch, _) => Some(None),
@@ -516,8 +518,8 @@ enum GoesOn {
     No,
 }
 
-/// Classifies whether control continues behind an instruction, if it is the function's last one. A
-/// call at that place never returns.
+/// Classifies whether control continues past an instruction if that is the function's last one.
+/// A call in that position never returns.
 fn goes_on(record: &Record, instruction: &Instruction) -> GoesOn {
     if is_nop(instruction) {
         return GoesOn::Nop;

@@ -14,8 +14,8 @@ pub type ReadMemory<'a> = &'a dyn Fn(u64, usize) -> Option<Vec<u8>>;
 /// Knowledge about a function besides its bytes.
 #[derive(Clone, Copy)]
 pub struct Hints<'a> {
-    /// Where exceptions continue in this function. Without them the code of handlers counts as
-    /// unreached.
+    /// Landing pads of this function: where execution continues after exceptions. Without them the
+    /// code of handlers counts as unreached.
     pub landing_pads: &'a [u64],
     /// Reads memory of the object, for jump tables.
     pub read: ReadMemory<'a>,
@@ -35,7 +35,7 @@ pub enum FlowError {
     /// The extent is empty: the symbol has no size.
     #[error("the function at {start:#x} has no size")]
     Empty {
-        /// Where it begins.
+        /// Start of the extent.
         start: u64,
     },
     /// Some of the function lies outside the code that was given.
@@ -49,7 +49,7 @@ pub enum FlowError {
 }
 
 /// The control flow of one function: where its instructions begin, where its
-/// jumps lead, and what is not understood.
+/// jumps lead, and which parts are not understood.
 #[derive(Clone, Debug)]
 pub struct FunctionFlow {
     extent: Extent,
@@ -75,9 +75,9 @@ impl FunctionFlow {
     /// Analyses the function at `extent`.
     ///
     /// Instructions are found in two passes. The first decodes from the start, one instruction
-    /// after the other; it goes wrong where data lies between the code. The second follows control
-    /// flow and calls from the start, the landing pads and the entries of jump tables: an
-    /// instruction [reached](Self::is_reached) so is certainly code.
+    /// after the other; it goes wrong where data is interleaved with the code. The second follows
+    /// control flow and calls from the start, the landing pads and the entries of jump tables: an
+    /// instruction [reached](Self::is_reached) this way is certainly code.
     ///
     /// # Errors
     ///
@@ -298,8 +298,8 @@ impl FunctionFlow {
             .map(|r| r.address)
     }
 
-    /// Returns the first byte that begins no instruction, where decoding stopped. The code behind
-    /// it is unknown.
+    /// Returns the first byte at which no instruction begins, where decoding stopped. The code
+    /// after it is unknown.
     #[must_use]
     pub const fn undecodable(&self) -> Option<u64> {
         self.undecodable
@@ -313,7 +313,7 @@ impl FunctionFlow {
         self.overlap
     }
 
-    /// True if control runs from the function's start to `address` without a jump, so that an
+    /// True if control reaches `address` from the function's start without a jump, so that an
     /// instruction certainly begins there.
     #[must_use]
     pub fn is_straight_from_start(&self, address: u64) -> bool {

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! cmp    $N, %edi ; ja default          (may be missing)
-//! lea    table(%rip), %rdx              (may stand far away)
+//! lea    table(%rip), %rdx              (may be far away)
 //! movslq (%rdx,%rdi,4), %rax
 //! add    %rdx, %rax
 //! jmp    *%rax
@@ -17,25 +17,25 @@
 //!
 //! # Why no entry can be missed
 //!
-//! Too many entries only add targets, which forbids a few more regions. Too few entries would let a
-//! jump land inside a patched region, so:
+//! Too many entries only add targets, which forbids a few more regions. Too few entries would
+//! let a jump land inside a patched region, so:
 //!
 //! * The load, the addition and the jump must be in one block: no jump of the function leads
-//!   between them. The addresses are kept as [`IndirectJump::idiom`] so that jumps from elsewhere
-//!   can be checked too.
+//!   between them. The addresses are kept as [`IndirectJump::idiom`] so that jumps from
+//!   elsewhere can be checked too.
 //! * The table's address is the one that the nearest `lea` of the same block puts in the base
-//!   register. If there is none, *every* constant address that the function makes is tried and all
-//!   that look like tables are taken: a hoisted or spilled base is one of them.
-//! * If a comparison on the same straight line of code bounds the index, exactly the entries it
-//!   lets through are read: no others can be used there. If one of them is not an address in the
-//!   text, this is not the table.
-//! * Without such a comparison, entries are read until one does not lead into the function. If that
-//!   one leads to other text, it may still be an entry (for a part of the function that was split
-//!   off), and the jump stays unknown.
+//!   register. If there is none, *every* constant address that the function makes is tried and
+//!   all that look like tables are taken: a hoisted or spilled base is one of them.
+//! * If a comparison in the same straight-line code bounds the index, exactly the entries
+//!   within that bound are read: no others can be used there. If one of them is not an address
+//!   in the text, this is not the table.
+//! * Without such a comparison, entries are read until one does not lead into the function. If
+//!   that one leads to other text, it may still be an entry (for a part of the function that
+//!   was split off), and the jump stays unknown.
 //! * Reading stops at [`MAX_ENTRIES`]; a longer table is unknown.
 //!
-//! All other jumps are either through a pointer as it was loaded ([`Resolution::Pointer`]) or
-//! unknown.
+//! All other jumps are either through a pointer exactly as it was loaded
+//! ([`Resolution::Pointer`]) or unknown.
 
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -59,10 +59,10 @@ const WINDOW: usize = 32;
 pub struct IndirectJump {
     /// The address of the `jmp`.
     pub address: u64,
-    /// From the load of the table's entry to the end of the jump. A jump into this range (except to
-    /// its start) would use another table.
+    /// From the load of the table's entry to the end of the jump. A jump from elsewhere into this
+    /// range (except to its start) would use another table.
     pub idiom: Extent,
-    /// Where the jump leads.
+    /// Possible targets of the jump.
     pub resolution: Resolution,
 }
 
@@ -73,12 +73,11 @@ pub enum Resolution {
     Table {
         /// Every address that an entry leads to, and possibly some more.
         targets: Vec<u64>,
-        /// Number of leading `targets` that are certainly entries; the rest was added to be on the
-        /// safe side.
+        /// Number of leading `targets` that are certainly entries; the others are added to be safe.
         certain: usize,
     },
     /// To an address that was loaded from memory outside the stack, or passed to the function, and
-    /// not changed since. It is in data in this form, or some code made it by `lea`.
+    /// not changed since. It appears in data in this form, or some code made it with `lea`.
     Pointer,
     /// Not understood: could lead anywhere in the function.
     Unknown,
@@ -140,7 +139,7 @@ pub(crate) struct Resolver<'a> {
     /// All constants that the function makes and that may be addresses, sorted.
     constants: Vec<u64>,
     hints: &'a Hints<'a>,
-    /// Direct jumps inside the function, made when first needed: (target,
+    /// Direct jumps inside the function, collected on first use: (target,
     /// index of the jump), sorted.
     edges: Option<Vec<(u64, usize)>>,
     /// True if `rbp` is a frame pointer; computed on first use.
@@ -178,7 +177,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Fills the window with the straight line of code that ends just before the jump.
+    /// Fills the window with the straight-line code that ends just before the jump.
     fn fill_window(&mut self, jump: usize) {
         let records = self.records;
         self.window.clear();
@@ -218,7 +217,7 @@ impl Resolver<'_> {
                 _ if load.memory_displacement64() == 0 => self.constant_in(base, before),
                 _ => None,
             };
-            // Another base may be an array that the program fills in.
+            // Any other base may be an array that the program fills in.
             let targets = tables.and_then(|t| self.read_tables(&t, Entry::Address, bound));
             if let Some((targets, certain)) = targets {
                 let start = Some(load.ip());
@@ -241,7 +240,7 @@ impl Resolver<'_> {
 
     fn through_register(&mut self, jump: usize, register: Register) -> (Option<u64>, Resolution) {
         let wanted = register.full_register();
-        // A table is used in one straight line of code.
+        // A table jump loads, adds and jumps in one straight line of code.
         if let Some(at) = self.writer(wanted, self.window.len()) {
             let instruction = self.window[at];
             if writes_whole(&instruction, wanted) {
@@ -275,7 +274,7 @@ impl Resolver<'_> {
     }
 
     /// Resolves a target made by `add a, b` at index `add` of the window: one operand is an offset
-    /// loaded from the table, the other the table's address.
+    /// loaded from the table, the other is the table's address.
     fn offsets(&mut self, a: Register, b: Register, add: usize) -> Option<(u64, Resolution)> {
         let (load, base) = [(a, b), (b, a)]
             .into_iter()
@@ -289,8 +288,8 @@ impl Resolver<'_> {
             }
             instruction.memory_index()
         } else {
-            // As GCC does without optimisation: the base is made again, and the
-            // address of the entry is a sum of two registers.
+            // Unoptimised GCC code: the base is computed again, and the address of the entry is a
+            // sum of two registers.
             let table = *tables.as_ref()?.first()?;
             let (x, y) = (instruction.memory_base(), instruction.memory_index());
             if instruction.memory_index_scale() != 1 {
@@ -319,8 +318,8 @@ impl Resolver<'_> {
         Some((instruction.ip(), Resolution::Table { targets, certain }))
     }
 
-    /// Returns the window index of the instruction that loads 32 bits from memory, sign-extended
-    /// into `register`.
+    /// Returns the window index of the instruction that loads 32 bits from memory that end up
+    /// sign-extended in `register`.
     fn offset_load(&mut self, register: Register, before: usize) -> Option<usize> {
         let at = self.writer(register, before)?;
         let instruction = self.window[at];

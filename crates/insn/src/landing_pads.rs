@@ -1,8 +1,8 @@
-//! Landing pads, where exceptions continue, from the call-site table of a language-specific data
-//! area (LSDA).
+//! Landing pads, where execution continues after an exception, from the call-site table of a
+//! language-specific data area (LSDA).
 //!
-//! The layout is that of GCC's `unwind-pe.h` and `eh_personality.cc`, which C++,
-//! Rust, D and Ada share:
+//! The layout is defined by GCC's `unwind-pe.h` and `eh_personality.cc`; C++, Rust, D and Ada
+//! share it:
 //!
 //! ```text
 //! u8       encoding of the landing pads' base; the base, unless 0xff
@@ -19,10 +19,10 @@ use thiserror::Error;
 /// Reason why an LSDA cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum LandingPadError {
-    /// The bytes end within the table.
+    /// The data ends inside the table.
     #[error("exception table ends at offset {offset} of its data")]
     Truncated {
-        /// Where more bytes were expected, counted from the start of the LSDA.
+        /// Offset from the start of the LSDA at which more bytes were expected.
         offset: usize,
     },
     /// A pointer encoding that no compiler uses here.
@@ -37,7 +37,7 @@ pub enum LandingPadError {
 ///
 /// `lsda_address` is the run-time address of `lsda[0]`; `lsda` may extend beyond the LSDA.
 /// `function_start` is the run-time address of the function's FDE (its `initial_location`), the
-/// base of landing pads that name no other base.
+/// base of landing pads that specify no other base.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! Analysis of x86-64 machine code, as far as a probe needs it.
 //!
-//! You give bytes and the address at which they run; you get
+//! The input is bytes and the address at which they run; the output is
 //!
 //! * [`FunctionFlow`]: where the instructions of one function begin, where its
 //!   jumps go, and what could not be understood;
@@ -8,17 +8,17 @@
 //! * [`Exits`]: where control leaves a function;
 //! * [`Targets`]: every address of an object that some jump, call, table or
 //!   pointer can lead to;
-//! * [`Shown`]: where instructions are proved to begin;
+//! * [`Shown`]: addresses where instructions are proved to begin;
 //! * [`stack_check`](stack_check()): length of the stack check at the start of Go functions;
-//! * [`live_at`]: which registers and whether the flags still matter at a site;
-//! * [`red_zone`]: which code keeps values below the stack pointer;
+//! * [`live_at`]: the registers whose values still matter at a site, and whether the flags do;
+//! * [`red_zone`]: code that keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
 //!   same elsewhere;
-//! * [`landing_pads`](landing_pads()): where a C++ or Rust exception continues.
+//! * [`landing_pads`](landing_pads()): where execution continues after a C++ or Rust exception.
 //!
-//! Nothing here touches a process; everything is a function of bytes. Memory outside the code (jump
-//! tables) is read through a closure. Code that is not understood is reported as unknown and never
-//! guessed.
+//! Nothing here touches a process; everything is a function of bytes. Memory outside the code
+//! (jump tables) is read through a closure. Code that is not understood is reported as unknown
+//! and never guessed.
 #![forbid(unsafe_code)]
 
 pub mod conventions;

@@ -61,7 +61,7 @@ impl RegSet {
         Self(!self.0)
     }
 
-    /// Returns the 64-bit registers in the set, by their number.
+    /// Returns the 64-bit registers in the set, ascending by hardware number.
     pub fn iter(self) -> impl Iterator<Item = Register> {
         (0..16u32)
             .filter(move |n| self.0 & (1 << n) != 0)
@@ -93,7 +93,7 @@ impl Live {
         flags: true,
     };
 
-    /// Returns the registers that may be overwritten.
+    /// Returns the registers that may be overwritten: all that are not live.
     #[must_use]
     pub const fn dead(&self) -> RegSet {
         self.gprs.complement()
@@ -114,17 +114,17 @@ const EVERYTHING: u32 = 0xffff | (FLAGS << 16);
 /// Returns the registers and flags that may still be used when control is at `site`, before the
 /// instruction there has run.
 ///
-/// The instructions that can follow are explored over all paths, at most 128 of them. A register or
-/// flag is dead only if every path overwrites it wholly before reading it. A path that ends (by
-/// `ret`, a call, an indirect jump, leaving `extent`, a trap, bytes that are no instruction, the
-/// limit) keeps alive everything that it has not overwritten until then. In particular no calling
-/// convention is assumed: GCC's `-fipa-ra` lets callers keep values in registers that the ABI calls
-/// clobbered, and assembly has conventions of its own.
+/// The instructions that can follow are explored over all paths, at most 128 of them. A
+/// register or flag is dead only if every path overwrites it completely before reading it. A
+/// path that ends (at a `ret`, a call, an indirect jump, the end of `extent`, a trap,
+/// undecodable bytes, or the limit) keeps alive everything that it has not overwritten until
+/// then. In particular no calling convention is assumed: GCC's `-fipa-ra` lets callers keep
+/// values in registers that the ABI calls clobbered, and assembly has conventions of its own.
 ///
-/// The registers of [`RegSet::PRESERVED`] are always live. Where an instruction may fault and the
-/// program turns that into an exception (`-fnon-call-exceptions`, Ada, D), control may continue in
-/// a handler that is not among the successors here, but it can find its values only in memory and
-/// in preserved registers.
+/// The registers of [`RegSet::PRESERVED`] are always live. Where an instruction may fault and
+/// the program turns that into an exception (`-fnon-call-exceptions`, Ada, D), control may
+/// continue in a handler that is not among the successors here, but it can find its values only
+/// in memory and in preserved registers.
 ///
 /// Writing 32 bits of a register is a full write. Writing 8 or 16 bits is not, and neither is a
 /// conditional move. `xor %eax, %eax` does not read `eax`.
@@ -133,10 +133,10 @@ pub fn live_at(code: &Code<'_>, extent: &Extent, site: u64) -> Live {
     live_among(code, extent, site, &[])
 }
 
-/// As [`live_at`], but all registers count as read at the addresses `markers` (ascending), whatever
-/// the instructions there are. These are static markers, whose notes tell other tools which
-/// registers hold values. Notes cannot name flags, so flags are live only as the instructions need
-/// them.
+/// Like [`live_at`], but all registers count as read at the addresses `markers` (ascending),
+/// whatever the instructions there are. These are static markers, whose notes tell other tools
+/// which registers hold values. Notes cannot name flags, so flags are live only as far as the
+/// instructions need them.
 #[must_use]
 pub fn live_among(code: &Code<'_>, extent: &Extent, site: u64, markers: &[u64]) -> Live {
     let live = Explorer::new(code, extent, markers).explore(site);
@@ -150,11 +150,11 @@ pub fn live_among(code: &Code<'_>, extent: &Extent, site: u64, markers: &[u64]) 
 struct Node {
     /// Registers and flags that it reads.
     uses: u32,
-    /// Registers and flags that it overwrites wholly.
+    /// Registers and flags that it overwrites completely.
     defines: u32,
     /// Indices of its successors; `LEAVES` for paths that are not explored.
     next: [usize; 2],
-    /// Registers and flags live before it, as far as found.
+    /// Registers and flags live before it, as far as known.
     live: u32,
 }
 
@@ -211,14 +211,14 @@ impl<'a> Explorer<'a> {
         if start == LEAVES {
             return EVERYTHING;
         }
-        // First in, first out: nearby code tells more than one long path.
+        // Breadth first: nearby code tells more than one long path.
         let mut done = 0;
         while done < self.work.len() {
             let (address, index) = self.work[done];
             done += 1;
             self.look(address, index);
         }
-        // Backwards until nothing changes: live before = read, or live after
+        // Iterate backwards until nothing changes: live before = read, or live after
         // and not overwritten.
         loop {
             let mut changed = false;
@@ -278,7 +278,8 @@ impl<'a> Explorer<'a> {
         node.defines = defines;
     }
 
-    /// Returns what the instruction reads and what it overwrites wholly.
+    /// Returns the registers and flags that the instruction reads, and those that it overwrites
+    /// completely.
     fn effects(&mut self, instruction: &Instruction) -> (u32, u32) {
         let (mut uses, mut defines) = (0, 0);
         for used in self.info.info(instruction).used_registers() {
@@ -301,7 +302,7 @@ impl<'a> Explorer<'a> {
         }
         uses |= (instruction.rflags_read() & FLAGS) << 16;
         if !leaves_flags(instruction) {
-            // Processors leave some of the flags that the manual calls undefined unchanged. AF
+            // Processors leave unchanged some of the flags that the manual calls undefined. AF
             // counts as written anyway: every logical instruction leaves it undefined, and nothing
             // tests it.
             let defined = instruction.rflags_written()

@@ -1,13 +1,13 @@
 //! Use of the red zone, the memory below the stack pointer.
 //!
 //! The 128 bytes below the stack pointer, the *red zone*, belong to a function until it calls
-//! another one (System V ABI, AMD64 supplement, 3.2.2). A function entered by a call finds nothing
-//! there. But code in assembly has symbols in the middle of functions, to which the function falls
-//! through or jumps while its values are in the red zone.
+//! another one (System V ABI, AMD64 supplement, 3.2.2). A function entered by a call finds
+//! nothing there. But code in assembly has symbols in the middle of functions, to which the
+//! function falls through or jumps while its values are in the red zone.
 //!
-//! The functions here judge a piece of code without following its control flow: they may report a
-//! use where there is none, but miss none that is made with the stack pointer or with a register
-//! that it was copied to.
+//! The functions here judge a piece of code without following its control flow: they may report
+//! a use where there is none, but miss none that goes through the stack pointer or through a
+//! register that the stack pointer was copied to.
 
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
@@ -17,14 +17,14 @@ use crate::decode::{Code, Extent, is_padding};
 use crate::depth::grows;
 use crate::liveness::RegSet;
 
-/// True if code in `extent` may access memory below the stack pointer, or make an address there;
-/// also if some of it cannot be decoded.
+/// True if code in `extent` may access memory below the stack pointer, or compute an address
+/// there; also true if some of it cannot be decoded.
 #[must_use]
 pub fn uses_red_zone(code: &Code<'_>, extent: Extent) -> bool {
     let mut factory = InstructionInfoFactory::new();
-    // Bytes that the code takes for its frame: copies of the stack pointer are used for that.
+    // Bytes that the code allocates for its frame: copies of the stack pointer access those.
     let mut room: i64 = 0;
-    // Registers that hold the stack pointer plus something.
+    // Registers that hold the stack pointer plus some offset.
     let mut copies = RegSet::EMPTY;
     let mut at = extent.start;
     while at < extent.end {
@@ -38,7 +38,7 @@ pub fn uses_red_zone(code: &Code<'_>, extent: Extent) -> bool {
         match grows(&instruction, &mut factory) {
             Some(by) => room = room.saturating_add(by.max(0)),
             None if is_aligned(&instruction) => {}
-            // A stack of computed size, or that of another thread.
+            // A stack frame of computed size, or another thread's stack.
             None if instruction.mnemonic() == Mnemonic::Sub => room = i64::MAX,
             None => {}
         }
@@ -68,14 +68,14 @@ fn is_below(instruction: &Instruction, copies: RegSet, room: i64) -> bool {
     if base == Register::RSP {
         let moves = instruction.mnemonic() == Mnemonic::Lea
             && instruction.op0_register().full_register() == Register::RSP;
-        // An index may be negative; with a frame, it indexes an array in it.
+        // An index may be negative; in code with a frame, it indexes an array in that frame.
         return !moves && (displacement < 0 || index != Register::None && room == 0);
     }
     copies.contains(base) && displacement < 0 && displacement.saturating_neg() > room
         || copies.contains(index.full_register()) && room == 0
 }
 
-/// True if arithmetic with the stack pointer or a copy of it makes an address below it.
+/// True if arithmetic with the stack pointer or a copy of it computes an address below it.
 fn goes_below(instruction: &Instruction, copies: RegSet, room: i64) -> bool {
     let made = instruction.op0_register();
     if instruction.op0_kind() != OpKind::Register || made == Register::RSP {
@@ -112,7 +112,7 @@ fn follow_copies(
             of_stack(instruction.memory_base(), copies)
                 || of_stack(instruction.memory_index(), copies)
         }
-        // `add %rsp, %rax`, and `sub $8, %rax` of a copy.
+        // `add %rsp, %rax`, and `sub $8, %rax` on a copy.
         Mnemonic::Add | Mnemonic::Sub => {
             of_stack(instruction.op0_register(), copies)
                 || instruction.op1_kind() == OpKind::Register
@@ -138,11 +138,11 @@ fn follow_copies(
     }
 }
 
-/// True if control may run on from the code in `before` to its end with values below the stack
-/// pointer. `before` begins at an instruction. After a call nothing is left there.
+/// True if control may fall through from the code in `before` past its end with values below
+/// the stack pointer. `before` begins at an instruction. After a call nothing is left there.
 ///
-/// `is_target` reports whether anything leads into a range; behind code that never continues,
-/// padding is run through only from such a target.
+/// `is_target` reports whether anything leads into a range; after code that never continues,
+/// control runs through padding only from such a target.
 #[must_use]
 pub fn runs_into_end(code: &Code<'_>, before: Extent, is_target: impl Fn(Extent) -> bool) -> bool {
     let mut last: Option<Instruction> = None;
@@ -167,7 +167,7 @@ pub fn runs_into_end(code: &Code<'_>, before: Extent, is_target: impl Fn(Extent)
         | FlowControl::IndirectBranch
         | FlowControl::Exception => is_target(Extent::new(last.next_ip(), before.end)),
         FlowControl::Call | FlowControl::IndirectCall => {
-            // `call 1f; 1: pop %rax` is no call of a function.
+            // `call 1f; 1: pop %rax` does not call a function.
             last.mnemonic() != Mnemonic::Call
                 || last.near_branch_target() == last.next_ip()
                 || is_target(Extent::new(last.next_ip(), before.end))
@@ -248,7 +248,7 @@ mod tests {
         assert!(!runs_on(&[0xff, 0xe0])); // jmp *%rax
         assert!(!runs_on(&[0x0f, 0x0b, 0xcc])); // ud2; int3
         assert!(!runs_on(&[])); // nothing
-        // Something leads to the nop behind the `ret`.
+        // Something leads to the nop after the `ret`.
         let code = Code::new(&[0xc3, 0x90], 0x1000);
         let leads = |range: Extent| range.contains(0x1001);
         assert!(runs_into_end(&code, code.extent(), leads));

@@ -24,13 +24,13 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relocated {
     /// The machine code for the new address. It may end with 8 bytes of data
-    /// behind a jump.
+    /// after a jump.
     pub bytes: Vec<u8>,
     /// For each original instruction, in order: its address and the offset of
     /// its copy in `bytes`.
     pub offsets: Vec<(u64, usize)>,
     /// True if control can run off the end of `bytes`. Then the caller must append a jump to the
-    /// address behind the last original instruction.
+    /// address after the last original instruction.
     pub falls_through: bool,
 }
 
@@ -50,7 +50,7 @@ pub enum RelocateError {
         /// Its address.
         at: u64,
     },
-    /// `int3`, `ud2`, ...: the trap's handler looks at its address.
+    /// `int3`, `ud2`, ...: the trap's handler inspects the instruction's address.
     #[error("trap instruction at {at:#x}")]
     Trap {
         /// Its address.
@@ -76,7 +76,7 @@ pub enum RelocateError {
         /// The address that it refers to.
         target: u64,
     },
-    /// A call before the end of the block: it returns to the original code.
+    /// A call that is not the last instruction of the block: it would return to the original code.
     #[error("call at {at:#x} is not the last instruction of the block")]
     CallInside {
         /// Its address.
@@ -89,8 +89,8 @@ pub enum RelocateError {
         /// Its address.
         at: u64,
     },
-    /// The instruction cannot be written again as it was (an operand relative
-    /// to a 32-bit instruction pointer, an encoding that is not known).
+    /// The instruction cannot be re-encoded unchanged (an operand relative to a
+    /// 32-bit instruction pointer, an encoding that is not known).
     #[error("instruction at {at:#x} cannot be encoded elsewhere")]
     NotEncodable {
         /// Its address.
@@ -358,7 +358,7 @@ fn copy_call(
     Ok(())
 }
 
-/// Returns the `jmp *x` that goes where `call *x` does once the return address is pushed.
+/// Returns the `jmp *x` with the same target as `call *x` once the return address is pushed.
 fn jump_for(call: &Instruction) -> Instruction {
     let mut jump = *call;
     jump.set_code(Code::Jmp_rm64);
@@ -406,7 +406,7 @@ fn encode(instruction: &Instruction, here: u64) -> Result<Vec<u8>, RelocateError
     Ok(bytes)
 }
 
-/// True if two instructions do the same at their addresses.
+/// True if two instructions have the same effect at their addresses.
 fn same(a: &Instruction, b: &Instruction) -> bool {
     if a.is_ip_rel_memory_operand() && a.ip_rel_memory_address() != b.ip_rel_memory_address() {
         return false;

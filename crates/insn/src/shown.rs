@@ -5,8 +5,8 @@ use crate::sweep::{Kind, record};
 
 /// The addresses at which control flow from known starting points proves instructions to begin.
 ///
-/// Direct jumps and calls are followed, and so is the code behind a call; but not behind one
-/// followed by padding, which may never return.
+/// Direct jumps and calls are followed, and so is the code after a call, except where padding
+/// follows the call: that call may never return.
 #[derive(Clone, Debug)]
 pub struct Shown {
     text: Extent,

@@ -5,33 +5,34 @@
 //!          jbe more
 //!   body   push %rbp
 //!          …
-//!   more   mov %rax,0x8(%rsp)         arguments out of the registers
+//!   more   mov %rax,0x8(%rsp)         save the register arguments
 //!          call runtime.morestack_noctxt
 //!          mov 0x8(%rsp),%rax
 //!          jmp entry
 //! ```
 //!
-//! So one call reaches `entry` several times: when its stack grows, and when the runtime wants
-//! another goroutine to run (then the check always fails). It reaches `body` once, with the same
-//! stack pointer and arguments. Larger frames compare `%r12`, made by `lea -N(%rsp),%r12`, or by
-//! `mov %rsp,%r12; sub $N,%r12; jb more`; functions of the older calling convention get `g` from
-//! thread-local storage first. Source: `stacksplit` in `cmd/internal/obj/x86/obj6.go` of Go 1.17 to
-//! 1.26.
+//! So one call can reach `entry` several times: when its stack grows, and when the runtime
+//! wants another goroutine to run (then the check always fails). It reaches `body` once, with
+//! the same stack pointer and arguments. Larger frames compare `%r12`, made by `lea
+//! -N(%rsp),%r12`, or by `mov %rsp,%r12; sub $N,%r12; jb more`; functions of the older calling
+//! convention get `g` from thread-local storage first. Source: `stacksplit` in
+//! `cmd/internal/obj/x86/obj6.go` of Go 1.17 to 1.26.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::decode::{Code, Extent};
 
-/// Offsets in `runtime.g` of the limits that the stack pointer is compared with: `stackguard0`, and
-/// `stackguard1` for functions on the system's stack.
+/// Offsets in `runtime.g` of the limits that the stack pointer is compared with: `stackguard0`,
+/// and `stackguard1` for functions on the system stack.
 const GUARDS: [u64; 2] = [0x10, 0x18];
-/// Maximum number of instructions read between `more` and the jump back: fifteen vector and nine
-/// other registers can be saved and restored.
+/// Maximum number of instructions read between `more` and the jump back: up to fifteen vector
+/// and nine other registers may be saved and restored.
 const MOST: usize = 64;
 
-/// Returns the length in bytes of the stack check at the start of a Go function: the code behind it
-/// is reached once in each call. `None` if the function does not begin with a check, if the check
-/// does not come back to the entry, or if the function jumps behind the check from elsewhere.
+/// Returns the length in bytes of the stack check at the start of a Go function: the code after
+/// it is reached once in each call. `None` if the function does not begin with a check, if the
+/// check does not come back to the entry, or if the function jumps to the end of the check from
+/// elsewhere.
 #[must_use]
 pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
     let mut at = function.start;
@@ -65,7 +66,7 @@ pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
         }
         _ => {}
     }
-    // The register written must not be of use to the function.
+    // The register written must not hold anything that the function uses.
     let scratch = matches!(compared, Register::RSP | Register::R12 | Register::R13);
     if !scratch || !is_comparison(&instruction, compared, g) {
         return None;
@@ -82,9 +83,9 @@ pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
     (!reached_otherwise).then_some(body - function.start)
 }
 
-/// Returns the register that gets `g`, or the offset of `g`, from thread-local storage. It is not
-/// one that holds an argument where the calling convention uses registers (there `g` is in r14
-/// already).
+/// Returns the register that receives `g`, or the offset of `g`, from thread-local storage. It
+/// cannot hold an argument: where the calling convention passes arguments in registers, `g` is
+/// in r14 already.
 fn loads_g(instruction: &Instruction, so_far: Register) -> Option<Register> {
     let loads = instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Memory;
     let own = instruction.segment_prefix() == Register::FS
@@ -130,7 +131,7 @@ fn comes_back(code: &Code<'_>, function: Extent, more: u64) -> bool {
     false
 }
 
-/// Reports whether a jump in `range` leads to `target`; `None` if not all of it is instructions.
+/// True if a jump in `range` leads to `target`; `None` if part of the range does not decode.
 fn jumps_to(code: &Code<'_>, range: Extent, target: u64) -> Option<bool> {
     let mut at = range.start;
     while at < range.end {
@@ -147,7 +148,7 @@ fn jumps_to(code: &Code<'_>, range: Extent, target: u64) -> Option<bool> {
 mod tests {
     use super::*;
 
-    /// `cmp 0x10(%r14),%rsp; jbe more; push %rbp; pop %rbp; ret`, and behind it `more`.
+    /// `cmp 0x10(%r14),%rsp; jbe more; push %rbp; pop %rbp; ret`, followed by `more`.
     const SMALL: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x03, 0x55, 0x5d, 0xc3];
     /// `lea -0x40(%rsp),%r12; cmp 0x10(%r14),%r12; jbe more; push %rbp; pop %rbp; ret`.
     const LARGE: &[u8] = &[
@@ -165,7 +166,7 @@ mod tests {
         0x55, 0x5d, 0xc3,
     ];
 
-    /// `mov %rax,8(%rsp); call; mov 8(%rsp),%rax; jmp entry`, behind `length` bytes of function.
+    /// `mov %rax,8(%rsp); call; mov 8(%rsp),%rax; jmp entry`, after `length` bytes of function.
     fn more(length: usize, to: usize) -> Vec<u8> {
         let mut bytes = vec![0x48, 0x89, 0x44, 0x24, 8, 0xe8, 0, 1, 0, 0];
         bytes.extend([0x48, 0x8b, 0x44, 0x24, 8, 0xeb]);
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn other_beginnings_are_none() {
-        // rbx instead of r12, which has an argument; another offset; `ja` instead of `jbe`.
+        // rbx, which holds an argument, instead of r12; another offset; `ja` instead of `jbe`.
         let changed = |start: &[u8], at: usize, byte: u8| {
             let mut whole = [start, &more(start.len(), 0)].concat();
             whole[at] = byte;

@@ -10,7 +10,7 @@ use crate::decode::{Code, Extent, MAX_INSTRUCTION};
 pub(crate) enum Kind {
     /// Continues with the next instruction.
     Next,
-    /// As `Next`, but also makes a constant that may be an address (`target`):
+    /// Like `Next`, but also makes a constant that may be an address (`target`):
     /// `lea x(%rip), reg`, `mov $imm32, reg`, `push $imm32`.
     Constant,
     /// Continues with the next instruction or at `target`.
@@ -61,11 +61,11 @@ impl Record {
     }
 }
 
-/// Decodes `extent` from its start, one instruction after the other, skipping known data, and calls
-/// `each` for every instruction. If `straddle` is set, an instruction may end behind the extent,
-/// but never behind the code.
+/// Decodes `extent` from its start, one instruction after the other, skipping known data, and
+/// calls `each` for every instruction. If `straddle` is set, an instruction may end past the
+/// extent, but never past the code.
 ///
-/// Returns the address of the first byte that begins no instruction.
+/// Returns the address of the first byte at which no instruction begins.
 pub(crate) fn sweep(
     code: &Code<'_>,
     extent: Extent,

@@ -1,4 +1,4 @@
-//! All addresses of an object to which some code can jump.
+//! All addresses of an object that some code can jump to.
 
 use crate::decode::{Code, Extent};
 use crate::flow::{Hints, ReadMemory};
@@ -31,17 +31,17 @@ pub struct Targets {
     calls: Vec<u64>,
     /// Reached by jumps, jump tables, exceptions.
     jumps: Vec<u64>,
-    /// Made by some instruction, or stored in data: the address of a function or of a label.
+    /// Made by some instruction, or stored in data: addresses of functions or labels.
     pointers: Vec<u64>,
-    /// Targets of code whose own indirect jumps are not understood, so that these jumps may lead
-    /// into the same function.
+    /// Targets of code that has an indirect jump that is not understood: that jump may lead into
+    /// the same function as these targets.
     suspects: Vec<u64>,
     /// Direct jumps that lead out of their function: target and source.
     crossing: Vec<(u64, u64)>,
     /// Targets of jumps whose own addresses are uncertain: from tables of other functions, and from
     /// bytes that may not be code.
     strays: Vec<u64>,
-    /// Functions, and the space behind them, with indirect jumps whose targets are not known.
+    /// Functions, and gaps after functions, with indirect jumps whose targets are not known.
     indirect: Vec<Extent>,
     /// Static markers, ascending.
     markers: Vec<u64>,
@@ -102,11 +102,11 @@ impl Targets {
     /// Adds the targets that follow from the code in `piece`: direct jumps and calls, addresses
     /// that it takes (`lea x(%rip)`), and the entries of the jump tables that are understood.
     ///
-    /// `code` is all of the object's text that is contiguous; `functions` are the extents of all
-    /// known functions, sorted by their start. Decoding starts anew at each of them. Code between
+    /// `code` is all of the object's contiguous text; `functions` are the extents of all known
+    /// functions, sorted by their start. Decoding starts anew at each of them. Code between
     /// functions (a stripped object keeps its cold parts there) is decoded as well, and since the
     /// starts of its instructions are unknown, a 32-bit relative jump or call at *any* byte of it
-    /// counts too. That may add addresses that are no targets and cannot leave one out.
+    /// counts too. That may add addresses that are not targets, but it cannot miss one.
     pub fn scan(
         &mut self,
         code: &Code<'_>,
@@ -160,7 +160,7 @@ impl Targets {
         self.strays.dedup();
     }
 
-    /// Scans one function (`known`) or the space behind it.
+    /// Scans one function (`known`) or the gap after it.
     fn scan_run(
         &mut self,
         code: &Code<'_>,
@@ -246,8 +246,8 @@ impl Targets {
         self.suspects.dedup();
     }
 
-    /// Adds the targets of `jmp rel32`, `call rel32` and `jcc rel32` at every byte, and of short
-    /// jumps, whose opcodes are common bytes, if they lead to the starts of functions.
+    /// Adds the targets of `jmp rel32`, `call rel32` and `jcc rel32` at every byte. Short jumps,
+    /// whose opcodes are common bytes, count only if they lead to the start of a function.
     fn scan_every_byte(&mut self, code: &Code<'_>, run: Extent, functions: &[Extent]) {
         let end = run.end.saturating_add(6).min(code.extent().end);
         let Some(bytes) = code.get(Extent::new(run.start, end)) else {
@@ -301,15 +301,15 @@ impl Targets {
     }
 
     /// Adds the entry of a function, which is *called*: nothing of a caller is live below the stack
-    /// pointer there. Do not use it for the cold part that a compiler split off a function
+    /// pointer there. Do not use it for the cold part that a compiler split off from a function
     /// (`name.cold`).
     pub fn insert_entry(&mut self, address: u64) {
         set(&mut self.calls, self.text, address);
     }
 
     /// Adds static markers: nops described by notes that tell other tools where values are. Those
-    /// tools read registers there that no instruction reads, and may write a breakpoint there at
-    /// any time.
+    /// tools read registers at the marker that no instruction reads, and may write a breakpoint
+    /// there at any time.
     pub fn insert_markers(&mut self, addresses: impl IntoIterator<Item = u64>) {
         let text = self.text;
         let inside = addresses.into_iter().filter(|at| text.contains(*at));
@@ -341,7 +341,7 @@ impl Targets {
     }
 
     /// Adds every word of `data` that is an address in the text. `data` is a
-    /// piece of the object's data as it stands in memory *after* relocation,
+    /// piece of the object's data as it is in memory *after* relocation,
     /// from an address that is a multiple of 8.
     pub fn insert_pointers(&mut self, data: &[u8]) {
         for word in data.chunks_exact(8) {
@@ -380,7 +380,7 @@ impl Targets {
     ///
     /// # Panics
     ///
-    /// If the two cover different text.
+    /// If `other` covers different text.
     pub fn merge(&mut self, other: &Self) {
         assert_eq!(self.text, other.text, "targets of different text");
         for (mine, theirs) in self.calls.iter_mut().zip(&other.calls) {
@@ -438,7 +438,7 @@ impl Targets {
             .find(|&address| self.contains(address))
     }
 
-    /// Returns the first address in `range` that code with an unresolved indirect jump leads to:
+    /// Returns the first address in `range` to which code with an unresolved indirect jump leads:
     /// that code may belong to the same function.
     #[must_use]
     pub fn suspect_in(&self, range: Extent) -> Option<u64> {
@@ -462,8 +462,8 @@ impl Targets {
     }
 
     /// Returns the first address in `range` to which a jump may lead that is not in
-    /// [`crossing_into`](Self::crossing_into): by a jump table of another function, or from bytes
-    /// between functions, which may not be code.
+    /// [`crossing_into`](Self::crossing_into): through a jump table of another function, or from
+    /// bytes between functions, which may not be code.
     #[must_use]
     pub fn stray_into(&self, range: Extent) -> Option<u64> {
         let index = self.strays.partition_point(|&at| at < range.start);
@@ -471,15 +471,15 @@ impl Targets {
         found.filter(|&at| range.contains(at))
     }
 
-    /// Returns the functions, and the space behind others, that hold indirect jumps with unknown
+    /// Returns the functions, and the gaps after functions, that hold indirect jumps with unknown
     /// targets.
     #[must_use]
     pub fn indirect_jumpers(&self) -> &[Extent] {
         &self.indirect
     }
 
-    /// Returns the first address in `range` that some instruction makes, or that is stored in data,
-    /// if that pointer was inserted.
+    /// Returns the first address in `range` that some instruction makes or that is stored in data,
+    /// as far as such pointers have been inserted.
     #[must_use]
     pub fn pointed_in(&self, range: Extent) -> Option<u64> {
         let start = range.start.max(self.text.start);

@@ -1,4 +1,4 @@
-//! Load bias of an object: its distance from its link address.
+//! Load bias of an object: the difference between run-time and link addresses.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use capriole_proc::maps::Mapping;
 /// Finds the load biases of a file from its mappings, each with the mappings that belong to it.
 /// `entry` is the run-time address of the entry point, if known.
 ///
-/// A mapping at file offset *o* may come from each segment whose pages hold *o*, and implies the
-/// bias
+/// A mapping at file offset *o* may belong to any segment whose pages contain *o*. For such a
+/// segment, the bias is
 ///
 /// ```text
 /// mapping start - (segment's page address + o - segment's page offset)
 /// ```
 ///
-/// Neighbouring segments may share a page, so a single mapping can be ambiguous; the bias that most
-/// mappings agree on is right. Every bias with some code counts.
+/// Neighbouring segments may share a page, so a single mapping can be ambiguous; the bias on
+/// which most mappings agree is right. Every bias with some code counts.
 pub(super) fn instances(
     file: &ObjectFile,
     mappings: &[Mapping],
@@ -52,7 +52,7 @@ pub(super) fn instances(
     biases.dedup();
     let by_entry = entry.map(|entry| entry.wrapping_sub(file.entry()));
     if biases.is_empty() {
-        // The program has moved its code to other pages (huge ones, say).
+        // The program has moved its code to other pages (huge pages, for example).
         biases.extend(by_entry.filter(|bias| votes.contains_key(bias)));
     }
     // The program itself comes before further copies of its file.
@@ -69,7 +69,7 @@ pub(super) fn instances(
         .collect()
 }
 
-/// Returns the bias if `mapping` may show a part of `segment`, and whether that is code.
+/// Returns the bias if `mapping` may be a part of `segment`, and whether it is code.
 fn candidate(segment: &Segment, mapping: &Mapping) -> Option<(u64, bool)> {
     let page = segment.page_address_of(mapping.offset)?;
     let code = mapping.perms.execute && segment.perms.execute;

@@ -1,4 +1,4 @@
-//! Call frame information, used to tell whether a function is entered by a call.
+//! Call frame information, used to determine whether a function is entered by a call.
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EhFrameOffset, LittleEndian, RegisterRule,
@@ -55,8 +55,8 @@ impl CallFrames {
         BaseAddresses::default().set_eh_frame(self.address)
     }
 
-    /// Reports whether the return address is on top of the stack at a link address. `None` if no
-    /// entry covers it.
+    /// Returns true if the return address is on top of the stack at a link address. `None` if no
+    /// entry covers the address.
     pub(crate) fn is_called(&self, address: u64) -> Option<bool> {
         let next = self.entries.partition_point(|entry| entry.0 <= address);
         let (_, end, offset) = self.entries[..next].last()?;

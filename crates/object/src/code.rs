@@ -1,4 +1,4 @@
-//! The facts about an object's code that planning probes in it needs.
+//! The facts about an object's code that are needed to plan probes in it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -52,7 +52,7 @@ impl ObjectCode {
         code.insert_symbols()?;
         code.insert_landing_pads();
         code.insert_pointers()?;
-        // Unreadable notes are of no use to other tools either.
+        // Notes that we cannot read are of no use to other tools either, so ignore them.
         if let Ok(markers) = file.markers() {
             let addresses = markers.all.iter().map(|marker| marker.address);
             let addresses: Vec<u64> = addresses.map(|at| at.wrapping_add(bias)).collect();
@@ -121,11 +121,11 @@ impl ObjectCode {
         &self.forbidden
     }
 
-    /// Returns the part of [`forbidden`](Self::forbidden) near an extent: all that a probe in it
-    /// could change.
+    /// Returns the part of [`forbidden`](Self::forbidden) near an extent: all ranges that a probe
+    /// in the extent could change.
     #[must_use]
     pub fn forbidden_near(&self, extent: Extent) -> &[Extent] {
-        /// More than the reach of a short jump, with instructions.
+        /// A distance larger than the reach of a short jump plus some instructions.
         const NEAR: u64 = 512;
         let (from, to) = (extent.start.saturating_sub(NEAR), extent.end + NEAR);
         let start = self.forbidden.partition_point(|range| range.end <= from);
@@ -139,15 +139,15 @@ impl ObjectCode {
         self.file.is_go()
     }
 
-    /// Returns the file's bytes at a run-time address (jump tables, constants); `None` if they are
-    /// not all there.
+    /// Returns the file's bytes at a run-time address (jump tables, constants); `None` unless all
+    /// of them are in the file.
     #[must_use]
     pub fn read(&self, address: u64, size: usize) -> Option<Vec<u8>> {
         self.file.read(address.wrapping_sub(self.bias), size as u64)
     }
 
-    /// Returns the end of the nops and `int3` that follow a function, up to the next function or
-    /// the end of its section; `extent.end` if there are none.
+    /// Returns the end of the padding (nops and `int3`) that follows a function, at most up to the
+    /// next function or the end of the section; `extent.end` if there is no padding.
     #[must_use]
     pub fn padding_end(&self, extent: Extent) -> u64 {
         let link_end = extent.end.wrapping_sub(self.bias);
@@ -157,7 +157,7 @@ impl ObjectCode {
             .ok()
             .and_then(|symbols| symbols.next_boundary(link_end.checked_sub(1)?))
             .map_or(extent.end, |bound| bound.wrapping_add(self.bias));
-        // Padding that is kept for a purpose does not count.
+        // Padding that must be kept for another purpose does not count.
         let index = self.forbidden.partition_point(|f| f.end <= extent.end);
         let kept = self.forbidden.get(index).map_or(limit, |kept| kept.start);
         let limit = limit.min(kept).max(extent.end);
@@ -175,20 +175,20 @@ impl ObjectCode {
     }
 
     /// True if values may be live below the stack pointer when control reaches `start`, the first
-    /// byte of a function, or the instruction behind it: because other code falls through to it, or
-    /// jumps to it and is not shown to keep nothing there.
+    /// byte of a function, or the instruction after it. This is so if other code falls through to
+    /// it, or jumps to it and is not proven to keep nothing below the stack pointer.
     #[must_use]
     pub fn is_entered_in_use(&self, start: u64) -> bool {
         self.entered.in_use(self, start)
     }
 
     /// Checks that an instruction is known to begin at a run-time address: from the file, or from
-    /// calls and jumps of known code. `Some` in the error is the instruction whose middle the
-    /// address is known to be in.
+    /// calls and jumps of known code. If the address is known to be in the middle of an
+    /// instruction, the error is `Some` with that instruction.
     ///
     /// # Errors
     ///
-    /// Nothing shows that one begins there.
+    /// Nothing shows that an instruction begins there.
     pub fn shown(&self, address: u64) -> Result<(), Option<Extent>> {
         let shown = self.shown.get_or_init(|| {
             let roots: Vec<u64> = roots::roots(&self.file)
@@ -216,8 +216,9 @@ impl ObjectCode {
         found.is_ok()
     }
 
-    /// Returns the extent from the start of the function, or else section, before a run-time
-    /// address up to that address. Empty if a section begins there.
+    /// Returns the extent that ends at a run-time address and begins at the start of the function
+    /// before it, or of the section if there is no such function. Empty if a section begins at the
+    /// address.
     pub(super) fn before(&self, address: u64) -> Extent {
         let link = address.wrapping_sub(self.bias);
         let section = self.file.headers.text_range(link);
@@ -227,15 +228,15 @@ impl ObjectCode {
             .checked_sub(1)
             .map(|index| self.functions[index].start);
         let start = function.map_or(section, |function| function.max(section));
-        // Bytes that a tool chain keeps before the entry are never run.
+        // Bytes that a tool chain keeps before the entry are never executed.
         let index = self.data.partition_point(|data| data.end < address);
         let data = self.data.get(index).filter(|data| data.end == address);
         let end = data.map_or(address, |data| data.start);
         Extent::new(start.min(end), end)
     }
 
-    /// Returns the extent from the start of the function, or else section, at or before a run-time
-    /// address up to the next one.
+    /// Returns the extent from the start of the function at or before a run-time address (or of the
+    /// section if there is no such function) to the start of the next function.
     pub(super) fn around(&self, address: u64) -> Extent {
         let start = self.before(address.saturating_add(1)).start.min(address);
         let link = address.wrapping_sub(self.bias);
@@ -253,7 +254,7 @@ impl ObjectCode {
         Code::new(&text.bytes, text.address.wrapping_add(self.bias)).with_data(&self.data)
     }
 
-    /// Finds bytes that must not change and are not code: data that tool chains keep at the entries
+    /// Finds bytes that are not code and must not change: data that tool chains keep at the entries
     /// of functions, and objects in the text.
     fn keep_conventions(&mut self, texts: &[Text]) {
         let mut kept = self.data.clone();
@@ -261,13 +262,13 @@ impl ObjectCode {
         for text in texts {
             let code = Code::new(&text.bytes, text.address.wrapping_add(self.bias));
             let inside = |function: &&Extent| code.extent().contains(function.start);
-            // End of the functions so far.
+            // Highest end of the functions so far.
             let mut reach = 0;
             for function in self.functions.iter().filter(inside) {
                 let is_label = function.start < reach;
                 reach = reach.max(function.end);
                 for convention in Convention::at(code, function.start) {
-                    // Bytes before a label inside a function are code of that function.
+                    // The bytes before a label inside a function are code of that function.
                     if is_label && convention.is_before() {
                         continue;
                     }
@@ -281,7 +282,7 @@ impl ObjectCode {
             .into_iter()
             .map(|nops| nops.wrapping_add(self.bias))
         {
-            // Only nops before the entry; the others are in the function.
+            // Keep only nops before the entry; the others are inside the function.
             let next = self.functions.partition_point(|f| f.start < nops);
             let next = self.functions.get(next).map_or(nops, |f| f.start);
             if next - nops <= MOST_NOPS && self.text_is_nops(texts, Extent::new(nops, next)) {
@@ -330,7 +331,7 @@ impl ObjectCode {
     }
 
     /// Adds the entries of named functions as called. Code without a name may be the cold part of a
-    /// function, which is jumped to; so may labels.
+    /// function, which is entered by a jump, and so may a label.
     fn insert_symbols(&mut self) -> Result<(), ObjectError> {
         let file = Arc::clone(&self.file);
         let symbols = file.symbols()?;
@@ -351,8 +352,8 @@ impl ObjectCode {
         Ok(())
     }
 
-    /// Adds the landing pads. A function whose handler table is not understood may have one at
-    /// every byte.
+    /// Adds the landing pads. A function whose handler table cannot be parsed may have a landing
+    /// pad at every byte.
     fn insert_landing_pads(&mut self) {
         let file = Arc::clone(&self.file);
         let mut incomplete = None;
@@ -381,14 +382,14 @@ impl ObjectCode {
     }
 
     /// Adds the code addresses in the object's data. Entries of named functions count as called,
-    /// and are in the set already.
+    /// and are already in the set.
     fn insert_pointers(&mut self) -> Result<(), ObjectError> {
         let file = Arc::clone(&self.file);
         let problem = |reason| ObjectError::new(file.path(), reason);
         let symbols = file.symbols()?;
         let (source, headers) = (&file.source, &file.headers);
         let relocated = pointers::relative_relocations(source, headers).map_err(problem)?;
-        // Fast path: nearly all words of a program's data are not addresses of code.
+        // Fast path: almost no word of a program's data is a code address.
         let texts = file.text()?;
         let lowest = texts.iter().map(|text| text.address).min().unwrap_or(0);
         let highest = texts.iter().map(|text| text.end()).max().unwrap_or(0);
@@ -411,7 +412,7 @@ impl ObjectCode {
         if file.kind() == ObjectKind::FixedProgram {
             pointers::data_words(source, headers, insert).map_err(problem)?;
         }
-        // Without sections the relocations were not found.
+        // Without section headers, the relocations were not found.
         if !headers.sections.is_empty() || file.kind() == ObjectKind::FixedProgram {
             self.targets
                 .iter_mut()
@@ -427,7 +428,7 @@ impl ObjectCode {
     }
 }
 
-/// Maximum size of the nops for patching before an entry, bytes: more are not made in practice.
+/// Maximum size of the patchable nops before an entry, bytes; real ones are not larger.
 const MOST_NOPS: u64 = 1 << 12;
 
 /// Sorts extents and merges those that overlap.
@@ -442,5 +443,6 @@ fn join(extents: &mut Vec<Extent>) {
     });
 }
 
-/// Size limit of functions with unknown pads: a damaged file may claim any.
+/// Maximum size of a function with unknown landing pads, bytes: a damaged file may claim any
+/// size.
 const UNKNOWN_LIMIT: u64 = 1 << 20;

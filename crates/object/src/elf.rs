@@ -1,5 +1,5 @@
-//! The headers of an ELF file: its loaded segments and its sections (System V ABI, chapters 4 and
-//! 5, and its AMD64 supplement).
+//! The headers of an ELF file: its loadable segments and its sections (System V ABI, chapters 4
+//! and 5, and its AMD64 supplement).
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -10,7 +10,7 @@ use super::ObjectProblem;
 use super::source::{Cursor, Source};
 use capriole_proc::maps::{PAGE_SIZE, Perms};
 
-/// Kind of an ELF file, by how it is loaded.
+/// Kind of an ELF file, by the way it is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
     /// A program at the address it was linked for (`ET_EXEC`).
@@ -33,7 +33,7 @@ pub struct Segment {
     pub offset: u64,
     /// Size in the file, bytes.
     pub file_size: u64,
-    /// Permissions when it is mapped.
+    /// Permissions when mapped.
     pub perms: Perms,
 }
 
@@ -48,8 +48,9 @@ impl Segment {
         self.address / PAGE_SIZE * PAGE_SIZE
     }
 
-    /// Returns the link address that the segment's pages have at a file offset, if they hold it.
-    /// The first page may begin before the segment: neighbouring segments may share one.
+    /// Returns the link address for a file offset in the segment's pages; `None` if they do not
+    /// contain it. The first page may begin before the segment: neighbouring segments may share a
+    /// page.
     pub(crate) fn page_address_of(&self, offset: u64) -> Option<u64> {
         let distance = offset.checked_sub(self.page_offset())?;
         let size = self.offset.checked_add(self.file_size)? - self.page_offset();
@@ -71,7 +72,7 @@ impl Segment {
     }
 }
 
-/// A section that has a name, with the fields needed here.
+/// A section that has a name, with the fields that are needed here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Section {
     pub name: String,
@@ -98,7 +99,7 @@ impl Section {
         self.kind != elf::SHT_NOBITS.0
     }
 
-    /// True if the section holds the stubs through which other objects are called.
+    /// True if the section holds the stubs through which the object calls other objects.
     pub(crate) fn is_plt(&self) -> bool {
         let name = self.name.as_str();
         name == ".plt" || name == ".iplt" || name.starts_with(".plt.")
@@ -178,13 +179,13 @@ impl Headers {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// Returns the file offset of `address`, in any segment.
+    /// Returns the file offset of the byte at `address`, in any segment.
     pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|s| s.offset_of(address))
     }
 
-    /// Returns the executable section that holds a link address; without section headers the
-    /// executable segment, as a section without a name.
+    /// Returns the executable section that holds a link address. Without section headers, returns
+    /// the executable segment, as a section without a name.
     pub(crate) fn text_range(&self, address: u64) -> Option<(u64, u64, bool)> {
         if self.sections.is_empty() {
             return self
@@ -201,7 +202,7 @@ impl Headers {
     }
 }
 
-/// Checks the identification for errors that `object` does not tell apart.
+/// Checks the start of the file header for errors that the `object` crate does not distinguish.
 fn check_ident(source: &Source) -> Result<(), ObjectProblem> {
     let ident = source
         .read(0, 20.min(source.len()))
@@ -270,7 +271,7 @@ fn sections<'a>(
     Ok(table
         .iter()
         .map(|section| Section {
-            // A section with an unreadable name is not one that is looked for.
+            // A section with an unreadable name is never one that we look up.
             name: table
                 .section_name(LE, section)
                 .map(|name| String::from_utf8_lossy(name).into_owned())

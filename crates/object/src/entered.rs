@@ -1,15 +1,16 @@
 //! Detection of functions that may be entered with the red zone in use.
 //!
-//! A call and a tail call of compiled code leave nothing below the stack pointer. But in assembly
-//! code a symbol may lie inside a function, whose values are still there when control falls through
-//! to the symbol or jumps to it. The red zone counts as free at an entry only if this is shown not
-//! to happen:
+//! A call or a tail call in compiled code leaves nothing live below the stack pointer. In
+//! assembly code, however, a symbol may lie inside a function, whose values are still live when
+//! control falls through or jumps to the symbol. The red zone counts as free at an entry only
+//! if this is proven not to happen:
 //!
-//! * no code before it falls through to it, unless behind a call, which leaves nothing;
-//! * the code of every jump to it uses no memory below the stack pointer, nor does the code that
-//!   leads into that code, and so on;
-//! * unless call frame information begins there, which marks it as a function, the previous
-//!   condition holds for each indirect jump whose targets are not known.
+//! * no code before the entry falls through to it, except after a call, which leaves nothing
+//!   live;
+//! * for every jump to the entry, the code that contains the jump uses no memory below the
+//!   stack pointer, nor does the code that leads into that code, and so on;
+//! * unless call frame information begins at the entry, which marks it as a function, the
+//!   previous condition also holds for each indirect jump whose targets are not known.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -19,8 +20,8 @@ use capriole_insn::red_zone::{runs_into_end, uses_red_zone};
 
 use super::code::ObjectCode;
 
-/// Maximum number of pieces of code to check for one entry. Beyond that the red zone counts as in
-/// use.
+/// Maximum number of pieces of code to check for one entry. If there are more, the red zone
+/// counts as in use.
 const MOST: usize = 64;
 
 /// Cached results, by run-time address.
@@ -34,7 +35,7 @@ pub(super) struct Entered {
 
 impl Entered {
     pub(super) fn in_use(&self, code: &ObjectCode, start: u64) -> bool {
-        // Behind an `endbr64` there may be a second entry, for jumps.
+        // After an `endbr64` there may be a second entry, for jumps.
         const ENDBR: u64 = 4;
         self.may_come_in_use(code, Extent::new(start, start + ENDBR + 1))
             || !code.has_frame(start) && self.indirect(code)
@@ -49,7 +50,7 @@ impl Entered {
         })
     }
 
-    /// True if control may come into `range` from elsewhere with the red zone in use.
+    /// True if control may enter `range` from elsewhere with the red zone in use.
     fn may_come_in_use(&self, code: &ObjectCode, range: Extent) -> bool {
         let mut seen = HashSet::new();
         let mut pending = vec![range];
@@ -81,8 +82,8 @@ impl Entered {
     }
 }
 
-/// Returns the pieces of code from which control comes into `range`, except by calls. `None` if
-/// they are not known.
+/// Returns the pieces of code from which control enters `range` other than by calls. `None` if
+/// they are not all known.
 fn sources(code: &ObjectCode, range: Extent) -> Option<Vec<Extent>> {
     let targets = code.targets_at(range.start)?;
     if targets.stray_into(range).is_some() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct ObjectError {
-    /// The file, as the process names it.
+    /// Path of the file, as the process names it.
     pub path: PathBuf,
     /// The reason.
     pub reason: ObjectProblem,
@@ -29,7 +29,7 @@ pub enum ObjectProblem {
     /// The kernel refuses to open or read it.
     #[error("cannot read it: {0}")]
     Io(Arc<io::Error>),
-    /// Not an ELF file, so neither a program nor a library (perhaps a script).
+    /// Not an ELF file, so neither a program nor a library (it may be a script).
     #[error("not an ELF file; name the program or library itself")]
     NotElf,
     /// A 32-bit file (i386 or x32).
@@ -44,12 +44,12 @@ pub enum ObjectProblem {
     /// The file contradicts itself or ends too early.
     #[error("damaged ELF file: {0}")]
     Damaged(&'static str),
-    /// Another file is at the path now.
+    /// A different file is at the path now.
     #[error(
         "the file on disk is not the one that runs (replaced since the program was started): restart the program, or run as root to reach the old file"
     )]
     Replaced,
-    /// The file was deleted, and cannot be reached otherwise.
+    /// The file was deleted and cannot be reached in any other way.
     #[error(
         "the file was deleted after the program had loaded it: restart the program, or run as root to reach it"
     )]

@@ -10,7 +10,7 @@ use super::elf::{Headers, Section};
 use super::pointers::relative_relocations;
 use super::source::Source;
 
-/// Magic numbers at the start of the table, by the first version of Go that uses them.
+/// Magic numbers at the start of the table, named after the first version of Go that uses them.
 const GO_1_18: u32 = 0xffff_fff0;
 const GO_1_20: u32 = 0xffff_fff1;
 const OLDER: [u32; 2] = [0xffff_fffb, 0xffff_fffa];
@@ -18,7 +18,7 @@ const OLDER: [u32; 2] = [0xffff_fffb, 0xffff_fffa];
 const AMD64: [u8; 4] = [0, 0, 1, 8];
 /// Size of the header, bytes.
 const HEADER: usize = 72;
-/// Offsets in `runtime.moduledata` of the table of names, and of the start of Go's text.
+/// Offsets in `runtime.moduledata`: address of the table of names, and start of Go's text.
 const MODULE_NAMES: u64 = 8;
 const MODULE_TEXT: u64 = 22 * 8;
 /// `abi.FuncFlagAsm`.
@@ -28,19 +28,19 @@ const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 /// A function that the Go linker put into the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GoFunction {
-    /// Link addresses, up to the next function.
+    /// Link addresses, up to the start of the next function.
     pub extent: Extent,
-    /// Address where it continues after a recovered panic, if it has deferred calls.
+    /// Address where the function continues after a recovered panic, if it has deferred calls.
     pub recovers: Option<u64>,
-    /// Offset of its name in the table of names, and the name's bytes.
+    /// Offset of the name in the table of names, and length of the name in bytes.
     pub name: u32,
     pub name_len: u32,
-    /// Written in assembly.
+    /// True if the function is written in assembly.
     pub assembly: bool,
-    /// Compiled by Go; otherwise C code that Go's linker added.
+    /// True if Go compiled the function; false for C code that Go's linker added.
     pub go: bool,
-    /// Another function has the same name: one is a wrapper of the other, for callers with the
-    /// other calling convention.
+    /// True if another function has the same name: one is a wrapper of the other, for callers that
+    /// use the other calling convention.
     pub twice: bool,
 }
 
@@ -51,12 +51,12 @@ pub(crate) struct GoFunctions {
     pub names: Vec<u8>,
 }
 
-/// Reason why there are no functions.
+/// Reason why there is no list of functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoTable {
-    /// The table is not found, or not understood.
+    /// The table was not found, or its format is not known.
     Unknown,
-    /// The table was made by Go before 1.18.
+    /// A Go version before 1.18 wrote the table.
     Older,
 }
 
@@ -90,7 +90,8 @@ impl GoFunctions {
         let start = text_start(source, headers, address, address.checked_add(names)?)?;
         let names = table.get(usize::try_from(names).ok()?..usize::try_from(files).ok()?)?;
         let functions = table.get(usize::try_from(word64(table, 64)?).ok()?..)?;
-        // Pairs of function start and offset of its entry, then the end of the last function.
+        // Pairs of a function's start and the offset of its entry, followed by the end of the last
+        // function.
         let pairs = functions.get(..count.checked_mul(8)?.checked_add(4)?)?;
         let mut found = Vec::with_capacity(count);
         for index in 0..count {
@@ -147,7 +148,7 @@ impl GoFunctions {
     }
 
     /// Returns the function's name in Go, without the suffix for a calling convention that the
-    /// linker's name has.
+    /// linker's name may have.
     pub(crate) fn name(&self, function: &GoFunction) -> &[u8] {
         let start = function.name as usize;
         let name = self.names.get(start..start + function.name_len as usize);
@@ -155,8 +156,8 @@ impl GoFunctions {
     }
 }
 
-/// Returns the table with its link address. Linkers may have put it into a section with other data,
-/// or the section headers may be missing; then it is searched for.
+/// Returns the table and its link address. Linkers may have put it into a section with other
+/// data, or the section headers may be missing; in both cases the data segments are searched.
 fn table(source: &Source, headers: &Headers) -> Option<(u64, Vec<u8>)> {
     let named = SECTIONS.iter().find_map(|name| headers.section(name));
     if let Some(section) = named.filter(|section| Section::in_file(section)) {
@@ -186,9 +187,10 @@ fn table(source: &Source, headers: &Headers) -> Option<(u64, Vec<u8>)> {
     None
 }
 
-/// Returns the start of Go's text, to which the table's addresses are relative. It is read from
-/// `runtime.moduledata`, which begins with the addresses of the table and of its names; a program
-/// at a fixed address contains these addresses, another one has relocations for them.
+/// Returns the start of Go's text; the table's addresses are relative to it. It is read from
+/// `runtime.moduledata`, which begins with the addresses of the table and of its names. A
+/// program at a fixed address contains these addresses; any other program has relocations for
+/// them.
 fn text_start(source: &Source, headers: &Headers, table: u64, names: u64) -> Option<u64> {
     let relocated = relative_relocations(source, headers).unwrap_or_default();
     let word = |at: u64| {

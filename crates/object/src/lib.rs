@@ -1,8 +1,8 @@
-//! Programs and shared libraries: ELF files, and where a process has them mapped.
+//! Programs and shared libraries: ELF files, and where a process has mapped them.
 //!
-//! Three kinds of address occur. A *file offset* counts from the start of the file; a *link
-//! address* is an address in the file's own terms (symbols, program headers); a *run-time address*
-//! is the link address plus the load *bias* of one process.
+//! There are three kinds of address. A *file offset* counts from the start of the file. A *link
+//! address* is an address as in the file itself (symbols, program headers). A *run-time
+//! address* is the link address plus the load *bias* in one process.
 
 pub mod markers;
 pub mod symbols;
@@ -56,14 +56,14 @@ const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 /// Identity of a file on this system: `st_dev` and `st_ino` of stat(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
-    /// Device, as stat(2) gives it.
+    /// Device number, as in `st_dev`.
     pub dev: u64,
     /// Inode.
     pub inode: u64,
 }
 
 impl FileId {
-    /// Returns the identity of the file that is at `path` now.
+    /// Returns the identity of the file currently at `path`.
     #[must_use]
     pub fn of_path(path: &Path) -> Option<FileId> {
         let metadata = std::fs::metadata(path).ok()?;
@@ -79,7 +79,7 @@ impl FileId {
 pub enum Convention {
     /// The System V ABI.
     SystemV,
-    /// In registers, as Go's compiler passes them (`ABIInternal`).
+    /// Arguments in registers, as Go's compiler passes them (`ABIInternal`).
     Go,
     /// Unknown, or on the stack.
     NotRegisters(NotRegisters),
@@ -88,7 +88,7 @@ pub enum Convention {
 /// Reason why a Go function is not known to take its arguments in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotRegisters {
-    /// Assembly, as a rule with `ABI0`.
+    /// Assembly, which normally uses `ABI0`.
     #[error("it is written in assembly, and its arguments are mostly on the stack (Go's ABI0)")]
     Assembly,
     /// A wrapper through which assembly code calls Go.
@@ -251,12 +251,13 @@ impl ObjectFile {
         &self.source
     }
 
-    /// Returns link address and bytes of `.eh_frame`.
+    /// Returns the link address and the bytes of `.eh_frame`.
     pub fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
         unwind::eh_frame(&self.source, &self.headers)
     }
 
-    /// Returns link address and bytes of the call frame information (`.eh_frame`), for unwinding.
+    /// Returns the link address and the bytes of the call frame information (`.eh_frame`), for
+    /// unwinding.
     ///
     /// # Errors
     ///
@@ -266,14 +267,14 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
-    /// Returns the link addresses of a section.
+    /// Returns the link address range of a section.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<std::ops::Range<u64>> {
         let section = self.headers.section(name)?;
         Some(section.address..section.address.checked_add(section.size)?)
     }
 
-    /// Returns the file's name: its path in the process, or as it was opened.
+    /// Returns the file's path: as in the process, or as given when it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -331,7 +332,7 @@ impl ObjectFile {
                 .any(|name| self.headers.section(name).is_some())
     }
 
-    /// Returns Go's own table of functions; `None` if the file is not Go's.
+    /// Returns Go's own table of functions; `None` if the file is not a Go file.
     fn go_functions(&self) -> Option<&Result<GoFunctions, NoTable>> {
         let read = || GoFunctions::read(&self.source, &self.headers);
         self.is_go().then(|| self.go.get_or_init(read))
@@ -384,7 +385,7 @@ impl ObjectFile {
         }
     }
 
-    /// True if the loader writes into the text (`DT_TEXTREL`), so that its bytes in memory differ
+    /// True if the loader writes to the code (`DT_TEXTREL`), so that its bytes in memory differ
     /// from the file.
     #[must_use]
     pub fn has_text_relocations(&self) -> bool {
@@ -392,7 +393,7 @@ impl ObjectFile {
     }
 
     /// Returns the link address of the byte at a file offset, if it is loaded. If a page of the
-    /// file is loaded twice, the executable segment counts.
+    /// file is loaded twice, the executable segment takes precedence.
     #[must_use]
     pub fn link_address(&self, offset: u64) -> Option<u64> {
         let segments = || self.headers.segments.iter();
@@ -403,15 +404,15 @@ impl ObjectFile {
     }
 
     /// Returns the link address of the first byte of a code mapping that begins at a file offset.
-    /// It is at a page boundary, and the code may begin later: lld lays out segments so that one
-    /// ends and the next begins in the same page of the file.
+    /// The mapping begins at a page boundary, and the code may begin later: lld lays out segments
+    /// so that one ends and the next begins in the same page of the file.
     #[must_use]
     pub fn mapping_address(&self, offset: u64) -> Option<u64> {
         let mut code = self.headers.segments.iter().filter(|s| s.perms.execute);
         code.find_map(|segment| segment.page_address_of(offset))
     }
 
-    /// Returns the file offset of the byte at a link address, if it comes from the file.
+    /// Returns the file offset of the byte at a link address, if the byte comes from the file.
     #[must_use]
     pub fn file_offset(&self, link_address: u64) -> Option<u64> {
         self.headers.offset_of(link_address)
@@ -455,7 +456,7 @@ impl ObjectFile {
         self.lazy(&self.text, read).map(Vec::as_slice)
     }
 
-    /// Returns the file's bytes at a link address; `None` if they are not all there.
+    /// Returns the file's bytes at a link address; `None` unless all of them are in the file.
     #[must_use]
     pub fn read(&self, link_address: u64, size: u64) -> Option<Vec<u8>> {
         let segments = self.headers.segments.iter();
@@ -468,7 +469,7 @@ impl ObjectFile {
     }
 
     /// Returns the functions, from symbols, call frame information, and Go's own table. If the call
-    /// frame information is damaged, only functions with names.
+    /// frame information is damaged, only functions with names are returned.
     ///
     /// # Errors
     ///
@@ -493,16 +494,16 @@ impl ObjectFile {
         .map(Vec::as_slice)
     }
 
-    /// Reports whether the return address is on top of the stack at a link address, according to
-    /// the call frame information. `None` if that does not cover it.
+    /// Returns true if the return address is on top of the stack at a link address, according to
+    /// the call frame information. `None` if the call frame information does not cover the address.
     #[must_use]
     pub fn is_called(&self, link_address: u64) -> Option<bool> {
         let read = || CallFrames::read(&self.source, &self.headers);
         self.call_frames.get_or_init(read).is_called(link_address)
     }
 
-    /// Returns the landing pads of exceptions and of recovered panics in Go functions: code that no
-    /// jump leads to.
+    /// Returns the landing pads of exceptions and of recovered panics in Go functions: code that is
+    /// not the target of any jump.
     ///
     /// # Errors
     ///
@@ -541,7 +542,7 @@ impl ObjectFile {
         self.lazy(&self.markers, read)
     }
 
-    /// Classifies `name` if it is a symbol, but not of a function here.
+    /// Classifies `name` if it is a symbol that is not a function in this object.
     ///
     /// # Errors
     ///
@@ -551,14 +552,14 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
-    /// Returns the link addresses of the slots through which the object calls, or takes the address
-    /// of, a function `name` of any object. Empty if there are none or the relocations are damaged.
+    /// Returns the link addresses of the slots through which the object calls a function `name` of
+    /// any object, or takes its address. Empty if there are none or the relocations are damaged.
     #[must_use]
     pub fn import_slots(&self, name: &str) -> Vec<u64> {
         pointers::import_slots(&self.source, &self.headers, name).unwrap_or_default()
     }
 
-    /// Reads something once, and returns the same result or error from then on.
+    /// Reads a table on first use, and returns the same result or error from then on.
     fn lazy<'a, T>(
         &self,
         cell: &'a OnceLock<Result<T, ObjectProblem>>,

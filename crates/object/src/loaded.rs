@@ -1,4 +1,4 @@
-//! An object as one process has it loaded.
+//! An object as loaded in one process.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::{ObjectError, ObjectFile, ObjectKind, Segment};
 use crate::symbols::SymbolTable;
 use capriole_proc::maps::{Mapping, PAGE_SIZE};
 
-/// A program or library as loaded in a process, or by itself at bias 0.
+/// A program or library as loaded in a process, or a file without a process, at bias 0.
 #[derive(Debug)]
 pub struct Object {
     file: Arc<ObjectFile>,
@@ -23,7 +23,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Makes an object of a file in no process, at its link addresses.
+    /// Makes an object from a file without a process, at its link addresses.
     #[must_use]
     pub fn offline(file: Arc<ObjectFile>) -> Object {
         let is_main = file.kind() != ObjectKind::SharedLibrary;
@@ -71,14 +71,14 @@ impl Object {
         self.bias
     }
 
-    /// True for the main program of the process, or a program by itself.
+    /// True for the main program of the process, and for a file without a process.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.is_main
     }
 
-    /// Returns the object's mappings; empty if it is in no process. Zeroed memory (`.bss`) behind
-    /// its last page is not included.
+    /// Returns the object's mappings; empty without a process. Zeroed memory (`.bss`) after the
+    /// last page of the file is not included.
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
@@ -96,7 +96,7 @@ impl Object {
         address.wrapping_sub(self.bias)
     }
 
-    /// Converts a link-time extent to a run-time extent.
+    /// Converts an extent of link addresses to run-time addresses.
     #[must_use]
     pub fn run_time_extent(&self, extent: Extent) -> Extent {
         Extent::new(self.run_time(extent.start), self.run_time(extent.end))

@@ -1,17 +1,18 @@
 //! Static markers: sites that a program's authors have named, with arguments.
 //!
-//! They are described by notes. `.note.stapsdt` has one for each marker of either kind (version 3,
-//! `sys/sdt.h`):
+//! Notes in the file describe the markers. `.note.stapsdt` has one note for each marker of
+//! either kind (version 3, `sys/sdt.h`):
 //!
 //! ```text
 //! u64  address of the marker
-//! u64  address of section .stapsdt.base when that was written
+//! u64  address of section .stapsdt.base when the note was written
 //! u64  address of its semaphore, or 0
 //! provider NUL name NUL arguments NUL
 //! ```
 //!
-//! All addresses are link addresses. A program that changed the file's addresses afterwards
-//! (prelink) moves the section, but does not update the notes; the difference is added.
+//! All addresses are link addresses. A program that changes the file's addresses afterwards
+//! (prelink) moves the section but does not update the notes; the difference is added on
+//! reading.
 //!
 //! Markers of `capriole/marker.h` have a second note, in `.note.capriole`:
 //!
@@ -42,10 +43,10 @@ use std::sync::Arc;
 const STAPSDT: (&str, &[u8], u32) = (".note.stapsdt", b"stapsdt", 3);
 /// Section, owner and type of the notes of `capriole/marker.h`.
 const CAPRIOLE: (&str, &[u8], u32) = (".note.capriole", b"capriole", 1);
-/// Section whose address shows whether the file's addresses were moved.
+/// Section whose address shows whether a tool has moved the file's addresses.
 const BASE: &str = ".stapsdt.base";
 
-/// A marker at one site. The same marker may be at several.
+/// A marker at one site. The same marker may occur at several sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker {
     /// Provider name.
@@ -62,15 +63,15 @@ pub struct Marker {
     pub arguments: Vec<Result<Argument, OperandError>>,
     /// The second note of a marker of `capriole/marker.h`.
     pub described: Option<Description>,
-    /// Conversions to format its arguments with: one for each argument, or empty if it has no
-    /// format or one that does not fit.
+    /// Conversions to format the arguments with: one for each argument. Empty if the marker has no
+    /// format, or one that does not match the arguments.
     pub conversions: Vec<Conversion>,
 }
 
-/// Content of the second note of a marker.
+/// Contents of the second note of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// printf format of its arguments.
+    /// printf format of the arguments.
     pub format: String,
     /// The source file.
     pub file: String,
@@ -91,15 +92,15 @@ impl Marker {
         (self.address, &self.provider, &self.name)
     }
 
-    /// Adds the content of the marker's second note.
+    /// Adds the contents of the marker's second note.
     fn describe(&mut self, description: Description) {
         self.conversions = conversions(&description.format)
             .ok()
             .filter(|found| found.len() == self.arguments.len())
             .unwrap_or_default();
         for (index, argument) in self.arguments.iter_mut().enumerate() {
-            // Floating point numbers are in general registers, as not all readers of notes know
-            // vector registers.
+            // Floating point numbers are passed in general registers, because not all tools that read
+            // the notes support vector registers.
             if let Ok(argument) = argument
                 && index < 32
                 && description.floats >> index & 1 == 1
@@ -122,7 +123,7 @@ pub enum SymbolValue {
     Number(u64),
 }
 
-/// Reason why a symbol that an operand names has no value.
+/// Reason why the value of a symbol that an operand names is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SymbolProblem {
     /// No symbol table contains it.
@@ -142,10 +143,11 @@ pub enum SymbolProblem {
 /// The markers of an object, by address.
 #[derive(Debug, Clone, Default)]
 pub struct Markers {
-    /// One for each site.
+    /// The markers, one entry for each site.
     pub all: Vec<Arc<Marker>>,
-    /// Number of unusable notes: truncated, with unprintable names, or whose address is not in the
-    /// object's code or not at a nop. Everything behind a note with a wrong size counts as one.
+    /// Number of unusable notes: truncated, with unprintable names, or with an address that is not
+    /// in the object's code or not at a nop. A note with a wrong size and everything after it count
+    /// as one.
     pub unusable: usize,
     symbols: HashMap<String, Result<SymbolValue, SymbolProblem>>,
 }
@@ -186,7 +188,7 @@ impl Markers {
         Ok(markers)
     }
 
-    /// Reads the notes of one kind; counts those that `take` rejects.
+    /// Reads the notes of one kind and counts those that `take` rejects.
     fn notes(
         &mut self,
         source: &Source,
@@ -241,7 +243,7 @@ impl Markers {
                 let known = self.symbols.entry(name.to_owned()).or_insert(value);
                 match (*known, value) {
                     (known, value) if known == value => {}
-                    // The other table may define it.
+                    // The other table may define the symbol.
                     (_, Err(SymbolProblem::Imported)) => {}
                     (Err(SymbolProblem::Imported), _) => *known = value,
                     _ => *known = Err(SymbolProblem::Ambiguous),
@@ -262,7 +264,7 @@ impl Markers {
 }
 
 impl Operand {
-    /// Returns the operand's number or address.
+    /// Returns the operand's number or memory address.
     fn place(&self) -> Option<&Place> {
         match self {
             Operand::Immediate(place) | Operand::Memory { place, .. } => Some(place),
@@ -286,16 +288,17 @@ fn text(bytes: &mut &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// Takes provider and name from the front. They are printed, so control characters, which a
-/// terminal might interpret, are rejected.
+/// Takes provider and name from the front. They are printed later, so control characters, which
+/// a terminal might interpret, are rejected.
 fn names(bytes: &mut &[u8]) -> Option<(String, String)> {
     let (provider, name) = (text(bytes)?, text(bytes)?);
     let usable = |name: &str| !name.is_empty() && !name.chars().any(char::is_control);
     (usable(&provider) && usable(&name)).then_some((provider, name))
 }
 
-/// True if a nop is at a link address. All tools that write such notes put one there; otherwise the
-/// note describes other code than this file's, and no instruction need start at its address.
+/// True if a nop is at a link address. All tools that write such notes put a nop there; without
+/// one, the note describes code other than this file's, and there may be no instruction at its
+/// address.
 fn is_nop(texts: &[Text], address: u64) -> bool {
     let text = texts
         .iter()
@@ -309,7 +312,8 @@ fn is_nop(texts: &[Text], address: u64) -> bool {
     )
 }
 
-/// Returns the offset to add to a note's addresses, from the section's actual and noted address.
+/// Returns the offset to add to a note's addresses, from the actual address of the section and
+/// the address recorded in the note.
 fn moved(base: Option<u64>, noted: u64) -> u64 {
     match base {
         Some(base) if noted != 0 => base.wrapping_sub(noted),

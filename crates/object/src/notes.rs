@@ -10,8 +10,8 @@ const NOTES_LIMIT: u64 = 1 << 20;
 /// Owner of Go's notes; type 4 is its build id.
 const GO_NOTE: &[u8] = b"Go";
 
-/// Facts from notes and the dynamic section. None of them is needed to load the object, so damaged
-/// ones count as absent.
+/// Facts from notes and the dynamic section. Loading the object requires none of them, so
+/// damaged ones count as absent.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     pub build_id: Option<Vec<u8>>,
@@ -40,7 +40,7 @@ impl Facts {
     }
 
     /// Reads notes: each is three words (name size, content size, type), name and content, each
-    /// padded to four bytes. Notes of eight-byte alignment hold only properties, and are skipped.
+    /// padded to four bytes. Notes with eight-byte alignment hold only properties and are skipped.
     fn read_notes(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some((note, tail)) = take_note(rest) {

@@ -12,10 +12,10 @@ const DAMAGED: ObjectProblem = ObjectProblem::Damaged("bad relocations");
 const RELA: u64 = size_of::<Rela64<LE>>() as u64;
 const SYMBOL: u64 = size_of::<elf::Sym64<LE>>() as u64;
 
-/// Returns the words that the loader relocates by adding the load bias: their addresses and their
-/// values (both link addresses).
+/// Returns the words that the loader relocates by adding the load bias: their addresses and
+/// their values (both link addresses).
 ///
-/// From `R_X86_64_RELATIVE`, `R_X86_64_IRELATIVE` (the resolver),
+/// They come from `R_X86_64_RELATIVE`, `R_X86_64_IRELATIVE` (the resolver),
 /// `R_X86_64_64` with a symbol of this object, and the packed `RELR` form.
 pub(super) fn relative_relocations(
     source: &Source,
@@ -79,7 +79,7 @@ pub(super) fn import_slots(
     {
         let bytes = source.read(section.offset, section.size / RELA * RELA)?;
         let relocations: &[Rela64<LE>] = pod::slice_from_all_bytes(&bytes).map_err(|()| DAMAGED)?;
-        // The relocations of a static program refer to no symbol table.
+        // The relocations of a static program do not refer to a symbol table.
         let Some(wanted) = symbols_named(source, headers, section.link, name)? else {
             continue;
         };
@@ -95,7 +95,7 @@ pub(super) fn import_slots(
     Ok(slots)
 }
 
-/// Returns the indices of the symbols called `name` in the symbol table of section `index`.
+/// Returns the indices of the symbols named `name` in the symbol table of section `index`.
 fn symbols_named(
     source: &Source,
     headers: &Headers,
@@ -126,7 +126,7 @@ fn symbols_named(
     Ok(Some(wanted.map(|(index, _)| index as u32).collect()))
 }
 
-/// Returns the values of the symbols of a symbol table, 0 for undefined ones.
+/// Returns the values of the symbols in a symbol table; 0 for undefined ones.
 fn symbol_values(
     source: &Source,
     headers: &Headers,
@@ -144,8 +144,8 @@ fn symbol_values(
         .collect())
 }
 
-/// Unpacks relocations in the packed form (generic ABI, "Relative Relocation Table"): an even word
-/// is an address, an odd one a bitmap of the 63 words behind the last address.
+/// Unpacks relocations in the packed form (generic ABI, "Relative Relocation Table"): an even
+/// word is an address, an odd word a bitmap of the 63 words after the last address.
 fn unpack_relr(bytes: &[u8], mut each: impl FnMut(u64)) -> Result<(), ObjectProblem> {
     let mut next: Option<u64> = None;
     for entry in bytes.chunks_exact(8).map(word_of) {
@@ -166,7 +166,7 @@ fn unpack_relr(bytes: &[u8], mut each: impl FnMut(u64)) -> Result<(), ObjectProb
 }
 
 /// Calls `each` with every word in the data of an object at a fixed address that could be an
-/// address. Such an object has no relocations that mark them.
+/// address. Such an object has no relocations that mark the addresses.
 pub(super) fn data_words(
     source: &Source,
     headers: &Headers,
@@ -175,7 +175,7 @@ pub(super) fn data_words(
     let data = headers.segments.iter().filter(|s| !s.perms.execute);
     for segment in data {
         let bytes = source.read(segment.offset, segment.file_size)?;
-        // Structures may be packed: a word may be at any multiple of four.
+        // Structures may be packed: a word may be at any multiple of four bytes.
         let skip = (segment.address.next_multiple_of(4) - segment.address) as usize;
         let aligned = bytes.get(skip..).unwrap_or_default();
         for word in aligned.windows(8).step_by(4) {

@@ -1,4 +1,4 @@
-//! Link addresses at which instructions begin, according to the file.
+//! Link addresses at which an instruction begins, according to the file.
 
 use capriole_insn::{Code, Extent};
 use iced_x86::{FlowControl, Mnemonic, OpKind};
@@ -8,13 +8,13 @@ use crate::symbols::SymbolKind;
 
 /// Sections that contain addresses of functions.
 const ARRAYS: [&str; 3] = [".preinit_array", ".init_array", ".fini_array"];
-/// Sections of code, with an instruction at their start.
+/// Sections of code that begin with an instruction.
 const FUNCTIONS: [&str; 2] = [".init", ".fini"];
 
-/// Returns the entry point and the functions whose addresses it passes on, functions by their
-/// symbols and by the call frame information, landing pads, code that runs when the object is
-/// loaded and unloaded, and the stubs through which other objects are called. Unreadable parts are
-/// left out.
+/// Returns the known starts of instructions: the entry point, the functions whose addresses it
+/// passes on, functions from symbols and from call frame information, landing pads, code that
+/// runs when the object is loaded or unloaded, and the stubs through which the object calls
+/// others. Parts that cannot be read are left out.
 pub(super) fn roots(file: &ObjectFile) -> Vec<u64> {
     let mut roots = Vec::new();
     let entry = file.entry();
@@ -49,12 +49,12 @@ pub(super) fn roots(file: &ObjectFile) -> Vec<u64> {
     roots
 }
 
-/// Returns the addresses of functions that the loader runs.
+/// Returns the addresses of the functions that the loader runs.
 fn arrays(file: &ObjectFile) -> Vec<u64> {
     words_of(file, &ARRAYS)
 }
 
-/// Returns the addresses of code in the named sections.
+/// Returns the code addresses that the named sections contain.
 fn words_of(file: &ObjectFile, names: &[&str]) -> Vec<u64> {
     let sections: Vec<_> = names
         .iter()
@@ -88,13 +88,12 @@ fn words_of(file: &ObjectFile, names: &[&str]) -> Vec<u64> {
     found
 }
 
-/// Returns the addresses of nops for patching that belong to functions
-/// (`-fpatchable-function-entry`).
+/// Returns the addresses of the patchable nops of functions (`-fpatchable-function-entry`).
 pub(super) fn patchable(file: &ObjectFile) -> Vec<u64> {
     words_of(file, &["__patchable_function_entries"])
 }
 
-/// Returns the addresses of all instructions of a section that holds only code.
+/// Returns the addresses of all instructions in a section that contains only code.
 fn line_of_code(file: &ObjectFile, start: u64, end: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut at = start;
@@ -105,8 +104,9 @@ fn line_of_code(file: &ObjectFile, start: u64, end: u64) -> Vec<u64> {
     found
 }
 
-/// Returns the code addresses that start-up code computes to pass on: `main`, and the functions
-/// that run before and after it. Some C libraries do that in a function behind the entry point.
+/// Returns the code addresses that start-up code computes and passes on: `main`, and the
+/// functions that run before and after it. Some C libraries do that in a function that the
+/// entry point calls or jumps to.
 fn passed_on(file: &ObjectFile, entry: u64) -> Vec<u64> {
     let mut found = Vec::new();
     let mut next = Some(entry);

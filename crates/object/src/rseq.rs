@@ -1,8 +1,9 @@
-//! Restartable sequences: code that the kernel aborts and continues at a handler if the thread is
-//! interrupted in it (rseq(2), `<linux/rseq.h>`).
+//! Restartable sequences: code that the kernel aborts if the thread is interrupted in it; the
+//! thread then continues at an abort handler (rseq(2), `<linux/rseq.h>`).
 //!
-//! A library that contains some declares them for debuggers and tracers in the section `__rseq_cs`,
-//! an array of `struct rseq_cs`; the section `__rseq_cs_ptr_array` holds pointers to them.
+//! A library that contains such sequences declares them for debuggers and tracers in the
+//! section `__rseq_cs`, an array of `struct rseq_cs`; the section `__rseq_cs_ptr_array` holds
+//! pointers to them.
 //!
 //! ```text
 //! offset 0   u32 version (0)
@@ -23,13 +24,13 @@ use super::pointers::relative_relocations;
 use super::source::Source;
 
 const ENTRY: u64 = 32;
-/// Size of the signature before the abort handler, which the kernel checks, bytes.
+/// Size of the signature before the abort handler, bytes. The kernel checks the signature.
 const SIGNATURE: u64 = 4;
 
 /// One restartable sequence, in link addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RseqSection {
-    /// The sequence itself, from its first instruction to the end of the one that commits.
+    /// The sequence itself, from its first instruction to the end of the instruction that commits.
     pub critical: Extent,
     /// Address of the abort handler.
     pub abort: u64,
@@ -50,7 +51,7 @@ impl RseqSection {
     }
 }
 
-/// Reads all declared sequences. An entry outside the text is unused and left out.
+/// Reads all declared sequences. An entry outside the text is unused and is skipped.
 pub(super) fn read(source: &Source, headers: &Headers) -> Result<Vec<RseqSection>, ObjectProblem> {
     let tables = |name: &'static str| {
         headers

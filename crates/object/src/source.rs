@@ -1,5 +1,5 @@
-//! Source of an object's bytes. Only the needed parts are read, as a program with debug information
-//! may have gigabytes.
+//! Source of an object's bytes. Only the needed parts are read, because a program with debug
+//! information may be gigabytes in size.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ pub enum Source {
 }
 
 /// Returns the largest plausible size of a file with this many blocks of 512 bytes on disk. A
-/// sparse file can claim any size, which would then be read. File systems that compress come
-/// nowhere near the factor; some do not count blocks.
+/// sparse file can claim any size, and all of it would be read. Compressing file systems do not
+/// come near this factor; some file systems do not count blocks.
 fn most(blocks: u64) -> u64 {
     match blocks {
         0 => 1 << 30,
@@ -34,8 +34,8 @@ fn most(blocks: u64) -> u64 {
 }
 
 impl Source {
-    /// Takes a regular file: a device or FIFO has no length to check against and might never
-    /// respond.
+    /// Makes a source from a regular file: a device or FIFO has no length to check against and
+    /// might never respond.
     pub fn file(file: File) -> Result<Source, ObjectProblem> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -85,7 +85,7 @@ impl Source {
     }
 }
 
-/// A position in a [`Source`], for `object`'s reader.
+/// A position in a [`Source`], for the reader of the `object` crate.
 #[derive(Debug)]
 pub struct Cursor<'a> {
     source: &'a Source,

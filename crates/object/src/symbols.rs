@@ -32,19 +32,19 @@ use read::{RawSymbol, RawSymbols};
 /// A function, or a split-off part of one (`name.cold`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Function {
-    /// Link addresses of its first byte and after its last one.
+    /// Link addresses of the first byte of the function and after the last byte.
     pub extent: Extent,
     /// True for an IFUNC resolver, which runs when the object is loaded to choose an
     /// implementation.
     pub is_resolver: bool,
-    /// Position and number of its names.
+    /// Position of the function's first name, followed by the number of its names.
     first_name: u32,
     names: u32,
 }
 
 impl Function {
-    /// True if the function has a name. Without one it is known from the call frame information
-    /// only and is specified by its file offset.
+    /// True if the function has a name. A function without a name is known only from the call frame
+    /// information and is specified by its file offset.
     #[must_use]
     pub fn is_named(&self) -> bool {
         self.names > 0
@@ -68,12 +68,13 @@ pub struct Name<'a> {
 pub struct SymbolTable {
     raw: RawSymbols,
     functions: Vec<Function>,
-    /// For each function the nearest earlier one that extends beyond its start, or itself if there
-    /// is none.
+    /// For each function, the index of the nearest earlier one that extends beyond its start; its
+    /// own index if there is none.
     enclosing: Vec<u32>,
     /// Data in the text, ascending.
     data: Vec<Extent>,
-    /// Starts of all functions and data and ends of text, ascending: where padding ends.
+    /// Starts of all functions and data, and ends of text, ascending: the points where padding
+    /// ends.
     bounds: Vec<u64>,
     /// Indices of symbols, sorted by linkage name.
     by_name: OnceLock<Vec<u32>>,
@@ -105,8 +106,9 @@ impl SymbolTable {
         &self.functions
     }
 
-    /// Returns the names of a function, the preferred one first: global before weak before local
-    /// ones, without a leading underscore before with, short before long.
+    /// Returns the names of a function, the preferred one first: global and weak before local,
+    /// names without a leading underscore before names with one, global before weak, short before
+    /// long.
     pub fn names(&self, function: &Function) -> impl Iterator<Item = Name<'_>> {
         (function.first_name..function.first_name + function.names).map(|index| self.name(index))
     }
@@ -123,7 +125,8 @@ impl SymbolTable {
         self.linkage_name(function).map(display)
     }
 
-    /// Returns the function around a link address; of several nested ones the innermost.
+    /// Returns the function that contains a link address; the innermost one if functions are
+    /// nested.
     #[must_use]
     pub fn function_at(&self, address: u64) -> Option<&Function> {
         let after = self
@@ -152,15 +155,15 @@ impl SymbolTable {
         found.ok().map(|index| &self.functions[index])
     }
 
-    /// Returns the first function start or end of text above a link address: code behind a function
-    /// up to there belongs to no other one.
+    /// Returns the first function start or end of text above a link address: code after a function,
+    /// up to that boundary, belongs to no other function.
     #[must_use]
     pub fn next_boundary(&self, address: u64) -> Option<u64> {
         let after = self.bounds.partition_point(|&bound| bound <= address);
         self.bounds.get(after).copied()
     }
 
-    /// Returns the link addresses of other symbols in the text: labels of assembly code.
+    /// Returns the link addresses of the other symbols in the text: labels of assembly code.
     #[must_use]
     pub fn labels(&self) -> &[u64] {
         &self.raw.labels
@@ -173,7 +176,7 @@ impl SymbolTable {
     }
 
     /// True for a rarely executed part of a function that the compiler placed elsewhere
-    /// (`name.cold`): it is jumped into, not called.
+    /// (`name.cold`): code jumps into it and does not call it.
     #[must_use]
     pub fn is_split_off(&self, function: &Function) -> bool {
         self.names(function)
@@ -209,11 +212,11 @@ impl RawSymbols {
     }
 }
 
-/// Drops `__cfi_NAME` right before `NAME`, which is not a function: `-fsanitize=kcfi` puts a type
-/// hash there for callers to check.
+/// Drops `__cfi_NAME` right before `NAME`, which is not a function: `-fsanitize=kcfi` puts a
+/// type hash there, which callers check.
 fn drop_type_ids(raw: &mut RawSymbols) {
     const PREFIX: &str = "__cfi_";
-    /// Size limit of the nops for patching that may be between the two.
+    /// Maximum size of the patchable nops between the two symbols, bytes.
     const BETWEEN: u64 = 64;
     let symbols = std::mem::take(&mut raw.symbols);
     let is_type_id = |index: usize| {
@@ -235,7 +238,7 @@ fn drop_type_ids(raw: &mut RawSymbols) {
     raw.symbols = kept.map(|(symbol, _)| *symbol).collect();
 }
 
-/// Sorts symbols by address and preference, and drops duplicates of the two tables.
+/// Sorts symbols by address and preference, and drops those that are in both tables.
 fn sort_and_join(raw: &mut RawSymbols) {
     let mut symbols = std::mem::take(&mut raw.symbols);
     let hidden = |name: &str| name.starts_with('_') && !demangle::is_mangled(name);
@@ -245,7 +248,7 @@ fn sort_and_join(raw: &mut RawSymbols) {
             Binding::Local => 1,
             _ => 0,
         };
-        // Same name and address become neighbours.
+        // Symbols with the same name and address become neighbours.
         (
             symbol.address,
             binding,

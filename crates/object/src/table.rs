@@ -14,12 +14,12 @@ use capriole_proc::files;
 use capriole_proc::maps::{Device, Mapping};
 use capriole_proc::process::{Auxv, Process, ProcessError};
 
-/// Number of bytes at the start of a file that are compared with memory: the headers, and in most
-/// files the build id.
+/// Number of bytes at the start of a file to compare with memory: they contain the headers and,
+/// in most files, the build id.
 const COMPARED: usize = 1024;
 
-/// The program and the libraries of a process, or one file by itself. Each file is opened on first
-/// use.
+/// The program and the libraries of a process, or a single file without a process. Each file is
+/// opened on first use.
 #[derive(Debug)]
 pub struct Objects {
     process: Option<Process>,
@@ -57,7 +57,7 @@ impl Objects {
             entries[main].is_main = true;
             entries.swap(0, main);
         }
-        // Files are mapped for other purposes as well; without code a file is no object, unless it
+        // Processes also map files for other purposes: a file without code is not an object, unless it
         // is the program (which may have moved its code).
         entries.retain(|e| e.is_main || e.mappings.iter().any(|m| m.perms.execute));
         Ok(Objects {
@@ -66,7 +66,7 @@ impl Objects {
         })
     }
 
-    /// Opens one file by itself, at bias 0.
+    /// Opens a single file without a process, at bias 0.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Objects {
         Ok(Objects::of_file(Arc::new(ObjectFile::open(path)?)))
     }
 
-    /// Takes one file that is already open, at bias 0.
+    /// Takes a single file that is already open, at bias 0.
     #[must_use]
     pub fn of_file(file: Arc<ObjectFile>) -> Objects {
         let entry = Entry {
@@ -93,7 +93,7 @@ impl Objects {
         }
     }
 
-    /// Returns the process; `None` for a file by itself.
+    /// Returns the process; `None` for a single file.
     #[must_use]
     pub fn process(&self) -> Option<&Process> {
         self.process.as_ref()
@@ -164,7 +164,7 @@ impl Objects {
     }
 }
 
-/// Groups the mappings by file, in the order of first addresses.
+/// Groups the mappings by file, ordered by first address.
 fn group(maps: Vec<Mapping>) -> Vec<Entry> {
     let mut index = std::collections::HashMap::<(Device, u64, OsString), usize>::new();
     let mut entries: Vec<Entry> = Vec::new();
@@ -190,7 +190,7 @@ impl Entry {
         &self.path
     }
 
-    /// Returns device and inode from the memory map; `None` without process.
+    /// Returns the device and inode from the memory map; `None` without a process.
     pub fn mapped_id(&self) -> Option<(Device, u64)> {
         self.mappings.first().map(|m| (m.dev, m.inode))
     }
@@ -215,8 +215,8 @@ impl Entry {
             .collect())
     }
 
-    /// Opens exactly the file that is mapped: through the kernel's own links where permitted, else
-    /// by path in the process's root with a check.
+    /// Opens exactly the file that is mapped: through the kernel's own links if permitted,
+    /// otherwise by path in the process's root, with a check.
     fn open_file(&self, process: &Process) -> Result<File, ObjectProblem> {
         if self.is_main
             && let Ok(file) = process.open_exe()
@@ -230,7 +230,7 @@ impl Entry {
                 return Ok(file);
             }
         }
-        // The kernel shows the path relative to the reader's root if possible.
+        // If possible, the kernel shows the path relative to the reader's root.
         let mut problem = ObjectProblem::Deleted;
         for path in [process.in_root(&self.path), self.path.clone()] {
             match files::open(&path) {
@@ -243,8 +243,8 @@ impl Entry {
         Err(problem)
     }
 
-    /// True if device and inode match; or, as some file systems (btrfs, overlayfs) show other
-    /// numbers in the memory map, if the contents of memory do.
+    /// True if device and inode match. Some file systems (btrfs, overlayfs) show other numbers in
+    /// the memory map; then, true if the contents of memory match the file.
     fn is_mapped_file(&self, file: &File, process: &Process) -> bool {
         let numbers = file.metadata().is_ok_and(|metadata| {
             let id = (Device::from_st_dev(metadata.dev()), metadata.ino());
@@ -269,8 +269,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// Returns the C library of this process at a wrong address, so that the kernel's links lead
-    /// nowhere and the path decides.
+    /// Returns the C library of this process with wrong mapping addresses, so that the kernel's
+    /// links lead nowhere and the file is found by path.
     fn library(process: &Process) -> Entry {
         let objects = Objects::of_process(process).unwrap();
         let is_libc = |e: &Entry| e.path.to_string_lossy().contains("libc.so");
@@ -289,7 +289,7 @@ mod tests {
     fn a_file_is_known_by_its_numbers_or_by_what_is_in_memory() {
         let (process, mut entry) = (this(), library(&this()));
         assert!(entry.open_file(&process).is_ok());
-        // Other numbers, as on btrfs: memory matches.
+        // Different numbers, as on btrfs, but memory matches.
         entry.mappings.iter_mut().for_each(|m| m.inode += 1);
         assert!(entry.open_file(&process).is_ok());
         // Neither numbers nor memory match.

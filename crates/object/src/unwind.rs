@@ -1,7 +1,8 @@
 //! Functions and exception landing pads, from the call frame information.
 //!
-//! `.eh_frame` (LSB core specification, chapter 10) holds one entry (FDE) for every function from a
-//! compiler or a careful assembler programmer, even in stripped files.
+//! `.eh_frame` (LSB core specification, chapter 10) holds one entry (FDE) for every function
+//! that a compiler emitted, or that a careful assembly programmer annotated, even in stripped
+//! files.
 
 use std::collections::HashMap;
 
@@ -35,7 +36,7 @@ impl Frame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lsda {
     At(u64),
-    /// Its address is filled in only by the loader.
+    /// The address is filled in only by the loader.
     Unknown,
 }
 
@@ -76,14 +77,14 @@ pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Fram
                 Ok(cie)
             })
             .map_err(|_| DAMAGED)?;
-        // Skip the code that signal handlers return to. Its entry begins a byte early, so that
-        // unwinders, which look up the return address minus one, find it (glibc's `__restore_rt`):
-        // decoded from there it gives other instructions than are executed.
+        // Skip the code to which signal handlers return. Its entry begins a byte early, so that
+        // unwinders, which look up the return address minus one, find it (glibc's `__restore_rt`).
+        // Decoding from there yields instructions other than those executed.
         if fde.is_signal_trampoline() {
             continue;
         }
         let start = fde.initial_address();
-        // A function that the linker dropped leaves an entry at address 0.
+        // For a function that the linker dropped, an entry at address 0 remains.
         let Some(end) = start.checked_add(fde.len()).filter(|_| start != 0) else {
             continue;
         };
@@ -102,8 +103,8 @@ pub(crate) fn read_frames(source: &Source, headers: &Headers) -> Result<Vec<Fram
     Ok(frames)
 }
 
-/// Returns link address and bytes of `.eh_frame`, by its section or, in a file without section
-/// headers, by the pointer in `.eh_frame_hdr`.
+/// Returns the link address and the bytes of `.eh_frame`, found by its section or, in a file
+/// without section headers, by the pointer in `.eh_frame_hdr`.
 pub(crate) fn eh_frame(
     source: &Source,
     headers: &Headers,
@@ -125,7 +126,7 @@ pub(crate) fn eh_frame(
         .parse(&bases, 8)
         .map_err(|_| DAMAGED)?;
     let start = header.eh_frame_ptr().direct().map_err(|_| DAMAGED)?;
-    // Its length is not recorded: it ends with an entry of length zero.
+    // The length is not recorded: the table ends with an entry of length zero.
     let segment = headers
         .segments
         .iter()
@@ -162,13 +163,13 @@ pub(crate) fn read_landing_pads(
     pads
 }
 
-/// The sections that contain handler tables, each read once.
+/// The sections that contain exception handler tables, each read once.
 struct Tables<'a> {
     source: &'a Source,
     headers: &'a Headers,
     read: Vec<(u64, Vec<u8>)>,
-    /// Bytes that may still be read: a damaged file may have any number of sections over the same
-    /// bytes.
+    /// Number of bytes that may still be read: in a damaged file, any number of sections may cover
+    /// the same bytes.
     left: u64,
 }
 

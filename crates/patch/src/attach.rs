@@ -1,20 +1,20 @@
-//! Attaching: everything is planned and prepared while the program runs, then it
-//! is stopped once, checked, and all sites are written.
+//! Attaching to a process: everything is planned and prepared while the program runs; then all
+//! threads are stopped once, checked, and all sites are written.
 //!
 //! ```text
-//!  stop all   look at the threads (restartable sequences, thread ids)
-//!  one stays  map session memory and arenas; the others go on
-//!  —          compile detours, write them where nobody is yet
+//!  stop all   examine the threads (restartable sequences, thread ids)
+//!  keep one   map session memory and arenas; the other threads run
+//!  none       compile detours, write them to the arenas, where no thread runs yet
 //!  one        map stubs; install the SIGTRAP handler, if a breakpoint is needed
-//!  stop all   verify, move program counters, journal, write the jumps; go on
+//!  stop all   verify, move program counters, journal, write the jumps; resume
 //!  later      sites that were occupied, see [`Attached::optimise`]
 //! ```
 //!
-//! Why a site may be written while all threads stand still: no thread is inside the bytes that
+//! Why a site may be written while all threads are stopped: no thread is inside the bytes that
 //! change, except at their start (program counters were checked, and moved to the copies in the
-//! detour); no thread returns into them later (the words on the stacks were checked; a displaced
-//! call never leaves a return address inside, because the planner allows one only at the end); and
-//! no jump leads there (the planner has checked the whole object).
+//! detour); no thread returns into them later (the words on the stacks were checked; a
+//! displaced call never leaves a return address inside, because the planner allows a call only
+//! at the end); and no jump leads there (the planner has checked the whole object).
 
 mod beside;
 mod code;
@@ -52,7 +52,7 @@ use std::ops::{BitOr, Range};
 use std::time::Duration;
 use thiserror::Error;
 
-/// A probed instruction, with the work that is done before it.
+/// A probed instruction, with the work done before it.
 #[derive(Debug, Clone)]
 pub struct Point {
     /// Address of the instruction.
@@ -72,7 +72,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Makes a point at the site of a shape, without work.
+    /// Makes a point without work at the site of a shape.
     #[must_use]
     pub fn of(shape: &Shape) -> Point {
         Point {
@@ -92,17 +92,17 @@ impl Point {
     }
 }
 
-/// A plan, with the bytes that it was made for.
+/// A plan, with the original bytes that it is made for.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Shape of the jump that reaches the site.
     pub shape: Shape,
-    /// The bytes of `shape.covered`.
+    /// The original bytes of `shape.covered`.
     pub before: Vec<u8>,
     /// True if a breakpoint may be put at the site.
     pub breakpoint: bool,
-    /// True if a function is entered there by calls and jumps that leave their function, so that
-    /// its return address is on top of the stack. The red zone may still be in use.
+    /// True if a function is entered at the site, by calls and by jumps that leave their function,
+    /// so that its return address is on top of the stack. The red zone may still be in use.
     pub called: bool,
 }
 
@@ -113,13 +113,13 @@ pub struct Probe {
     pub shape: Shape,
     /// The instructions of `shape` before which work is done, ascending.
     pub points: Vec<Point>,
-    /// Mapped extent of its object, in run-time addresses.
+    /// Mapped extent of the site's object, in run-time addresses.
     pub near: Range<u64>,
     /// The bytes of `shape.covered` for which the plan was made.
     pub before: Vec<u8>,
-    /// True if a breakpoint may stand in for the jump while bytes that change are occupied.
+    /// True if a breakpoint may stand in for the jump while the bytes that change are occupied.
     pub stand_in: bool,
-    /// Counters that have to be above zero for the program to reach the site.
+    /// Counters that must be above zero for the program to reach the site.
     pub counters: Vec<ReferenceCounter>,
 }
 
@@ -163,12 +163,12 @@ impl Probe {
         &mut self.points[at]
     }
 
-    /// True if calls are followed to their returns.
+    /// True if the probe follows calls to their returns.
     pub(crate) fn follows(&self) -> bool {
         self.points.iter().any(|point| !point.returns.is_empty())
     }
 
-    /// All work done at its points, and at returns.
+    /// Returns all work done at the probe's points and at returns.
     fn works(&self) -> impl Iterator<Item = &Work> {
         let points = self.points.iter();
         points.flat_map(|point| point.work.iter().chain(&point.returns))
@@ -186,7 +186,7 @@ pub enum SiteError {
         "the bytes in memory are not those of the file: another tool (a debugger's breakpoint, a uprobe) or the program itself has changed them"
     )]
     Modified,
-    /// A thread stays inside the bytes that would change, or a saved address points there.
+    /// A thread stays inside the bytes that would change, or a saved address points into them.
     #[error("a thread stays inside the bytes that would change, or a saved address points there")]
     Occupied,
     /// The jump would cross a page boundary, and no breakpoint may stand in for it.
@@ -208,7 +208,7 @@ pub enum SiteError {
         "fields in memory are read by a system call, and the program has a seccomp filter that may forbid it; registers can be recorded"
     )]
     Filtered,
-    /// The neighbouring probe that this one builds on could not be put in.
+    /// The neighbouring probe that this one builds on could not be installed.
     #[error(
         "the probe right behind it, of whose jump this one's would be a part, cannot be put in: {0}"
     )]
@@ -236,34 +236,34 @@ pub struct Attached {
     pub memory: SessionMemory,
     /// Outcome for each requested probe.
     pub outcomes: Vec<Result<Site, SiteError>>,
-    /// Time for which it was paused.
+    /// Time for which the process was paused.
     pub standstill: Standstill,
-    /// Findings about its threads.
+    /// Survey of the process's threads.
     pub survey: Survey,
-    /// The program could install a seccomp filter unnoticed, so the resident makes no system calls:
-    /// fields that it would read by one cannot be read.
+    /// True if the program could install a seccomp filter unnoticed. The resident then makes no
+    /// system calls, and fields that it would read by a system call cannot be read.
     pub unguarded: bool,
-    /// The program had a seccomp filter when it was attached to.
+    /// True if the program had a seccomp filter at attach.
     filtered: bool,
     pub(crate) installed: Installed,
     /// Sites still to be switched to their jumps.
     round: Round,
     /// Bytes expected at the sites; dropped when sites are written.
     watched: Option<Watched>,
-    /// Probes taken out because of other tools.
+    /// Probes removed because another tool changed their sites.
     disturbances: Vec<Disturbance>,
 }
 
-/// State of a site: what leads to its detour now.
+/// State of a site: which patch leads to its detour now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SiteState {
-    /// The patch of its tactic: a jump, or a breakpoint if nothing else will do.
+    /// The patch of its tactic: a jump, or a breakpoint if no other tactic is possible.
     Final,
-    /// A breakpoint, until no thread is inside the bytes that will change.
+    /// A breakpoint, until no thread is inside the bytes that change.
     StandIn,
-    /// Nothing yet: a thread is inside, and a breakpoint may not stand in.
+    /// No patch yet: a thread is inside the bytes that change, and no breakpoint may stand in.
     Waiting,
-    /// Nothing any more: another tool changed the site, see [`Attached::look`].
+    /// No patch any more: another tool changed the site, see [`Attached::look`].
     TakenOut,
 }
 
@@ -282,14 +282,14 @@ impl SiteState {
     }
 }
 
-/// A site that is probed.
+/// A probed site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
     /// Address of the first changed byte.
     pub address: u64,
     /// Address of the detour.
     pub detour: u64,
-    /// Bytes of the detour.
+    /// Size of the detour, bytes.
     pub detour_size: usize,
     /// Tactic by which it is patched.
     pub tactic: Tactic,
@@ -297,22 +297,24 @@ pub struct Site {
     pub state: SiteState,
 }
 
-/// Maximum extent of objects that share an arena of detours, bytes.
+/// Maximum extent of a group of objects that share an arena of detours, bytes.
 pub const CLUSTER: u64 = 1 << 30;
-/// Attempts while a guard's place is occupied, before the attach does without it, or is given up.
+/// Retries while a guard's site is occupied, before the attach drops the guard or fails.
 const OCCUPIED_TRIES: u32 = 8;
-/// Attempts while a thread may be about to filter system calls just when guards are to be written.
+/// Attempts while a thread may be about to install a system call filter just when the guards
+/// are written.
 const FILTER_TRIES: u32 = 20;
-/// Checks of a thread that blocks SIGTRAP before that counts.
+/// Checks of a thread that blocks SIGTRAP before breakpoints are refused.
 const LOOKS: u32 = 20;
-/// Checks if the thread is runnable but gets no processor, which is no fault of its own.
+/// Limit of these checks if every such thread is runnable but gets no processor.
 const LOOKS_AT_WAITING: u32 = 500;
-/// Longest time that a thread needs to be made, or to make another one, ns.
+/// Processor time below which a thread with SIGTRAP blocked may still be starting, or creating
+/// another thread, ns.
 const MAKING: u64 = 1_000_000;
 
-/// Keeps live the registers that probes read. A value may be dead for the program, which will
-/// overwrite it, and yet be read by a probe before that: so the detours of the function's other
-/// probes may not use that register either.
+/// Keeps the registers that probes read live. The program may not need a value any more, and
+/// yet a probe may read it before the program overwrites it; so the detours of the function's
+/// other probes must not use that register either.
 fn keep_what_is_read(probes: &mut [Probe]) {
     let points = probes.iter().flat_map(|probe| &probe.points);
     let reads = points.map(|point| (point.site, point.reads()));
@@ -348,7 +350,7 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
-    // The handler of breakpoints belongs to a process, not to its memory.
+    // Signal handlers belong to a process, not to its memory.
     match threads::sharing_memory(process.pid() as i32).as_deref() {
         Ok([]) => {}
         Ok(_) => {
@@ -358,8 +360,8 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         }
         Err(_) => return Err("it cannot be seen whether another process has the same memory"),
     }
-    // A thread that is just being made blocks every signal for a moment, and so does one on its way
-    // back from a dead tracer's call. Check again before refusing.
+    // A thread that is just being created blocks every signal for a moment, and so does one that
+    // is returning from a system call made for a dead tracer. Check again before refusing.
     let blocks = |(tid, _): &(u32, Option<u64>)| {
         let status = process.thread_status(*tid);
         status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
@@ -388,14 +390,14 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
     Err("a thread blocks SIGTRAP, so a breakpoint would kill the program")
 }
 
-/// Attaches to a process: writes all `probes` that can be written, and `guards`. If a thread stays
-/// where a guard of threads or of filters has to be written, the attach does without that guard: no
-/// probe uses restartable sequences, or the resident makes no system calls. Guards without which
-/// the program would see wrong addresses are required.
+/// Attaches to a process: writes all `probes` that can be written, and `guards`. If a thread
+/// stays at the site of a guard for threads or for filters, the attach drops that guard: then
+/// no probe uses restartable sequences, or the resident makes no system calls. Guards without
+/// which the program would see wrong addresses are required.
 ///
 /// # Errors
-/// The program is then as it was before: what had been mapped or written already
-/// is taken out again.
+/// On an error the program is as it was before: everything that was mapped or written is
+/// removed again.
 pub fn attach(
     process: &Process,
     probes: Vec<Probe>,
@@ -406,7 +408,7 @@ pub fn attach(
     attach_recorded(process, probes, guards, clock, geometry, None)
 }
 
-/// Attaches as [`attach`] does, and notes in the process which trace its records go to.
+/// Attaches as [`attach`] does, and records in the process which trace its records go to.
 ///
 /// # Errors
 /// See [`attach`].
@@ -423,7 +425,7 @@ pub fn attach_recorded(
     tracer::check_filters(process)?;
     let attached = tracer::apart(|| attach_living(process, probes, guards, clock, geometry, trace));
     attached.map_err(|error| match process.is_over() {
-        // Whatever failed, failed because the process is over.
+        // The process has ended, which explains any other error.
         true => TargetError::Vanished {
             pid: process.pid() as i32,
         },
@@ -445,18 +447,17 @@ fn attach_living(
         tries += 1;
         let attached = prepare_and_write(process, &mut probes, &guards, clock, &geometry, trace);
         if !matches!(attached, Ok(Some(_))) {
-            // The process may be gone; whatever else fails here is left to a later
-            // `capriole detach`.
+            // The process may be gone; a later `capriole detach` removes anything left behind here.
             let _ = recover::remove_own(process);
         }
         if matches!(attached, Err(TargetError::Filtering { .. })) && tries < FILTER_TRIES {
-            // The next attempt sees what the thread has done.
+            // The next attempt sees the result of the thread's call.
             std::thread::sleep(Duration::from_millis(2));
             continue;
         }
         match attached? {
             Some(attached) => return Ok(attached),
-            // The thread in the way moves on in a moment, most of the time.
+            // Usually the thread moves out of the way in a moment.
             None if occupied < OCCUPIED_TRIES => {
                 occupied += 1;
                 std::thread::sleep(Duration::from_millis(1 << occupied));
@@ -504,13 +505,13 @@ fn prepare_and_write(
     }
     let geometry = geometry(writes as u32);
 
-    // Searched now, found again while threads stand still.
+    // Search now; while threads are stopped, only the result is checked.
     gadgets::search(&process.maps()?, &remote);
-    // Look at all threads, keep one.
+    // Examine all threads, keep one.
     let mut standstill = Standstill::default();
     let mut stopped = Stopped::all(pid)?;
     if recover::send_home(&mut stopped, process, &remote)? {
-        // What their tracer was building may exist only now.
+        // The calls that these threads made for a dead tracer may only now have mapped something.
         standstill.all += stopped.resume();
         recover::clear_the_way(process)?;
         stopped = Stopped::all(pid)?;
@@ -538,13 +539,13 @@ fn prepare_and_write(
         Err(TargetError::NoThread { .. }) => Agent::hire(process, &remote)?,
         result => result?,
     };
-    // Our own mappings must not be where stubs have to be.
+    // Our own mappings must not occupy addresses that stubs need.
     let placed = probes.iter().filter_map(|p| p.shape.placed.as_ref());
     let mut stubs: Vec<u64> = placed
         .flat_map(|p| p.stubs.iter().map(|s| s.address))
         .collect();
     stubs.sort_unstable();
-    // Large ones must not be where arenas have to be either.
+    // Large mappings must not occupy addresses that arenas need either.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
     agent.refuse_forbidden_clock(&remote, &memory.ledger)?;
@@ -636,7 +637,7 @@ fn prepare_and_write(
         disturbances: Vec::new(),
     };
     if !traps.is_empty() || handles_faults {
-        // First the guards that keep the program from seeing our handlers.
+        // First the guards that hide our handlers from the program.
         if !attached.write(round::Occupied::GuardsOnly)? {
             attached.round.guarded.part(probes);
             return Ok(None);
@@ -663,13 +664,13 @@ fn prepare_and_write(
     Ok(Some(attached))
 }
 
-/// True if the program has a handler for a fault of an instruction.
+/// Returns true if the program has a handler for a signal that a faulting instruction raises.
 fn handles_faults(process: &Process) -> Result<bool, TargetError> {
     let caught = process.status()?.caught;
     Ok(FAULTS.iter().any(|signal| caught.contains(*signal)))
 }
 
-/// Keeps the resident from making system calls in the process, from the start.
+/// Forbids the resident to make system calls in the process, from the start.
 fn make_no_calls(
     pid: i32,
     remote: &RemoteMemory,
@@ -687,7 +688,7 @@ fn make_no_calls(
     Ok(())
 }
 
-/// Returns the reference counters of some probes, each once.
+/// Returns the reference counters of some probes, without duplicates.
 fn counters(probes: &[Probe]) -> Vec<ReferenceCounter> {
     let mut counters: Vec<_> = probes.iter().flat_map(|p| &p.counters).copied().collect();
     counters.sort_unstable_by_key(|counter| counter.address);

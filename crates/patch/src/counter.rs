@@ -1,25 +1,26 @@
-//! Reference counters: 16-bit numbers in a program that are nonzero while a tracer watches a site.
-//! The program checks them before it prepares data that only tracers need (the semaphores of
-//! SystemTap's static probes, `ref_ctr_offset` of the kernel's uprobes). Each tracer adds one, and
-//! subtracts it when it detaches.
+//! Reference counters: 16-bit numbers in a program that are nonzero while a tracer watches a
+//! site. The program checks them before it prepares data that only tracers need (the semaphores
+//! of SystemTap's static probes, `ref_ctr_offset` of the kernel's uprobes). Each tracer
+//! increments the counter, and decrements it when it detaches.
 //!
-//! Adding one is not idempotent, and the tracer may die at any moment. So before a counter changes,
-//! a word of private memory in the arena records its state and its coming value:
+//! Incrementing is not idempotent, and the tracer may die at any moment. So before a counter
+//! changes, a word of private memory in the arena records its state and its value before the
+//! change:
 //!
 //! ```text
-//! state           counter   the tracer died here: what is to be done
+//! state           counter   what is left to do if the tracer died here
 //! idle            n         nothing
 //! raising from n  n         nothing
-//! raising from n  n + 1     take one back
-//! raised          m         take one back
-//! lowering from m m         take one back
+//! raising from n  n + 1     subtract one
+//! raised          m         subtract one
+//! lowering from m m         subtract one
 //! lowering from m m - 1     nothing
 //! ```
 //!
-//! The word is private because the counter is: a child forked meanwhile has its own copies of both,
-//! which agree, since they change only while all threads are stopped. Other tools, including the
-//! kernel, write the same counter without a lock; an update is lost only if both write within the
-//! same microsecond.
+//! The word is private because the counter is: a child forked meanwhile has its own copies of
+//! both, which agree, since they change only while all threads are stopped. Other tools,
+//! including the kernel, write the same counter without a lock; an update is lost only if both
+//! write within the same microsecond.
 
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
@@ -119,7 +120,7 @@ impl ReferenceCounter {
     }
 }
 
-/// A counter that was incremented, or is about to be.
+/// A counter that was incremented or is about to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reference {
     pub counter: ReferenceCounter,
@@ -204,7 +205,7 @@ impl Reference {
     }
 
     /// Undoes the increment while the process is stopped. Decrements only once, however often it is
-    /// called and wherever an earlier call was cut short.
+    /// called and wherever an earlier call was interrupted.
     pub(crate) fn lower(
         &self,
         pid: i32,
@@ -217,7 +218,7 @@ impl Reference {
             reference: self,
         };
         let Ok(word) = remote.read_u64(self.state) else {
-            // The arena is unmapped only after everything else was done.
+            // The arena is unmapped only after all other work is done.
             return Ok(());
         };
         let (state, from) = ((word >> 32) as u32, word as u16);

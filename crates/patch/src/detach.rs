@@ -1,24 +1,24 @@
-//! Detaching: restores every byte, gets every thread out of the detours, unmaps everything.
+//! Detaching: restores every byte, moves every thread out of the detours, unmaps all memory.
 //!
-//! The order makes every intermediate state one in which the program runs
-//! correctly, and from which a later detach can go on:
+//! The order makes every intermediate state one in which the program runs correctly, and from
+//! which a later detach can continue:
 //!
-//! 1. reference counters, and the bytes (detours and handler are still there for threads
-//!    inside), except those of the probes that answer unwinders, and of those by which the
-//!    program sees its own signal actions in place of ours;
-//! 2. threads leave the arenas; a thread that has run into a breakpoint takes its
-//!    SIGTRAP and goes through the detour like any other;
+//! 1. reference counters and the bytes of sites (detours and handler are still there for
+//!    threads inside), except those of the probes that answer unwinders, and of those through
+//!    which the program sees its own signal actions in place of ours;
+//! 2. threads leave the arenas; a thread that has hit a breakpoint takes its SIGTRAP and goes
+//!    through the detour like any other;
 //! 3. the signal actions;
-//! 4. return addresses that were replaced, then the probes left in by step 1, while all
-//!    threads stand still; the memory through which calls return stays (see [`crate::returns`]);
-//! 5. arenas, then session memory, at last the ledger, which holds the journal.
+//! 4. return addresses that were replaced, then the probes left in by step 1, while all threads
+//!    are stopped; the memory through which calls return stays (see [`crate::returns`]);
+//! 5. arenas, then session memory, and last the ledger, which holds the journal.
 //!
 //! Memory is unmapped only if no thread is in it, no signal frame on a stack returns into it (a
-//! handler interrupted a detour, or was called from ours) and no thread's `rseq_cs` points into it
-//! (the kernel reads that descriptor whenever it next preempts the thread). Other words on a stack
-//! that point into it are stale: a detour leaves return addresses only while it calls the resident,
-//! and a thread that is there is in that memory itself, or was interrupted by a signal there.
-//! Otherwise the memory stays, with the bytes restored, until a later detach.
+//! handler interrupted a detour, or was called from ours) and no thread's `rseq_cs` points into
+//! it (the kernel reads that descriptor whenever it next preempts the thread). Other words on a
+//! stack that point into it are stale: a detour leaves return addresses only while it calls the
+//! resident, and a thread that is there is in that memory itself, or was interrupted by a
+//! signal there. Otherwise the memory stays, with the bytes restored, until a later detach.
 
 use crate::counter::Reference;
 use crate::ledger::{Ledger, MemoryAt};
@@ -42,10 +42,10 @@ use capriole_ring::layout::{State, header, own};
 use std::ops::Range;
 use std::time::Duration;
 
-/// A signal's action that was replaced.
+/// A replaced signal action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Action {
-    /// The signal: SIGTRAP, or one that an instruction's fault raises.
+    /// The signal: SIGTRAP, or one that a faulting instruction raises.
     pub signal: i32,
     /// Our handler.
     pub handler: u64,
@@ -53,12 +53,12 @@ pub struct Action {
     pub old: [u64; 4],
 }
 
-/// Everything that a session has put into a process.
+/// Everything that a session has installed in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// The ledger, which records all that, and goes last.
+    /// The ledger, which records all of these and is unmapped last.
     pub ledger: Ledger,
-    /// Mapping of session memory, as it was made.
+    /// Mapping of session memory, as first made.
     pub(crate) memory: Option<MemoryAt>,
     /// Memory for detours.
     pub arenas: Vec<Arena>,
@@ -92,8 +92,8 @@ impl Installed {
             || self.returns.is_some_and(|region| region.holds(address))
     }
 
-    /// Returns the range where session memory is mapped now, with the slots for open calls behind
-    /// it, which are private to the process.
+    /// Returns the range where session memory is mapped now, followed by the slots for open calls,
+    /// which are private to the process.
     pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
         let Some(memory) = self.memory else {
             return Ok(None);
@@ -126,44 +126,45 @@ impl Installed {
 pub struct Detached {
     /// Sites whose bytes were restored, without the guards.
     pub restored: usize,
-    /// Sites that others have changed or unmapped meanwhile; left alone.
+    /// Sites that other tools or the program have changed or unmapped meanwhile; left alone.
     pub foreign: usize,
-    /// Sites where a uprobe or another breakpoint had come or gone meanwhile, so that only a part
-    /// of the probe was left, which was restored. A breakpoint that was still there was left.
+    /// Sites where a uprobe or another breakpoint was added or removed meanwhile, so that only a
+    /// part of the probe was left, which was restored. A breakpoint that was still there was left.
     pub repaired: usize,
-    /// Memory stays mapped because a saved address points into it; all bytes are restored
-    /// nevertheless. Another `capriole detach` removes it later.
+    /// True if memory stays mapped because a saved address points into it; all bytes are restored
+    /// nevertheless. A later `capriole detach` removes it.
     pub lingering: bool,
-    /// Forked children whose own ledgers make no sense, by their own doing; their probes stay in.
+    /// Forked children that have corrupted their own ledgers; their probes stay in.
     pub damaged: usize,
-    /// Time for which all threads stood still.
+    /// Time for which all threads were stopped.
     pub standstill: Duration,
 }
 
 /// Attempts to let a thread leave a detour, with growing pauses. A detour takes nanoseconds; the
 /// later attempts are for machines that are very busy.
 const MOMENTS: u32 = 60;
-/// Rounds in which the process is stopped until everything can be unmapped. The program runs in
-/// between: a thread in a signal handler that interrupted a detour needs a processor to come back,
-/// which takes a while with hundreds of busy threads.
+/// Maximum number of rounds, each of which stops the process, until everything can be unmapped.
+/// The program runs in between: a thread in a signal handler that interrupted a detour needs a
+/// processor to return, which takes a while with hundreds of busy threads.
 const ROUNDS: u32 = 16;
-/// Number of those rounds in which a copy of a replaced return address may be one that an unwinder
-/// has just taken. That takes nanoseconds; a copy that is there after a second is left over.
+/// Number of those rounds in which a copy of a replaced return address may be one that an
+/// unwinder has just read from the stack. The unwinder needs it for nanoseconds; a copy that is
+/// still there after a second is stale.
 const UNWINDING_ROUNDS: u32 = 10;
-/// Distance from the stack pointer within which an unwinder has its copy, bytes.
+/// Distance above the stack pointer within which an unwinder keeps its copy, bytes.
 const UNWINDER_STACK: usize = 4096;
 
-/// Takes out everything that `installed` lists.
+/// Removes everything that `installed` lists.
 ///
 /// # Errors
-/// [`TargetError::Vanished`] or a similar error if the process ended; otherwise as many sites as
-/// possible are restored and the rest can be tried again.
+/// [`TargetError::Vanished`] or a similar error if the process ended; otherwise as many sites
+/// as possible are restored and the rest can be tried again.
 pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
     detach_and_save(process, installed, None)
 }
 
-/// Detaches as [`detach`] does, and saves what a dead recorder has left in session memory before
-/// that is unmapped.
+/// Detaches as [`detach`] does, and saves the records that a dead recorder has left in session
+/// memory before that memory is unmapped.
 ///
 /// # Errors
 /// See [`detach`].
@@ -183,14 +184,14 @@ fn detach_living(
 ) -> Result<Detached, TargetError> {
     let pid = process.pid() as i32;
     let mut report = Detached::default();
-    // Another process (`capriole detach`) may be doing the same: between two of our stops it can
-    // have finished, and the program can have mapped other things there.
+    // Another process (`capriole detach`) may be detaching, too: between two of our stops it can
+    // have finished, and the program can have mapped something else there.
     let is_ours = || installed.ledger.is_in(process);
     if !is_ours()? {
         return Ok(report);
     }
     let remote = RemoteMemory::open(pid)?;
-    // Searched now, found again while threads stand still.
+    // Search now; while threads are stopped, only the result is checked.
     gadgets::search(&process.maps()?, &remote);
     for round in 0..ROUNDS {
         if round > 0 {
@@ -207,8 +208,8 @@ fn detach_living(
             set_restored(process, &remote, installed)?;
         }
         let left = match leave(&mut stopped, &remote, installed) {
-            // Let run for a moment, the thread has come to where it cannot stop; the others must
-            // not stand still to wait for it.
+            // While it was let run, the thread has reached a place where it cannot stop; the others
+            // must not stay stopped to wait for it.
             Err(TargetError::Unstoppable { .. }) => false,
             left => left?,
         };
@@ -219,11 +220,12 @@ fn detach_living(
         if !quiet {
             continue;
         }
-        // No thread can come in any more, since no byte leads there; but a foreign SIGTRAP still
-        // enters our handler. So the handler goes first, and then the threads are checked again.
+        // No byte leads into the detours any more, so no thread can enter them that way; but a foreign
+        // SIGTRAP still enters our handler. So the handler is removed first, and then the threads are
+        // checked again.
         if !installed.actions.is_empty() {
             restore_actions(process, &remote, installed, stopped)?;
-            // Meanwhile a thread can have entered the handler once more.
+            // Meanwhile a thread may have entered the handler once more.
             stopped = Stopped::all(pid)?;
             if !is_ours()? {
                 return Ok(report);
@@ -257,9 +259,9 @@ fn detach_living(
     Ok(report)
 }
 
-/// Saves the content of session memory. The program runs, since that may take long; no thread
-/// writes records there any more: no byte and no return address leads to a detour, and no thread is
-/// in one.
+/// Saves the content of session memory. The program runs meanwhile, since that may take long;
+/// no thread writes records there any more: no byte and no return address leads to a detour,
+/// and no thread is in one.
 fn save_remains(
     process: &Process,
     remote: &RemoteMemory,
@@ -275,8 +277,9 @@ fn save_remains(
     Ok(())
 }
 
-/// Notes that all bytes are restored. The recorder that made the session for this process, and not
-/// for one that it was forked from, has to see it, also when the ledger is gone.
+/// Records that all bytes are restored. The recorder that made the session for this process,
+/// and not for one that this process was forked from, must see that even when the ledger is
+/// gone.
 fn set_restored(
     process: &Process,
     remote: &RemoteMemory,
@@ -301,8 +304,8 @@ fn set_restored(
     Ok(())
 }
 
-/// Releases a thread that waits in a guard until the probes are out (`capriole_filtering` in
-/// `resident.c`). A session that was never armed may have no such word.
+/// Releases a thread that waits in a guard until the probes are removed (`capriole_filtering`
+/// in `resident.c`). A session that was never armed may have no such word.
 fn say_left(
     process: &Process,
     remote: &RemoteMemory,
@@ -322,7 +325,7 @@ fn say_left(
     Ok(())
 }
 
-/// Lowers the reference counters: we no longer need the program to reach the probes.
+/// Decrements the reference counters: the program need not reach the probes any more.
 fn lower_references(
     process: &Process,
     remote: &RemoteMemory,
@@ -345,10 +348,10 @@ fn restore_bytes(
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let mut batch = Batch::new(pid, remote);
-    // Exceptions have to find their way as long as a return address is replaced, and the program
+    // Exceptions must be able to unwind as long as a return address is replaced, and the program
     // must not see our signal actions.
     let changes = installed.changes.iter().filter(|change| !change.is_late());
-    // A site before the neighbour that made room for it, and the guards last.
+    // Restore a site before the neighbour that made room for it, and the guards last.
     let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
     let mut steps: Vec<Vec<&Change>> = installed
         .phases()
@@ -383,9 +386,9 @@ fn restore_bytes(
     Ok(())
 }
 
-/// True if no unwinder has taken a replaced return address from a stack without having asked yet
-/// where it leads. When it has asked it has the original; in between it is in its own code, and
-/// would ask in vain when no probe answers any more.
+/// Returns true if no unwinder is between reading a replaced return address from a stack and
+/// looking it up. After the lookup it has the original address; before that it is in its own
+/// code, and the lookup would fail once no probe answers any more.
 fn asked(
     stopped: &Stopped,
     remote: &RemoteMemory,
@@ -421,8 +424,8 @@ fn asked(
     Ok(!stopped.threads().iter().any(is_between))
 }
 
-/// Restores the return addresses, and then the bytes of the late changes. All threads stand still,
-/// none is in generated code, and none comes into it any more except by a return.
+/// Restores the return addresses, and then the bytes of the late changes. All threads are
+/// stopped, none is in generated code, and none enters it any more except by a return.
 fn restore_returns(
     process: &Process,
     remote: &RemoteMemory,
@@ -446,8 +449,8 @@ fn restore_returns(
     Ok(())
 }
 
-/// True if the program counter may be behind a breakpoint of ours: one that was at the start of a
-/// change, for good or for a while, or inside one.
+/// True if the program counter may be behind a breakpoint of ours: one at the start of a
+/// change, permanent or temporary, or one inside a change.
 fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
     let at = rip.wrapping_sub(1);
     installed.changes.iter().any(|change| {
@@ -475,7 +478,7 @@ pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
     signals.iter().any(waits)
 }
 
-/// Gets every thread out of the arenas. Returns `false` if one stays.
+/// Moves every thread out of the arenas. Returns `false` if one stays.
 fn leave(
     stopped: &mut Stopped,
     remote: &RemoteMemory,
@@ -488,9 +491,9 @@ fn leave(
     while index < stopped.threads().len() {
         let thread = stopped.threads()[index];
         if behind_breakpoint(installed, thread.registers.rip) {
-            // The thread has run into the breakpoint. Its handler follows, and leads to the detour,
-            // as always: we do nothing here that takes several steps and would be left half done if
-            // we were killed. The handler stays until then.
+            // The thread has hit the breakpoint. Its handler runs next, and leads to the detour, as
+            // always: we do nothing here that takes several steps and would be left half done if we were
+            // killed. The handler stays until then.
             let about_to = thread.signal == libc::SIGTRAP;
             if about_to || sigtrap_pending(thread.tid) {
                 if moments >= MOMENTS {
@@ -506,7 +509,7 @@ fn leave(
             }
         }
         if in_arena(thread.registers.rip) {
-            // A thread that a dead tracer has left waiting goes home at once.
+            // A thread that a dead tracer has left waiting returns to its own code at once.
             let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
             if installed
                 .arenas
@@ -529,7 +532,7 @@ fn leave(
     Ok(true)
 }
 
-/// True if no signal frame returns, and no thread's `rseq_cs` points, into the arenas. The
+/// True if no signal frame returns, and no thread's `rseq_cs` points, into the arenas. A
 /// descriptor of a thread that is outside is no longer in use, and is cleared.
 fn unreferenced(
     stopped: &Stopped,
@@ -546,7 +549,7 @@ fn unreferenced(
                 .iter()
                 .any(|a| capriole_resident::entries(a.start).restorer == word)
     };
-    // Frames of our handlers, which return through our restorer.
+    // Signal frames of our handlers, which return through our restorer.
     let mut frames = std::collections::BTreeSet::new();
     stacks::scan(stopped, remote, &process.maps()?, |word| {
         referenced |= word.saved_rip.is_some_and(in_arena);
@@ -588,8 +591,8 @@ fn restore_actions(
         Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
     restore_actions_of(&agent, remote, installed)?;
     agent.dismiss();
-    // A process with the same memory may have got the actions by fork, and has its own copy of
-    // them.
+    // A process that shares the memory may have inherited the actions by fork, and has its own
+    // copy of them.
     for pid in threads::sharing_memory(process.pid() as i32)? {
         let Ok(other) = Process::open(pid as u32) else {
             continue; // it has ended
@@ -615,7 +618,7 @@ fn restore_actions_of(
     let ledger = &installed.ledger;
     for action in &installed.actions {
         let current = agent.signal_action(remote, ledger, action.signal, None)?;
-        // The program may have installed a handler of its own meanwhile: that stays.
+        // The program may have installed a handler of its own meanwhile: keep it.
         if current[0] == action.handler {
             agent.signal_action(remote, ledger, action.signal, Some(action.old))?;
             step("signal handler removed");

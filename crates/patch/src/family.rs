@@ -1,13 +1,14 @@
-//! The processes that share a session, and which of them have become strangers.
+//! The processes that share a session, and which of them now have other rights.
 //!
 //! A forked child has its parent's probes and session memory. If it then changes its user, its
-//! groups or its capabilities, it is another party: both can write to what they share. It gets its
-//! own code back and is not recorded any more. If it keeps session memory mapped elsewhere, the
-//! recording has to end: it could read what comes. (It can have kept that memory where it cannot be
-//! found, in a descriptor or in another process.)
+//! groups or its capabilities, it is in another security domain, but both can still write to
+//! the memory that they share. Such a child gets its own code back and is no longer recorded.
+//! If it keeps session memory mapped elsewhere, the recording has to end, because the child
+//! could read later records. (It may have kept that memory where it cannot be found, in a
+//! descriptor or in another process.)
 //!
-//! The check is cheap: a process is examined once, when its number is new, and then only the status
-//! of those that share the session.
+//! The check is cheap: a process is examined once, when its number is new; after that, only the
+//! status of those that share the session is read.
 
 use crate::attach::Attached;
 use crate::recover;
@@ -17,29 +18,29 @@ use capriole_proc::process::Process;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A process with other rights than the one that it was forked from.
+/// A process whose rights differ from those of the process that it was forked from.
 #[derive(Debug)]
 pub struct Stranger {
     /// The process itself.
     pub process: Process,
-    /// An error if its probes could not be taken out.
+    /// Result of removing its probes.
     pub result: Result<(), TargetError>,
-    /// True if it still has session memory, and can read what is recorded.
+    /// True if it still has session memory, and so can read the records.
     pub keeps: bool,
 }
 
 /// The other processes that share a session.
 #[derive(Debug, Default)]
 pub struct Family {
-    /// Numbers of processes that have been examined.
+    /// Numbers of the processes that have been examined.
     known: BTreeSet<u32>,
     members: Vec<Process>,
 }
 
 impl Family {
-    /// Takes the probes out of those that now have other rights than the process that was attached
-    /// to. Reports each, once: whether its probes could be taken out, and whether it has let go of
-    /// session memory.
+    /// Removes the probes from processes whose rights now differ from those of the process that was
+    /// attached to. Reports each such process once: whether its probes could be removed, and
+    /// whether it still has session memory.
     pub fn part(&mut self, attached: &Attached) -> Vec<Stranger> {
         let Ok(status) = attached.process.status() else {
             return Vec::new();
@@ -62,8 +63,8 @@ impl Family {
         let mut parted = Vec::new();
         for stranger in strangers {
             match has_memory_of(attached, &stranger) {
-                // Such as a child of vfork, which will execute a program: to take the probes
-                // out of its memory would take them out of its parent's.
+                // For example a child of vfork, which will execute a program: removing the probes from its
+                // memory would remove them from its parent's.
                 Ok(true) => self.members.push(stranger),
                 Ok(false) => {
                     let result = recover::detach_sharing(&stranger, memory.inode).map(|_| ());
@@ -82,7 +83,7 @@ impl Family {
         parted
     }
 
-    /// Returns the processes that share the session now, besides the one that was attached to.
+    /// Returns the processes that share the session now, other than the one that was attached to.
     pub fn members(&mut self, attached: &Attached) -> impl Iterator<Item = &Process> {
         self.examine(attached);
         let memory = attached.memory_at();
@@ -91,7 +92,7 @@ impl Family {
             .filter(move |member| recover::shares(member, &memory))
     }
 
-    /// Examines processes that were not there before.
+    /// Examines processes that were not there at the last check.
     fn examine(&mut self, attached: &Attached) {
         let now: BTreeSet<u32> = Process::numbers().collect();
         let target = &attached.process;
@@ -109,13 +110,13 @@ impl Family {
     }
 }
 
-/// True if a process has not a copy of the memory of the one that was attached to, but that very
-/// memory: a word written into one ledger then appears in the other.
+/// Returns true if a process has the very memory of the one that was attached to, not a copy of
+/// it: a word written into one ledger then appears in the other.
 fn has_memory_of(attached: &Attached, process: &Process) -> Result<bool, TargetError> {
     let target = RemoteMemory::open(attached.process.pid() as i32)?;
     let other = RemoteMemory::open(process.pid() as i32)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // A value that was not there when the child was forked.
+    // A value that the ledger did not hold when the child was forked.
     let mark = now.map_or(1, |now| now.as_nanos() as u64);
     let address = attached.memory.ledger.mark(&target, mark)?;
     Ok(other.read_u64(address).is_ok_and(|word| word == mark))

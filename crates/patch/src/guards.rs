@@ -20,15 +20,15 @@ pub struct Guards {
     pub missing: bool,
     /// Probes that answer unwinders.
     pub unwinders: Vec<Probe>,
-    /// Probes before system calls that may install a filter.
+    /// Probes before system calls that may install a system call filter.
     pub filters: Vec<Probe>,
-    /// True if such calls were looked for, and each can be guarded.
+    /// True if such calls were searched for, and all of them can be guarded.
     pub filters_complete: bool,
     /// Probes behind system calls that report the action of a signal.
     pub actions: Vec<Probe>,
-    /// True if such calls were looked for, and each can be guarded.
+    /// True if such calls were searched for, and all of them can be guarded.
     pub actions_complete: bool,
-    /// True if the program has thread pointers of its own making.
+    /// True if the program sets up thread pointers itself.
     pub own_storage: bool,
 }
 
@@ -37,22 +37,22 @@ pub struct Guards {
 pub(crate) struct Guarded {
     /// Number of probes before the guards were added.
     pub asked: usize,
-    /// Indices of the probes that guard: those behind `asked`, and some requested ones.
+    /// Indices of the probes that are guards: those from index `asked` on, and some requested ones.
     pub guards: Vec<usize>,
     /// The guards that answer unwinders.
     pub unwinders: Vec<usize>,
-    /// The guards before system calls that may install a filter.
+    /// The guards before system calls that may install a system call filter.
     pub filters: Vec<usize>,
     /// The guards behind system calls that report the action of a signal.
     pub actions: Vec<usize>,
-    /// Point of each guard in its probe.
+    /// Point at which each guard does its work, by index of the probe.
     points: HashMap<usize, Point>,
     /// Requested probes that would use a guard's bytes.
     pub refused: Vec<usize>,
 }
 
 impl Guarded {
-    /// Takes the guards out of the probes that they were added to.
+    /// Removes the guards from the probes that they were added to.
     pub fn part(&self, probes: &mut Vec<Probe>) {
         probes.truncate(self.asked);
         for index in self.guards.iter().filter(|i| **i < self.asked) {
@@ -70,14 +70,15 @@ impl Guarded {
         let actions = self.actions.iter().map(|index| (index, resident.action));
         for (index, routine) in filters.chain(actions) {
             let work = &mut probes[*index].point(&self.points[index]).work;
-            // Guards' work comes first.
+            // A guard's work is always first.
             if let Some(Work::Help { routine: to, .. }) = work.first_mut() {
                 *to = routine;
             }
         }
     }
 
-    /// Adds the answer to the probes where unwinders ask, once its address is known.
+    /// Adds the routine that answers unwinders to the probes at their lookup function, once its
+    /// address is known.
     pub fn answer(&self, probes: &mut [Probe], region: Region) {
         for index in &self.unwinders {
             probes[*index]
@@ -92,8 +93,8 @@ impl Guarded {
 }
 
 impl Guards {
-    /// True if the program sees its own signal actions in place of ours, by whatever call.
-    /// Otherwise none may be replaced.
+    /// True if the program sees its own signal actions in place of ours, whichever system call it
+    /// uses. Otherwise no signal action may be replaced.
     #[must_use]
     pub fn have_actions(&self) -> bool {
         self.actions_complete
@@ -112,13 +113,12 @@ impl Guards {
         uses_any(probe, &guards)
     }
 
-    /// Returns the addresses behind the calls that make threads, run time.
+    /// Returns the run-time addresses behind the system calls that create threads.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
         self.threads.iter().map(|probe| probe.shape.site)
     }
 
-    /// True if every call that was found is guarded. Otherwise no thread may use restartable
-    /// sequences.
+    /// True if every call found is guarded. Otherwise no thread may use restartable sequences.
     #[must_use]
     pub fn are_complete(&self) -> bool {
         !self.missing
@@ -131,11 +131,11 @@ impl Guards {
         self.filters_complete
     }
 
-    /// Drops one kind of guards, for an attach that cannot write all of them; returns `None` if
-    /// those that are left are needed. In this order:
+    /// Drops one kind of guard, for an attach that cannot write all of them; returns `None` if all
+    /// remaining guards are required. In this order:
     ///
-    /// 1. behind system calls that make threads: no probe uses restartable sequences then;
-    /// 2. before system calls that install filters: the resident makes no system calls then;
+    /// 1. behind system calls that create threads: then no probe uses restartable sequences;
+    /// 2. before system calls that install filters: then the resident makes no system calls;
     /// 3. behind `rt_sigaction`, unless the program handles `faults`: its handlers would see the
     ///    addresses of copies.
     ///
@@ -159,20 +159,20 @@ impl Guards {
         })
     }
 
-    /// True if a thread pointer of the program may lead to other data than the C library's. Then
-    /// nothing may be looked for there.
+    /// True if a thread pointer of the program may point to data other than the C library's. Then
+    /// nothing may be read relative to it.
     #[must_use]
     pub fn have_own_storage(&self) -> bool {
         self.own_storage
     }
 
-    /// Adds the probes where unwinders ask.
+    /// Adds the probes that answer unwinders.
     #[must_use]
     pub fn with_unwinders(self, unwinders: Vec<Probe>) -> Guards {
         Guards { unwinders, ..self }
     }
 
-    /// Returns the guards without those that tell new threads apart.
+    /// Returns the guards without those for new threads.
     pub(crate) fn without_threads(&self) -> Guards {
         Guards {
             threads: Vec::new(),
@@ -227,7 +227,7 @@ impl Guards {
         guarded
     }
 
-    /// Number of guards.
+    /// Returns the number of guards.
     pub(crate) fn len(&self) -> usize {
         self.threads.len() + self.filters.len() + self.actions.len() + self.unwinders.len()
     }
@@ -247,7 +247,7 @@ fn covered(probe: &Probe) -> Range<u64> {
     covered.start..covered.end.max(covered.start + 1)
 }
 
-/// Bytes of a stub, at most.
+/// Size of a stub, at most, bytes.
 const STUB: u64 = 16;
 
 /// True if a probe changes, displaces or relies on a byte of one of `ranges`.

@@ -1,22 +1,23 @@
 //! Release of lanes whose holder is gone.
 //!
-//! A thread that is killed while it is inside a locked lane ([`capriole_ring::lanes`]), or leaves
-//! it by `siglongjmp`, never unlocks it. Later threads pass over the lane; when all of a CPU are
-//! held so, every event that needs one is lost. No code in the program can tell a holder that is
-//! gone from one that waits for a processor. So the recorder checks now and then, and releases a
-//! lane only if it is sure:
+//! A thread that is killed while it is inside a locked lane ([`capriole_ring::lanes`]), or
+//! leaves it by `siglongjmp`, never unlocks it. Later threads skip the lane; when all lanes of
+//! a CPU are held so, every event that needs one is lost. No code in the program can tell a
+//! holder that is gone from one that waits for a processor. So the recorder checks now and
+//! then, and releases a lane only if it is sure:
 //!
-//! 1. The lane is held by the same thread, in the same turn, as at the check before.
-//! 2. No process that shares the session has a thread of that number. Or: it has, and while that
-//!    thread stands still, its stack pointer is above the frame that holds the lane, on the
-//!    thread's own stack (a stack grows downwards, so the thread has left that frame); or no word
-//!    of that frame points into our code any more, as the return address of an active frame does.
+//! 1. The lane is held by the same thread, in the same turn, as at the previous check.
+//! 2. No process that shares the session has a thread with that id. Or one has such a thread,
+//!    and while the thread is stopped, its stack pointer is above the frame that holds the
+//!    lane, on the thread's own stack (a stack grows downwards, so the thread has left that
+//!    frame); or no word of that frame points into our code any more, as the return address of
+//!    an active frame does.
 //! 3. The lock still holds the same word.
 //!
 //! A thread that is inside for longer, because it is stopped itself or waits for a page, passes
-//! neither test. If a lane is taken from a live holder all the same, the holder finds another word
-//! in the lock before it commits, and its event is lost; its positions are its own, so it still
-//! writes into the packet that it had.
+//! neither test. If a lane is nevertheless taken from a live holder, the holder finds another
+//! word in the lock before it commits, and its event is lost; its positions are its own, so it
+//! still writes into the packet that it had.
 
 use crate::attach::Attached;
 use crate::ledger::MemoryAt;
@@ -34,13 +35,13 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Longest time between two checks while there are lanes that cannot be released.
+/// Longest time between two checks while some lanes cannot be released.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
-/// Bytes of the stack, from the place in a frame that a lock names, that hold the frame's return
-/// address into our code.
+/// Number of bytes searched for a frame's return address into our code, from the position in
+/// the frame that a lock names.
 const FRAME: usize = 1024;
 
-/// Held lanes at the last check, and the time of the next one.
+/// Lanes held at the last check, and the time of the next check.
 #[derive(Debug)]
 pub struct Lanes {
     held: Vec<Held>,
@@ -73,14 +74,14 @@ struct Candidate {
 }
 
 impl Lanes {
-    /// Checks the lanes, if it is time to. Returns how many were released.
+    /// Checks the lanes if a check is due. Returns how many were released.
     pub fn look(&mut self, attached: &Attached) -> usize {
         if Instant::now() < self.next {
             return 0;
         }
         let session = &attached.memory;
         let held = Held::all(&session.memory, &session.geometry);
-        // A thread that does not know its id cannot be searched for.
+        // A holder without a known thread id cannot be searched for.
         let is_stuck = |lane: &&Held| self.held.contains(lane) && lane.tid() != 0;
         let stuck: Vec<Held> = held.iter().filter(is_stuck).copied().collect();
         let released = match stuck.is_empty() {
@@ -112,7 +113,7 @@ fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
     let threads: Vec<(u32, Candidate)> = sharers.iter().flat_map(own_tids).collect();
     let is_free = |lane: &&Held| {
         let mut holders = threads.iter().filter(|(own, _)| *own == lane.tid());
-        // The threads stand still until the lane is released: one that goes on may take the same
+        // The threads stay stopped until the lane is released: one that resumes may take the same
         // lane, with the same frame, which would be the same word.
         let mut still = Vec::new();
         let left = holders.all(|(_, holder)| has_left(session, holder, lane, &mut still));
@@ -121,7 +122,7 @@ fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
     stuck.iter().filter(is_free).count()
 }
 
-/// Returns the threads of a process, with their ids as they see them themselves.
+/// Returns the threads of a process, with their ids in the process's own PID namespace.
 fn own_tids(process: &Process) -> Vec<(u32, Candidate)> {
     let candidate = |tid: u32| {
         let own = own_tid(process.pid() as i32, tid as i32)?;
@@ -133,8 +134,8 @@ fn own_tids(process: &Process) -> Vec<(u32, Candidate)> {
     tids.into_iter().filter_map(candidate).collect()
 }
 
-/// True if a thread, which is then kept stopped in `still`, is not in the frame that holds a lane.
-/// False if that cannot be found out.
+/// Returns true if a thread, which is then kept stopped in `still`, is not in the frame that
+/// holds a lane; false if that cannot be determined.
 fn has_left(
     session: &Session<'_>,
     holder: &Candidate,
@@ -176,7 +177,7 @@ fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
     is_own && stack.contains(frame) && frame < rsp
 }
 
-/// True if the bytes at `frame` may be a frame that was called by our code.
+/// True if the bytes at `frame` may be a frame that our code called.
 fn is_intact(session: &Session<'_>, memory: &RemoteMemory, frame: u64) -> bool {
     let bytes = memory.read_some(frame, FRAME).unwrap_or_default();
     let mut words = bytes.chunks_exact(8).map(|word| {

@@ -1,27 +1,28 @@
-//! The ledger of a session: all data needed to take its probes out of a process.
+//! The ledger of a session: all data needed to remove its probes from a process.
 //!
-//! Session memory is shared by a process, the children that it forks and the tracer; a child may
-//! have dropped its privileges, and can write anything there. So nothing in it is trusted. The data
-//! that the tracer relies on is in a ledger, of which each process has its own:
+//! Session memory is shared by a process, the children that it forks and the tracer; a child
+//! may have dropped its privileges, and can write anything there. So nothing in it is trusted.
+//! The data that the tracer relies on is in a ledger, of which each process has its own:
 //!
 //! ```text
-//! 0          header     one page: who is who, mappings, replaced signal actions
+//! 0          header     one page: process ids, mappings, replaced signal actions
 //! SCRATCH    four pages: frames and arguments of system calls that a thread makes for us
 //! JOURNAL    64 bytes for each change: the bytes before and after
 //! ```
 //!
 //! It is a memfd without content, sealed so that it never gets any, and mapped *privately*: its
-//! name in `/proc/PID/maps` shows where it is, also after the tracer was killed. The tracer writes
-//! to it through `/proc/PID/mem`, which gives the process copies of the pages. A forked child has
-//! copies of those, of the time when it was forked, as it has of the code that they describe. It
-//! can damage them for itself alone.
+//! name in `/proc/PID/maps` shows where it is, even after the tracer was killed. The tracer
+//! writes to it through `/proc/PID/mem`, which gives the process private copies of the pages. A
+//! forked child has copies of those pages as they were at the fork, just as of the code that
+//! they describe. It can damage them only for itself.
 //!
-//! A process can make a false ledger of its own. Everything that is read here is checked against
-//! bounds, and what follows from it changes no other process than the one that it was read from:
-//! with the rights of a tracer, but nothing that the process could not have done to itself.
+//! A process can create a false ledger. So everything read from a ledger is checked against
+//! bounds, and is used to change no process other than the one that it was read from. Such
+//! changes are made with the rights of a tracer, but the process could have made all of them to
+//! itself.
 //!
-//! Data that is counted by a number is written before the number, and the number by one write, so
-//! the tracer may die at any moment.
+//! Data that has a count is written before the count, and the count by one write, so the tracer
+//! may die at any moment.
 
 use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::Action;
@@ -43,11 +44,11 @@ pub const LEDGER_NAME: &str = "capriole-ledger";
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
 /// Version of the layout.
 pub const VERSION: u32 = 1;
-/// Most arenas of a session.
+/// Maximum number of arenas in a session.
 pub const MAX_ARENAS: usize = 64;
-/// Most bytes of an arena: a jump reaches no further.
+/// Maximum size of an arena, bytes: a jump reaches no further.
 const MAX_ARENA_SIZE: u64 = 2 << 30;
-/// Most entries of a journal: a reader has to keep all of them.
+/// Maximum number of journal entries: a reader has to keep all of them.
 pub const MAX_ENTRIES: u32 = 1 << 22;
 /// The signals of faults that an instruction can raise: SIGILL, SIGBUS, SIGFPE, SIGSEGV.
 pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
@@ -70,23 +71,23 @@ pub mod header {
     pub const START_TIME: usize = 24;
     /// u64: start time of the tracer, clock ticks since boot.
     pub const OWNER_START_TIME: usize = 32;
-    /// u64: address of session memory, 0: it is not mapped, or was just being mapped. Behind it
+    /// u64: address of session memory; 0: it is not mapped, or was just being mapped. After it
     /// u64: its size in bytes, and u64: its inode.
     pub const MEMORY: usize = 40;
     /// u32: journal entries in use.
     pub const JOURNAL_LEN: usize = 64;
     /// u32: arenas in use, at most [`MAX_ARENAS`].
     pub const ARENAS_LEN: usize = 68;
-    /// u32: a bit for each of [`FAULTS`], and behind them one for SIGTRAP, set from before the
-    /// resident's handler for that signal is installed until after it is gone.
+    /// u32: a bit for each of [`FAULTS`], followed by one for SIGTRAP, set from before the
+    /// resident's handler for that signal is installed until after it is removed.
     pub const ACTIONS_INSTALLED: usize = 72;
     /// u64: inode of the memory that stubs are mapped from; 0: there are none.
     pub const STUBS: usize = 80;
-    /// u64: address of the region of followed calls; 0: none are followed.
+    /// u64: address of the region through which followed calls return; 0: no calls are followed.
     pub const RETURNS: usize = 88;
     /// u64: the row that a batch of system calls in the target has reached; 0: none yet.
     pub const BATCH: usize = 96;
-    /// u64: a word by which the tracer sees whose memory it is.
+    /// u64: a word by which the tracer recognises the memory of a process.
     pub const MARK: usize = 104;
     /// u64: address of the words that are private to the process
     /// ([`own`](capriole_ring::layout::own)); 0: not mapped yet.
@@ -99,7 +100,7 @@ pub mod header {
     /// [`MAX_ARENAS`] × { u64 start, u64 length in bytes }.
     pub const ARENAS: usize = 512;
 
-    /// 16 bytes: the UUID of the trace that is recorded; zeros: none is.
+    /// 16 bytes: the UUID of the trace being recorded; zeros: none.
     pub const TRACE: usize = ARENAS + MAX_ARENAS * 16;
 
     const _: () = assert!(ACTIONS + (FAULTS.len() + 1) * ACTION_SIZE <= ARENAS);
@@ -110,14 +111,13 @@ pub mod header {
 pub mod journal {
     /// u64: address of the first byte that changes.
     pub const ADDRESS: usize = 0;
-    /// u8: number of bytes that change, 1..=[`MAX_BYTES`].
+    /// u8: number of changed bytes, 1..=[`MAX_BYTES`].
     pub const LEN: usize = 8;
-    /// u8: order of writing among the changes of one site; they are taken back in the opposite
-    /// order.
+    /// u8: order of writing among the changes of one site; they are reverted in the opposite order.
     pub const PHASE: usize = 9;
     /// u8: [`CODE`], [`GUARD`], [`UNWINDER`], [`ACTION`] or [`REFERENCE`].
     pub const KIND: usize = 10;
-    /// u8: 1 if no breakpoint of the tracer's own is ever at the first byte.
+    /// u8: 1 if the first byte never holds a breakpoint of Capriole's own.
     pub const NO_BREAKPOINT: usize = 11;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
@@ -125,33 +125,33 @@ pub mod journal {
     pub const AFTER: usize = 32;
     /// u64: address of the detour.
     pub const DETOUR: usize = 48;
-    /// Bytes of an entry.
+    /// Size of an entry, bytes.
     pub const SIZE: usize = 64;
-    /// Most bytes that a site changes.
+    /// Maximum number of bytes changed at a site.
     pub const MAX_BYTES: usize = 16;
     /// Kind: a site's bytes.
     pub const CODE: u8 = 0;
-    /// Kind: a guard's bytes, which are written before all others and taken back after them.
+    /// Kind: a guard's bytes, which are written before all others and reverted after them.
     pub const GUARD: u8 = 1;
     /// Kind: not code, but a reference counter of two bytes, which was incremented. Then `BEFORE`
     /// holds the inode of its file and its offset there, `AFTER` the device (major number above
     /// minor), and `DETOUR` the address of the word that holds its state.
     pub const REFERENCE: u8 = 2;
-    /// Kind: bytes of a guard that answers unwinders, which are taken back last of all.
+    /// Kind: bytes of a guard that answers unwinders, which are reverted last of all.
     pub const UNWINDER: u8 = 3;
-    /// Kind: bytes of a guard behind `rt_sigaction`, which are taken back when no action is
-    /// replaced any more.
+    /// Kind: bytes of a guard behind `rt_sigaction`, which are reverted when no action is replaced
+    /// any more.
     pub const ACTION: u8 = 4;
 }
 
 const HEADER_SIZE: usize = 4096;
 /// Byte offset of the scratch pages.
 const SCRATCH: u64 = HEADER_SIZE as u64;
-/// Bytes of the scratch pages.
+/// Size of the scratch pages, bytes.
 const SCRATCH_SIZE: u64 = 4 * 4096;
 /// Byte offset of the journal.
 const JOURNAL: u64 = SCRATCH + SCRATCH_SIZE;
-/// Bytes of the journal that are read at once.
+/// Number of journal bytes read at once.
 const STRETCH: u64 = 64 << 10;
 
 /// The processes of a session: target and tracer.
@@ -193,7 +193,7 @@ pub fn is_ledger(mapping: &Mapping) -> bool {
 }
 
 impl Ledger {
-    /// Returns the bytes of a ledger with room for `entries` journal entries: whole pages.
+    /// Returns the size of a ledger with room for `entries` journal entries, bytes: whole pages.
     pub(crate) fn size(entries: u32) -> u64 {
         (JOURNAL + u64::from(entries) * journal::SIZE as u64).next_multiple_of(PAGE_SIZE)
     }
@@ -209,7 +209,8 @@ impl Ledger {
         })
     }
 
-    /// True if it is still mapped: not after exec, nor after another process has taken all out.
+    /// Returns true if the ledger is still mapped: not after exec, nor after another process has
+    /// removed everything.
     ///
     /// # Errors
     /// The process is gone.
@@ -224,7 +225,7 @@ impl Ledger {
         self.start + SCRATCH..self.start + JOURNAL
     }
 
-    /// Returns the address where a batch of system calls notes the row that it has reached.
+    /// Returns the address where a batch of system calls records the row that it has reached.
     pub(crate) fn batch(&self) -> u64 {
         self.start + header::BATCH as u64
     }
@@ -255,7 +256,7 @@ impl Ledger {
         self.put(remote, at as u64, &half.to_le_bytes())
     }
 
-    /// Initialises a ledger that was just mapped, by one write.
+    /// Initialises a newly mapped ledger, by one write.
     pub(crate) fn begin(&self, remote: &RemoteMemory, who: &Identity) -> Result<(), TargetError> {
         let mut bytes = [0; header::MEMORY];
         let mut put = |at: usize, b: &[u8]| bytes[at..at + b.len()].copy_from_slice(b);
@@ -271,7 +272,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes that session memory is mapped.
+    /// Records where session memory is mapped.
     pub(crate) fn note_memory(
         &self,
         remote: &RemoteMemory,
@@ -283,7 +284,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes the trace that session memory is recorded to.
+    /// Records the trace that the session's records go to.
     pub(crate) fn note_trace(
         &self,
         remote: &RemoteMemory,
@@ -292,12 +293,12 @@ impl Ledger {
         self.put(remote, header::TRACE as u64, trace)
     }
 
-    /// Notes the address of the words that are private to the process.
+    /// Records the address of the words that are private to the process.
     pub(crate) fn note_own(&self, remote: &RemoteMemory, address: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::OWN, &[address])
     }
 
-    /// Notes the state of the session.
+    /// Records the state of the session.
     pub(crate) fn note_state(
         &self,
         remote: &RemoteMemory,
@@ -308,7 +309,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes that arena number `index` is going to be mapped, or, with no bytes, that it is not.
+    /// Records that arena number `index` is about to be mapped, or, if its length is 0, that it is
+    /// not.
     pub(crate) fn note_arena(
         &self,
         remote: &RemoteMemory,
@@ -319,7 +321,7 @@ impl Ledger {
         self.put_words(remote, at, &[arena.start, arena.len])
     }
 
-    /// Notes how many arenas are mapped.
+    /// Records how many arenas are mapped.
     pub(crate) fn count_arenas(
         &self,
         remote: &RemoteMemory,
@@ -328,22 +330,22 @@ impl Ledger {
         self.put_half(remote, header::ARENAS_LEN, count as u32)
     }
 
-    /// Notes the inode of the memory that stubs are going to be mapped from.
+    /// Records the inode of the memory that stubs are about to be mapped from.
     pub(crate) fn note_stubs(&self, remote: &RemoteMemory, inode: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::STUBS, &[inode])
     }
 
-    /// Notes the region through which calls return.
+    /// Records the address of the region through which calls return.
     pub(crate) fn note_returns(&self, remote: &RemoteMemory, base: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::RETURNS, &[base])
     }
 
-    /// Notes that a batch of system calls has not reached any row.
+    /// Records that a batch of system calls has not reached any row.
     pub(crate) fn forget_batch(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
         self.put_words(remote, header::BATCH, &[0])
     }
 
-    /// Notes a signal action that is going to be replaced.
+    /// Records a signal action that is about to be replaced.
     pub(crate) fn note_action(
         &self,
         remote: &RemoteMemory,
@@ -363,18 +365,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes a word that no copy of this ledger has; returns its address.
+    /// Writes a word that no copy of this ledger has; returns the word's address.
     pub(crate) fn mark(&self, remote: &RemoteMemory, word: u64) -> Result<u64, TargetError> {
         self.put_words(remote, header::MARK, &[word])?;
         Ok(self.start + header::MARK as u64)
     }
 
-    /// Notes that no signal action is replaced any more.
+    /// Records that no signal action is replaced any more.
     pub(crate) fn forget_actions(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
         self.put_half(remote, header::ACTIONS_INSTALLED, 0)
     }
 
-    /// Adds entries to the journal, which holds `len` so far.
+    /// Appends entries to the journal, which holds `len` so far.
     pub(crate) fn append(
         &self,
         remote: &RemoteMemory,
@@ -391,7 +393,7 @@ impl Ledger {
         }
         self.put(remote, at, &bytes)?;
         step("journal entries written");
-        // The count last: an entry that is counted is whole.
+        // The count last: an entry that is counted is complete.
         let len = (len + entries.len()) as u32;
         self.put_half(remote, header::JOURNAL_LEN, len)
     }
@@ -449,7 +451,7 @@ impl Header {
         u32::from_le_bytes(half)
     }
 
-    /// True if anything was written yet. The tracer may have died before.
+    /// Returns true if the header has been written. The tracer may have died before that.
     pub fn is_begun(&self) -> Result<bool, TargetError> {
         match (self.word(header::MAGIC), self.half(header::VERSION)) {
             (MAGIC, VERSION) => Ok(true),
@@ -466,7 +468,8 @@ impl Header {
         state.ok_or(self.ledger.damaged("unknown state"))
     }
 
-    /// Id of the process that the session was made for, which is not a forked child's.
+    /// Returns the id of the process that the session was made for; a forked child has its parent's
+    /// here.
     pub fn pid(&self) -> u32 {
         self.half(header::PID)
     }
@@ -479,7 +482,7 @@ impl Header {
         )
     }
 
-    /// Mapping of session memory, if it was noted.
+    /// Returns the mapping of session memory, if it was recorded.
     pub fn memory(&self) -> Option<MemoryAt> {
         let word = |i: usize| self.word(header::MEMORY + i * 8);
         let memory = MemoryAt {
@@ -490,7 +493,7 @@ impl Header {
         (memory.base != 0).then_some(memory)
     }
 
-    /// Returns the arenas, with the one that was being mapped when the tracer died, which is not
+    /// Returns the arenas, including one that was being mapped when the tracer died, which is not
     /// counted.
     pub fn arenas(&self) -> Result<Vec<Arena>, TargetError> {
         let len = self.half(header::ARENAS_LEN) as usize;
@@ -511,7 +514,7 @@ impl Header {
         }
     }
 
-    /// The trace that is recorded, if one is.
+    /// Returns the trace being recorded, if any.
     pub fn trace(&self) -> Option<TraceId> {
         let mut trace = TraceId::default();
         trace.copy_from_slice(&self.bytes[header::TRACE..header::TRACE + 16]);
@@ -526,14 +529,14 @@ impl Header {
         self.word(header::RETURNS)
     }
 
-    /// Address of the words that are private to the process, inside its session memory.
+    /// Returns the address of the words that are private to the process, inside its session memory.
     pub fn own(&self) -> Option<u64> {
         let (own, memory) = (self.word(header::OWN), self.memory()?);
         let end = memory.base.checked_add(memory.size)?;
         (memory.base..end).contains(&own).then_some(own)
     }
 
-    /// The replaced signal actions.
+    /// Returns the replaced signal actions.
     pub fn actions(&self) -> Vec<Action> {
         let installed = self.half(header::ACTIONS_INSTALLED);
         let signals = signals().enumerate();
@@ -550,13 +553,13 @@ impl Header {
             .collect()
     }
 
-    /// Number of journal entries.
+    /// Returns the number of journal entries.
     pub fn entries(&self) -> u32 {
         self.half(header::JOURNAL_LEN)
     }
 
-    /// Reads the journal, a stretch at a time: where a ledger lies about its length there are no
-    /// entries, and reading ends.
+    /// Reads the journal, a part at a time: where a ledger's count is false there are no entries,
+    /// and reading ends.
     pub fn journal(
         &self,
         remote: &RemoteMemory,

@@ -1,4 +1,5 @@
-//! Sessions as seen from other processes than their recorders: listing them and writing into them.
+//! Sessions as seen from processes other than their recorders: listing them and writing into
+//! them.
 
 use crate::recover;
 use crate::recover::{FoundSession, is_session};
@@ -17,9 +18,9 @@ use std::path::PathBuf;
 /// Finds the sessions of recorders that run as the caller's user, each with the oldest of the
 /// processes that share it.
 ///
-/// Any process can create memory that looks like a session. So sessions are found by something that
-/// cannot be faked: the open files with our name of processes of this user. Only where such a file
-/// is mapped are its contents read.
+/// Any process can create memory that looks like a session. So sessions are found by something
+/// that cannot be faked: files with our name that processes of this user have open. Contents
+/// are read only where such a file is mapped.
 pub fn sessions() -> Vec<(Process, FoundSession)> {
     let own = Process::open(std::process::id());
     let uid = rustix::process::geteuid().as_raw();
@@ -28,7 +29,7 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
         let named = name == MEMFD_NAME || own.as_ref().is_ok_and(|own| own.name() == name);
         named && process.status().is_ok_and(|status| status.uid == uid)
     };
-    // From inode to recorder.
+    // Maps an inode to its recorder.
     let mut held: BTreeMap<u64, u32> = BTreeMap::new();
     for recorder in own.iter().cloned().chain(Process::others()) {
         if is_recorder(&recorder) {
@@ -89,7 +90,7 @@ pub fn writer(process: &Process, session: &FoundSession) -> Result<Writer, Targe
     Writer::new(memory).map_err(|_| damaged("the header"))
 }
 
-/// Opens the descriptor that a process has of the session memory with this inode.
+/// Opens the descriptor that a process has for the session memory with this inode.
 fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
     let mut problem = Errno::BADF;
     for path in descriptors(owner)? {

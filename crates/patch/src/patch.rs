@@ -1,19 +1,19 @@
 //! The only module that writes instruction bytes of a program.
 //!
-//! All threads of the process stand still when anything here is called, so that none executes a
-//! byte while it changes. What remains is our own death between two writes, after which the program
-//! goes on with the bytes as they are then:
+//! All threads of the process are stopped when anything here is called, so that none executes a
+//! byte while it changes. The remaining danger is our own death between two writes, after which
+//! the program runs on with the bytes as they are then:
 //!
 //! ```text
 //! before                  55 48 89 e5 41 57 …     push %rbp; mov %rsp,%rbp; push %r15
-//! journal entry written   55 48 89 e5 41 57 …     the journal says 55 48 89 e5 41
+//! journal entry written   55 48 89 e5 41 57 …     the journal holds 55 48 89 e5 41
 //! jump written            e9 xx xx xx xx 57 …     jmp detour
 //! ```
 //!
-//! A write of a few bytes within a page is one copy in the kernel, which checks for a fatal signal
-//! only before it: it happens or it does not. A jump across two pages is two copies. There a
-//! breakpoint is written first and removed last, which the resident's SIGTRAP handler leads to the
-//! same detour:
+//! A write of a few bytes within a page is one copy in the kernel, which checks for a fatal
+//! signal only before it: it happens completely or not at all. A jump across two pages is two
+//! copies. There a breakpoint is written first and removed last; the resident's SIGTRAP handler
+//! leads it to the same detour:
 //!
 //! ```text
 //! before        page n …55 │ 48 89 e5 41… page n+1
@@ -47,18 +47,18 @@ pub struct Change {
     /// Address of the detour.
     pub detour: u64,
     /// Order among the changes of one site, which are made one after the other: lower ones first.
-    /// They are taken back in the opposite order.
+    /// They are reverted in the opposite order.
     pub phase: u8,
-    /// True for a [guard](crate::guards): made before all others, taken back after them.
+    /// True for a [guard](crate::guards): written before all others, reverted after them.
     pub guard: bool,
     /// True if it answers an unwinder: taken back when no return address is
     /// replaced any more. Then `guard` is true, too.
     pub unwinder: bool,
-    /// True if a breakpoint of Capriole's own may be at the first byte: for good, in place of the
-    /// jump, or while a change across pages is written. Any other breakpoint is another tool's.
+    /// True if a breakpoint of Capriole's own may be at the first byte: permanently, in place of
+    /// the jump, or while a change across pages is written. Any other breakpoint is another tool's.
     pub breakpoint: bool,
-    /// True for a guard by which the program sees its own signal actions: taken back when none is
-    /// replaced any more.
+    /// True for a guard through which the program sees its own signal actions: reverted when none
+    /// is replaced any more.
     pub action: bool,
 }
 
@@ -69,19 +69,19 @@ pub enum Found {
     Before,
     /// The bytes of the probe.
     After,
-    /// A change that was cut short: a breakpoint, and behind it either tail or, with a page
-    /// boundary in it, a piece of each.
+    /// An interrupted change: a breakpoint at the first byte, and behind it the program's bytes or
+    /// the probe's, or, if there is a page boundary among them, some of each.
     Between,
-    /// Bytes of the program or a breakpoint that another tool has written over a part of the probe.
-    /// The kernel does so when a uprobe comes or goes: both are one byte, the breakpoint and the
-    /// file's, and what it keeps as the original instruction is the file's as well.
+    /// Bytes of the program, or a breakpoint, that another tool has written over a part of the
+    /// probe. The kernel does so when it installs or removes a uprobe: it writes one byte, the
+    /// breakpoint or the file's, and the original instruction that it keeps is the file's as well.
     Disturbed,
-    /// Other bytes: the library is gone, or another tool changes code too.
+    /// Other bytes: the library is gone, or another tool also changes code.
     Foreign,
 }
 
 impl Change {
-    /// True if it is taken back after the signal actions.
+    /// True if it is reverted after the signal actions.
     pub(crate) fn is_late(&self) -> bool {
         self.unwinder || self.action
     }
@@ -107,8 +107,8 @@ impl Change {
         }
     }
 
-    /// Returns the bytes of the probe among `now`, where it is [disturbed](Found::Disturbed), as
-    /// runs: they have to become the program's again.
+    /// Returns the runs of bytes in `now` that belong to the probe, at a
+    /// [disturbed](Found::Disturbed) site: they have to become the program's again.
     fn ours(&self, now: &[u8]) -> Vec<Range<usize>> {
         let is_ours = |i: &usize| now[*i] == self.after[*i] && now[*i] != self.before[*i];
         let mut runs: Vec<Range<usize>> = Vec::new();
@@ -121,8 +121,8 @@ impl Change {
         runs
     }
 
-    /// True if the bytes behind the first are the program's or the probe's, those of each page as a
-    /// whole: they are written in that many pieces.
+    /// True if the bytes behind the first are the program's or the probe's, in each page as a
+    /// whole: each page's part is written at once.
     fn is_of_both(&self, now: &[u8]) -> bool {
         let second = match self.crosses_pages() {
             true => (PAGE_SIZE - self.address % PAGE_SIZE) as usize,
@@ -154,7 +154,7 @@ impl Change {
         };
         write(0, &[INT3])?;
         step("breakpoint over a page boundary");
-        // The tail may itself end in the first page: one copy a page.
+        // The tail may itself end in the first page: one copy for each page.
         let second = (PAGE_SIZE - self.address % PAGE_SIZE) as usize;
         if second > 1 {
             write(1, &bytes[1..second])?;
@@ -168,9 +168,10 @@ impl Change {
     }
 }
 
-/// Many changes of one process, read and written page by page: a page is read once, and its changes
-/// are written with one copy in the kernel, from the first changed byte to the last. The bytes
-/// between are written as they were read, which changes nothing: no thread of the process runs.
+/// Many changes of one process, read and written page by page: a page is read once, and its
+/// changes are written with one copy in the kernel, from the first changed byte to the last.
+/// The bytes between are written back as they were read, which changes nothing: no thread of
+/// the process runs.
 #[derive(Debug)]
 pub struct Batch<'a> {
     pid: i32,
@@ -184,7 +185,7 @@ struct Page {
     bytes: Vec<u8>,
     /// Ranges that have to be written.
     dirty: Vec<Range<usize>>,
-    /// True if another tool writes to this page, too: bytes between changes are not written.
+    /// True if another tool also writes to this page: bytes between changes are not written then.
     shared: bool,
 }
 
@@ -209,7 +210,7 @@ impl Page {
 }
 
 impl<'a> Batch<'a> {
-    /// Makes a batch for a process that stands still until the batch is written.
+    /// Makes a batch for a process that stays stopped until the batch is written.
     pub fn new(pid: i32, memory: &'a RemoteMemory) -> Batch<'a> {
         Batch {
             pid,
@@ -257,15 +258,15 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Puts a probe in, at once or with the next [`write`](Self::write). The journal entry must
-    /// have been written, the detour and (if the change crosses pages) the trap handler must be in
+    /// Installs a probe, at once or with the next [`write`](Self::write). The journal entry must
+    /// have been written; the detour and (if the change crosses pages) the trap handler must be in
     /// place.
     pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.after[..change.len])
     }
 
-    /// Puts a breakpoint at the first byte with the next [`write`](Self::write), which leads to the
-    /// detour as well.
+    /// Puts a breakpoint, which leads to the detour as well, at the first byte with the next
+    /// [`write`](Self::write).
     pub fn stand_in(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace_some(change, &[INT3])
     }
@@ -276,16 +277,16 @@ impl<'a> Batch<'a> {
     }
 
     /// Restores, with the next [`write`](Self::write), the program's own bytes where a
-    /// [disturbed](Found::Disturbed) site has the probe's, and leaves what the other tool has
-    /// written: its breakpoint goes when that tool removes it. Returns true if there were any such
-    /// bytes.
+    /// [disturbed](Found::Disturbed) site has the probe's, and leaves the bytes that the other tool
+    /// has written: its breakpoint goes when that tool removes it. Returns true if there were any
+    /// bytes to restore.
     ///
     /// ```text
     /// before          55 48 89 e5 41      push %rbp; mov %rsp,%rbp; push %r15
     /// jump            e9 xx xx xx xx
-    /// a uprobe comes  cc xx xx xx xx      it runs the file's push, then what is behind: xx
-    /// taken back      cc 48 89 e5 41      it runs the file's push, then the mov
-    /// it goes         55 48 89 e5 41
+    /// uprobe added    cc xx xx xx xx      executes the file's push, then the bytes behind it: xx
+    /// taken back      cc 48 89 e5 41      executes the file's push, then the mov
+    /// uprobe removed  55 48 89 e5 41
     /// ```
     pub fn take_back(&mut self, change: &Change) -> bool {
         let Some(now) = self.now(change) else {
@@ -336,7 +337,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes all changes that are still to be written.
+    /// Writes all pending changes.
     ///
     /// # Errors
     /// The error of the first page that cannot be written; the others are written all the same.
@@ -408,7 +409,7 @@ mod tests {
         let cases: [Case<'_>; 8] = [
             ([0x55, 0x48, 0x89, 0xe5, 0x41], Found::Before, &[]),
             ([0xe9, 0x10, 0x89, 0x30, 0xff], Found::After, &[0..2, 3..5]),
-            // A uprobe has come, and has gone.
+            // A uprobe was added, and was removed.
             (
                 [0xcc, 0x10, 0x89, 0x30, 0xff],
                 Found::Disturbed,
@@ -419,7 +420,7 @@ mod tests {
                 Found::Disturbed,
                 &[1..2, 3..5],
             ),
-            // One on the `mov`, which the jump covers.
+            // A uprobe on the `mov`, which the jump covers.
             (
                 [0xe9, 0xcc, 0x89, 0x30, 0xff],
                 Found::Disturbed,
@@ -443,7 +444,7 @@ mod tests {
             assert_eq!(change.judge(&now), found, "{now:02x?}");
             assert_eq!(change.ours(&now), ours, "{now:02x?}");
         }
-        // Where one of our own may be, a breakpoint is taken for that.
+        // Where a breakpoint of our own may be, any breakpoint counts as ours.
         change.breakpoint = true;
         let now = [0xcc, 0x10, 0x89, 0x30, 0xff];
         assert_eq!(change.judge(&now), Found::Between);

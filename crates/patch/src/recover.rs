@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A session that was found mapped in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundSession {
-    /// Everything that it has put into the process.
+    /// Everything that the session has installed in the process.
     pub installed: Installed,
     /// The tracer that made it, if it is still alive.
     pub owner: Option<u32>,
@@ -32,16 +32,16 @@ pub struct FoundSession {
     pub inode: u64,
 }
 
-/// Bytes of an arena that are read at once.
+/// Number of arena bytes read at once.
 const STRETCH: usize = 64 << 10;
-/// Most sessions of a process: one, and those that dead tracers left.
+/// Maximum number of sessions in a process: one, and those that dead tracers left.
 const MAX_SESSIONS: usize = 64;
-/// Entries of the journals of a process, at most.
+/// Maximum number of journal entries of a process, over all its journals.
 const MAX_ENTRIES: u64 = 1 << 22;
-/// Bytes of a process's arenas that are compared with zero, at most.
+/// Maximum number of bytes of a process's arenas that are compared with zero.
 const MAX_UNWRITTEN: u64 = 1 << 30;
 
-/// Rounds in which the children of a program that keeps forking are looked for.
+/// Number of searches for the children of a program that keeps forking.
 const FORK_ROUNDS: usize = 10;
 
 /// True if a mapping is a session's memory.
@@ -61,8 +61,8 @@ pub fn own_identity() -> (u32, u64) {
 /// Finds all sessions mapped in a process, by its ledgers.
 ///
 /// # Errors
-/// The memory cannot be read, or a ledger makes no sense, or there is session memory without one:
-/// then it is unknown what else there is.
+/// The memory cannot be read, a ledger is invalid, or there is session memory without a ledger:
+/// then it is unknown what else is installed.
 pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     let pid = process.pid() as i32;
     let maps = process.maps()?;
@@ -88,7 +88,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
             }
         }
     }
-    // The tracer died before it could note where its memory is. Nothing else is there then.
+    // The tracer died before it could record where its memory is. Nothing else is installed then.
     let mut unnoted = sessions.iter_mut().filter(|s| s.installed.memory.is_none());
     for mapping in memories {
         let session = unnoted.next().ok_or(TargetError::Damaged {
@@ -129,7 +129,7 @@ fn read_session(
         inode: 0,
     };
     if !header.is_begun()? {
-        // The tracer died before it could write to the ledger: nothing else is there.
+        // The tracer died before it could write to the ledger: nothing else is installed.
         return Ok(session);
     }
     session.state = header.state()?;
@@ -149,13 +149,13 @@ fn read_session(
             what: "its journal is too long",
         })?;
     header.journal(remote, |entry| match entry {
-        // The word that holds a counter's state goes with the arena, at last.
+        // The word that holds a counter's state is removed with the arena, at the end.
         Entry::Reference(reference) => {
             if installed.arenas.iter().any(|a| a.contains(reference.state)) {
                 installed.references.push(reference);
             }
         }
-        // Sites of libraries that were unloaded meanwhile are not there any more.
+        // Sites of libraries that were unloaded meanwhile no longer exist.
         Entry::Change(change) => {
             let after = maps.partition_point(|m| m.end <= change.address);
             let text = maps.get(after);
@@ -171,7 +171,7 @@ fn read_session(
     Ok(session)
 }
 
-/// True if probes have been written into a process, and are there.
+/// True if probes have been written into a process and not been removed.
 ///
 /// # Errors
 /// See [`find`].
@@ -188,8 +188,8 @@ pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
     Ok(false)
 }
 
-/// Returns the ranges where a session's stubs are mapped, by the inode of their memory; adjacent
-/// mappings as one.
+/// Returns the ranges where a session's stubs are mapped, by the inode of their memory;
+/// adjacent mappings are merged.
 pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
     let name = format!("/memfd:{STUBS_NAME}");
     let is_stub = |m: &&Mapping| {
@@ -205,8 +205,8 @@ pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
     ranges
 }
 
-/// True if an arena of ours is mapped there: never unmap anything else. An arena that was not
-/// written to yet holds zeros.
+/// True if an arena of ours is mapped there: never unmap anything else. An arena that has not
+/// been written to yet holds zeros.
 fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &mut u64) -> bool {
     let Some(end) = arena.start.checked_add(arena.len) else {
         return false;
@@ -232,13 +232,14 @@ fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &
     })
 }
 
-/// Attempts to let a thread run until it is home.
+/// Attempts to let a thread run until it has returned to its own code.
 const MOMENTS: u32 = 60;
 
-/// Lets threads finish the calls that a tracer had them make when it was killed. Returns true if
-/// there were any: then what is mapped may have changed.
+/// Lets threads finish the calls that a killed tracer made them issue. Returns true if there
+/// were any: then the mappings may have changed.
 ///
-/// Until they have, a session must not be unmapped: the frame that takes them home may lie in it.
+/// Until they have finished, a session must not be unmapped: the frame through which they
+/// return may lie in it.
 ///
 /// # Errors
 /// A thread cannot be resumed, or stopped again.
@@ -273,7 +274,7 @@ fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
     send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
 }
 
-/// Removes what dead tracers left in a process, before another one attaches.
+/// Removes all remains of dead tracers from a process, before a new attach.
 ///
 /// # Errors
 /// [`TargetError::AlreadyRecorded`] if a living capriole has probes there.
@@ -284,7 +285,7 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     }
     for session in find(process)? {
         match session.owner {
-            // Also while it is taking its probes out.
+            // This includes the time in which it removes its probes.
             Some(owner) if owner != std::process::id() => {
                 return Err(TargetError::AlreadyRecorded {
                     pid,
@@ -299,7 +300,7 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     close_leaked(process)
 }
 
-/// Removes the sessions that this process of ours has made in a process.
+/// Removes the sessions that our own process has made in a process.
 pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     for session in find(process)? {
         if session.owner == Some(std::process::id()) {
@@ -309,7 +310,7 @@ pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     close_leaked(process)
 }
 
-/// Closes our memfds that a tracer killed at just that moment left open.
+/// Closes memfds of ours that a tracer left open because it was killed at just that moment.
 fn close_leaked(process: &Process) -> Result<(), TargetError> {
     let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
         return Ok(());
@@ -337,8 +338,8 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// Takes every probe out of a process, also a dead tracer's, and out of the processes
-/// that share its session: its forked children, or a child's parent.
+/// Removes every probe, including a dead tracer's, from a process and from the processes that
+/// share its session: its forked children, or a child's parent.
 ///
 /// # Errors
 /// [`TargetError::NothingAttached`] if there are none.
@@ -346,8 +347,9 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
     detach_all_and_save(process, None)
 }
 
-/// Detaches as [`detach_all`] does, and saves what dead recorders have left in session memory
-/// before that is unmapped. (A living recorder writes it to its trace itself.)
+/// Detaches as [`detach_all`] does, and saves the records that dead recorders have left in
+/// session memory before that memory is unmapped. (A living recorder writes them to its trace
+/// itself.)
 ///
 /// # Errors
 /// See [`detach_all`].
@@ -374,12 +376,12 @@ fn detach_living(
     }
     let mut total = Detached::default();
     for session in sessions {
-        // Reborrowed for each call.
+        // Reborrow for each call.
         let mut save =
             reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
         let memory = session.installed.memory.filter(|_| session.inode != 0);
-        // Children first: then what is saved when the process itself is detached is all that there
-        // is. Those that it forks meanwhile come after it.
+        // Children first: then the records saved when the process itself is detached are complete.
+        // Children that it forks meanwhile are detached after it.
         if save.is_some()
             && let Some(memory) = &memory
         {
@@ -419,9 +421,9 @@ pub fn sharing(memory: &MemoryAt, except: u32) -> Vec<Process> {
         .collect()
 }
 
-/// True if a process has session memory mapped as a process of the program: with a ledger, or at
-/// the program's address. A recorder and a writer of messages (`outside::writer`) have it elsewhere,
-/// and no ledger.
+/// True if a process has session memory mapped as a process of the program has it: with a
+/// ledger, or at the program's address. A recorder and a writer of messages (`outside::writer`)
+/// have it mapped elsewhere, and have no ledger.
 pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
     let Ok(maps) = process.maps() else {
         return false;
@@ -435,9 +437,9 @@ pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
     })
 }
 
-/// Takes the probes out of the other processes that share a session, each by its own ledger: what
-/// one of them says must not change another. A child may fork while its siblings are examined: the
-/// search is repeated until it finds none that is new.
+/// Removes the probes from the other processes that share a session, each by its own ledger:
+/// the ledger of one must not affect another. A child may fork while its siblings are examined:
+/// the search is repeated until it finds no new process.
 ///
 /// # Errors
 /// The first error of a process, after all the others were done.
@@ -459,7 +461,7 @@ fn detach_children(
             match detach_child(&child, memory.inode, reborrow(&mut save)) {
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
-                // The child has done that to itself, and nothing can be done for it.
+                // The child has damaged its own ledger, and cannot be restored.
                 Err(TargetError::Damaged { .. }) => report.damaged += 1,
                 Err(error) => result = result.and(Err(error)),
             }
@@ -468,7 +470,7 @@ fn detach_children(
     result.map(|()| report)
 }
 
-/// Takes the probes of the session with this inode out of one of the processes that share it.
+/// Removes the probes of the session with this inode from one of the processes that share it.
 ///
 /// # Errors
 /// See [`detach`] and [`find`].
@@ -507,7 +509,7 @@ impl Detached {
 }
 
 impl crate::attach::Attached {
-    /// Returns where the process has session memory.
+    /// Returns the mapping of session memory in the process.
     pub fn memory_at(&self) -> MemoryAt {
         MemoryAt {
             base: self.memory.base,
@@ -516,7 +518,7 @@ impl crate::attach::Attached {
         }
     }
 
-    /// Takes every probe out, of the process and of the children that it forked meanwhile. Records
+    /// Removes every probe from the process and from the children that it forked meanwhile. Records
     /// stay in session memory.
     ///
     /// # Errors
@@ -540,12 +542,12 @@ impl crate::attach::Attached {
         self.memory.ledger.is_in(&self.process).unwrap_or(false)
     }
 
-    /// True if a thread of the program waits until the probes are out. A forked child with such a
-    /// thread is detached at once, and the recording goes on.
+    /// Returns true if a thread of the program waits until the probes are removed. A forked child
+    /// with such a thread is detached at once, and the recording continues.
     ///
-    /// The word that says that some thread waits is in memory that all of them can write; the word
-    /// that says in which process, in memory private to each. So a child ends its own part in a
-    /// recording, and no other's.
+    /// The word that tells that some thread waits is in memory that all processes can write; the
+    /// word that tells in which process it waits is in memory private to each. So a child can end
+    /// only its own part in a recording.
     pub fn must_leave(&self) -> bool {
         let memory = &self.memory.memory;
         if memory.load_u32(header::LEAVE) == 0 {
@@ -563,16 +565,16 @@ impl crate::attach::Attached {
         let memory = self.memory_at();
         for child in sharing(&memory, self.process.pid()) {
             if waits(&child) {
-                // If that fails the child goes on by itself after some seconds.
+                // If that fails the child continues by itself after some seconds.
                 let _ = detach_sharing(&child, memory.inode);
             }
         }
         false
     }
 
-    /// True if another process (`capriole detach`) has taken the probes out. It notes that in
-    /// session memory, as any other process can; so the note is not believed if the process's own
-    /// ledger is there and says otherwise.
+    /// True if another process (`capriole detach`) has removed the probes. That process records
+    /// this in session memory, but so can any other process; so the record is not believed if the
+    /// process's own ledger is there and contradicts it.
     pub fn is_restored(&self) -> bool {
         let restored = State::Restored as u32;
         self.memory.memory.load_u32(header::STATE) == restored

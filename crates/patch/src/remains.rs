@@ -1,10 +1,11 @@
 //! Records that a dead recorder left in session memory.
 //!
-//! The recorder's descriptor of that memory is gone with it, and opening a mapping of the program
-//! takes a capability; so it is read through `/proc/PID/mem`, like the journal. Nothing writes
-//! records there any more: the probes are out, and no thread is in a detour. But any process of the
-//! session can write anything there at any time. So the tables in front of the packets are read
-//! once, and their contents are checked against the size of the mapping, which the kernel reports.
+//! The recorder's descriptor of that memory is closed, and opening a mapping of the program
+//! takes a capability; so the memory is read through `/proc/PID/mem`, like the journal. No
+//! thread writes records there any more: the probes are removed, and no thread is in a detour.
+//! But any process of the session can write anything there at any time. So the tables in front
+//! of the packets are read once, and their contents are checked against the size of the
+//! mapping, which the kernel reports.
 
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
@@ -12,12 +13,12 @@ use capriole_ring::Source;
 use capriole_ring::layout::{Geometry, HEADER_SIZE, header};
 use std::ops::Range;
 
-/// The UUID of the trace that a session is recorded into.
+/// The UUID of the trace that a session records to.
 pub type TraceId = [u8; 16];
 
-/// Callback that saves the records that a dead recorder left in a process, for the trace with this
-/// UUID. It is called for each process that has the session, when the process writes no more
-/// records and before its memory is unmapped. The program runs meanwhile.
+/// Callback that saves the records that a dead recorder left in a process, for the trace with
+/// this UUID. It is called for each process that has the session, after the process has stopped
+/// writing records and before its memory is unmapped. The program runs meanwhile.
 pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send + 'a;
 
 /// Session memory of a process.
@@ -46,7 +47,7 @@ impl<'a> Remains<'a> {
                 source,
             }
         };
-        // Refuse further messages: a writer that found the recorder alive gets an error.
+        // Refuse further messages: a writer that checked while the recorder was alive gets an error.
         let messages = base + header::MESSAGES as u64;
         let written = remote.write(messages, &[0; 4]);
         written.map_err(fail("write", messages))?;
@@ -78,7 +79,7 @@ impl<'a> Remains<'a> {
         self.pid
     }
 
-    /// Returns its layout.
+    /// Returns the layout of the memory.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -108,6 +109,6 @@ impl Source for Remains<'_> {
         self.remote.write(address, &value.to_le_bytes()).is_ok()
     }
 
-    /// Does nothing: no probe takes packets any more, and a later reader must find them.
+    /// Does nothing: no probe uses packets any more, and a later reader must find them.
     fn free_packet(&self, _index: u32) {}
 }

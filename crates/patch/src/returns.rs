@@ -1,13 +1,14 @@
 //! The region in a process through which followed calls return.
 //!
 //! It is mapped once, is private to the process (a forked child has its own copy, as of its
-//! stacks), and stays when all else is taken out: a return address that was replaced may have been
-//! copied to where it is not looked for, by a library that copies stacks, and a late return has to
-//! find its way home. The next attach finds the region by its mapping and uses it again.
+//! stacks), and stays when everything else is removed: a library that copies stacks may have
+//! copied a replaced return address to where it is not searched for, and a late return through
+//! it must still reach the original caller. The next attach finds the region by its mapping and
+//! reuses it.
 //!
 //! ```text
-//! rw-p  header                        where the counters are
-//! r-xp  code, stubs                   of exactly that size, between two that can be written
+//! rw-p  header                        addresses of the counters
+//! r-xp  code, stubs                   of exactly that size, between two writable parts
 //! rw-p  slots                         pages that were never used take no memory
 //! ```
 
@@ -25,9 +26,9 @@ use capriole_ring::layout::returns::{
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of code and stubs.
+/// Size of code and stubs, bytes.
 const CODE_SIZE: u64 = SLOTS_OFFSET - CODE_OFFSET;
-/// Bytes of a stack that are read at once.
+/// Number of bytes of a stack read at once.
 const STRETCH: u64 = 64 << 10;
 
 /// A region of followed calls in a process.
@@ -47,7 +48,7 @@ struct Open {
 }
 
 impl Region {
-    /// Returns the region at `base`, if there is one whose code has been written.
+    /// Returns the region at `base`, if its code has been written.
     pub(crate) fn at(remote: &RemoteMemory, maps: &[Mapping], base: u64) -> Option<Region> {
         let code = base.checked_add(CODE_OFFSET)?;
         let first = maps.partition_point(|m| m.start < code);
@@ -66,13 +67,13 @@ impl Region {
         is_ours.then_some(Region { base })
     }
 
-    /// True if it is mapped in a process.
+    /// True if the region is mapped in a process.
     pub(crate) fn is_in(&self, process: &Process, remote: &RemoteMemory) -> bool {
         let maps = process.maps().unwrap_or_default();
         Region::at(remote, &maps, self.base).is_some()
     }
 
-    /// Finds a region that an earlier attach has left, with the very code that is used now.
+    /// Finds a region that an earlier attach has left, with exactly the code in use now.
     fn left(remote: &RemoteMemory, maps: &[Mapping]) -> Option<Region> {
         maps.iter().find_map(|mapping| {
             let region = Region::of(remote, mapping)?;
@@ -82,7 +83,7 @@ impl Region {
         })
     }
 
-    /// Finds or makes the region of a process, and notes it in the ledger.
+    /// Finds or creates the region of a process, and records it in the ledger.
     pub(crate) fn create(
         agent: &Agent,
         process: &Process,
@@ -93,7 +94,7 @@ impl Region {
             Some(region) => region,
             None => Region::map(agent, remote, session)?,
         };
-        // Its earlier user is gone, with its detours: no code reads this now.
+        // The region's earlier user and its detours are gone: no code reads this now.
         let counters = session.base + header::RETURNS_MISSED as u64;
         let at = region.base + COUNTERS;
         write(agent.pid(), remote, at, &counters.to_le_bytes())?;
@@ -114,11 +115,11 @@ impl Region {
         let mapped = [0, returns::SIZE, data, flags, u64::MAX, 0];
         let base = agent.call(remote, session, what, libc::SYS_mmap, mapped)?;
         step("region of returns mapped");
-        // Slots have to take memory page by page, also where a kernel has huge pages.
+        // Slots must take memory page by page, even where the kernel uses huge pages.
         let slots = [base + SLOTS_OFFSET, SLOTS * SLOT_SIZE];
         let advice = [slots[0], slots[1], libc::MADV_NOHUGEPAGE as u64, 0, 0, 0];
         let _ = agent.call(remote, session, what, libc::SYS_madvise, advice);
-        // In the middle of our own mapping; the part for code never was writable.
+        // This is in the middle of our own mapping; the part for code never was writable.
         let code = base + CODE_OFFSET;
         let fixed = flags | libc::MAP_FIXED as u64;
         let mapped = [code, CODE_SIZE, text, fixed, u64::MAX, 0];
@@ -133,21 +134,21 @@ impl Region {
         returns::entries(self.base)
     }
 
-    /// True if an address lies in the code, from which a thread goes on in a detour. A thread in a
-    /// stub does not count: it has not read its slot yet, which will tell it what to run.
+    /// True if an address lies in the code that continues in a detour. A thread in a stub does not
+    /// count: it has not read its slot yet, which tells it which code to run.
     pub(crate) fn holds(&self, address: u64) -> bool {
         (self.base + CODE_OFFSET..self.base + STUBS_OFFSET).contains(&address)
     }
 
-    /// Restores every return address that is where it was replaced, and makes sure that calls whose
-    /// address is not there, and that return some day, only go home. All threads of the process
-    /// stand still, none in a detour or here.
+    /// Restores every return address that is where it was replaced, and makes calls whose address
+    /// is not there, if they ever return, go directly to the original caller. All threads of the
+    /// process are stopped, none in a detour or in this region's code.
     ///
-    /// A stack word is changed only if it holds the very stub of its slot. Where that is left over
-    /// in a frame that is gone, no code reads it any more; so the change is harmless there.
+    /// A stack word is changed only if it holds exactly the stub of its slot. If that word is left
+    /// over in a frame that is gone, no code reads it any more; so the change is harmless there.
     ///
-    /// Each write leaves a program that runs correctly, as a slot may be open without a stack word
-    /// (as one that was abandoned is), and the detours remain until all are done.
+    /// After each write the program runs correctly, as a slot may be open without a stack word (as
+    /// an abandoned one is), and the detours remain until all are done.
     pub(crate) fn restore(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
         let mut open = self.open(pid, remote)?;
         open.sort_unstable_by_key(|open| open.address);
@@ -159,7 +160,7 @@ impl Region {
             rest = behind;
             let last = stretch.last().map_or(first.address, |open| open.address);
             let size = (last - first.address) as usize + 8;
-            // A stack may be gone, or a part of it: then what was there is, too.
+            // A stack may be gone, or a part of it, and with it its return addresses.
             let bytes = remote.read_some(first.address, size).unwrap_or_default();
             for open in stretch {
                 let at = (open.address - first.address) as usize;
@@ -178,9 +179,9 @@ impl Region {
         Ok(())
     }
 
-    /// Makes sure that calls that return from now on only go home: the code that is run when a call
-    /// returns reads the time stamp counter, which a thread is about to give up. That thread waits,
-    /// in a guard, and so is in no stub.
+    /// Makes calls that return from now on go directly to the original caller: the code that runs
+    /// when a call returns reads the time stamp counter, which a thread is about to give up. That
+    /// thread waits in a guard, and so is in no stub.
     pub(crate) fn close(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
         let open = self.open(pid, remote)?;
         for open in open.iter().filter(|open| open.calls != 0) {
@@ -189,8 +190,8 @@ impl Region {
         Ok(())
     }
 
-    /// True if a word on a stack leads to a stub without being the return address that was replaced
-    /// by it: a copy of that, such as an unwinder takes before it asks for the original.
+    /// True if a word on a stack leads to a stub but is not the return address that the stub
+    /// replaced: a copy of it, such as an unwinder takes before it looks up the original.
     pub(crate) fn is_copy(&self, remote: &RemoteMemory, at: u64, word: u64) -> bool {
         let offset = word.wrapping_sub(self.base + STUBS_OFFSET);
         if offset >= SLOTS * STUB_SIZE || !offset.is_multiple_of(STUB_SIZE) {
@@ -201,7 +202,7 @@ impl Region {
         address.is_ok_and(|address| address != at)
     }
 
-    /// Returns the slots that are not free, in the pages that were ever used.
+    /// Returns the slots that are not free, in those pages that were ever used.
     fn open(&self, pid: i32, remote: &RemoteMemory) -> Result<Vec<Open>, TargetError> {
         let slots = self.base + SLOTS_OFFSET;
         let pages = SLOTS * SLOT_SIZE / PAGE_SIZE;
@@ -211,7 +212,7 @@ impl Region {
             .is_ok();
         let mut open = Vec::new();
         for (page, flags) in map.chunks_exact(8).enumerate() {
-            // The upper two bits: in memory, swapped out (proc_pid_pagemap(5)).
+            // The upper two bits: present in memory, swapped out (proc_pid_pagemap(5)).
             if is_known && flags[7] >> 6 == 0 {
                 continue;
             }

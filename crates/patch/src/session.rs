@@ -1,4 +1,4 @@
-//! Session memory and arenas in a target: making them and mapping them.
+//! Session memory and arenas in a target: creating them and mapping them.
 
 use crate::detach::Installed;
 use crate::ledger::{Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
@@ -38,7 +38,7 @@ pub struct SessionMemory {
     pub base: u64,
     /// The memfd; keeps the memory when the target dies.
     pub file: OwnedFd,
-    /// Data that the target alone has, and no other process can write.
+    /// Data that only the target has, and that no other process can write.
     pub ledger: Ledger,
 }
 
@@ -58,16 +58,16 @@ impl Arena {
     }
 }
 
-/// The resident's code for many system calls, and room for their arguments.
+/// The resident's code for a batch of system calls, and memory for their arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The code, up to where it waits.
+    /// The code, up to the instruction where it waits.
     pub code: Range<u64>,
-    /// Address of the room, 32 bytes for each call. The target can read it.
+    /// Address of the memory for arguments, 32 bytes for each call. The target can read it.
     pub table: u64,
 }
 
-/// A system call and its arguments 2, 3 and 4, which are the same each time.
+/// A system call and its arguments 2, 3 and 4, which are the same for each row.
 struct Repeated {
     number: i64,
     arguments: [u64; 3],
@@ -80,7 +80,7 @@ pub struct Agent {
     gadgets: Gadgets,
 }
 
-/// Attempts to hire a thread that is not about to receive a signal, or to map an arena.
+/// Attempts to get a thread that is not about to receive a signal, or to map an arena.
 const ATTEMPTS: usize = 50;
 
 fn stack_of(maps: &[Mapping], rsp: u64, fs_base: u64) -> Option<&Mapping> {
@@ -104,7 +104,7 @@ impl Agent {
         }
     }
 
-    /// Chooses one of the stopped threads, lets the others go on, and keeps that one.
+    /// Chooses one of the stopped threads, resumes the others, and keeps that one stopped.
     pub fn choose(
         process: &Process,
         stopped: Stopped,
@@ -113,8 +113,8 @@ impl Agent {
         let pid = stopped.pid;
         let maps = process.maps()?;
         let gadgets = gadgets::search(&maps, memory).ok_or(TargetError::NoSyscall { pid })?;
-        // Only threads of this process: one with the same memory may have other descriptors and
-        // handlers.
+        // Use only threads of this process: another process with the same memory may have other
+        // descriptors and handlers.
         let usable = |t: &capriole_host::threads::StoppedThread| t.signal == 0 && t.pid == pid;
         let on_stack = |t: &capriole_host::threads::StoppedThread| {
             usable(t) && stack_of(&maps, t.registers.rsp, t.registers.fs_base).is_some()
@@ -159,12 +159,12 @@ impl Agent {
         Err(TargetError::NoThread { pid })
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.stopped.pid
     }
 
-    /// Lets the thread go on; returns how long it was stopped.
+    /// Resumes the thread; returns how long it was stopped.
     pub fn dismiss(self) -> std::time::Duration {
         self.stopped.resume()
     }
@@ -208,9 +208,9 @@ impl Agent {
         move |errno| TargetError::Refused { pid, what, errno }
     }
 
-    /// Makes a ledger and session memory in the target and maps the latter on both sides; in the
+    /// Creates a ledger and session memory in the target and maps the latter on both sides; in the
     /// target at `hint`, if there is room, else (or if it is 0) where the kernel chooses. The
-    /// ledger comes first, so that there never is session memory without one.
+    /// ledger is created first, so that session memory never exists without one.
     pub fn create_memory(
         &self,
         process: &Process,
@@ -245,8 +245,8 @@ impl Agent {
         };
         let (size, shared) = (geometry.size(), geometry.shared_size());
         let len = Ledger::size(geometry.journal);
-        // What was mapped: the program's other threads may have put other files in the place of
-        // ours, and then it could not be found again.
+        // The mapped ranges: the program's other threads may have put other files in the place of
+        // ours, and then these mappings could not be found again.
         let mapped = std::cell::RefCell::new(Vec::new());
         let map = |i: &mut Injector<'_>| {
             let name = if name == 0 { i.below_frame() } else { name };
@@ -286,7 +286,7 @@ impl Agent {
                 inode: rustix::fs::fstat(&file).map_err(fail)?.st_ino,
             };
             ledger.note_memory(remote, &at)?;
-            // Another thread can have put another file in its place before it was mapped.
+            // Another thread may have replaced the descriptor by another file before it was mapped.
             let is_ours = |m: &Mapping| (m.start, m.inode) == (at.base, at.inode);
             if !ledger.is_in(process)? || !process.maps()?.iter().any(is_ours) {
                 return Err(fail(Errno::BADF));
@@ -294,14 +294,13 @@ impl Agent {
             let memory = Memory::map(&file, shared).map_err(fail)?;
             memory.format(base, &geometry);
             step("session memory formatted");
-            // A forked child has its own words, and its own calls, at the same places of its
-            // stacks.
+            // A forked child has its own words, and its own calls, at the same positions of its stacks.
             let (start, len) = (base + shared as u64, (size - shared) as u64);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let flags = (flags | libc::MAP_FIXED) as u64;
             i.call(libc::SYS_mmap, [start, len, prot, flags, u64::MAX, 0])?
                 .map_err(self.refused("map memory for open calls"))?;
-            // On a kernel that is too old, a child is taken for its parent a moment longer.
+            // On a kernel too old for this, a child is taken for its parent a moment longer.
             let page = start + own::KNOWN as u64;
             let advice = [page, PAGE_SIZE, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
             let _ = i.call(libc::SYS_madvise, advice)?;
@@ -341,7 +340,7 @@ impl Agent {
     }
 
     /// Creates a memfd in the target, with its name written at `at`, and prepares it with `ready`.
-    /// Returns its descriptor there, which is closed if that fails.
+    /// Returns its descriptor in the target, which is closed if `ready` fails.
     fn create_file<T>(
         &self,
         i: &mut Injector<'_>,
@@ -399,7 +398,7 @@ impl Agent {
         .map_err(self.refused(what))
     }
 
-    /// Maps an arena of `len` bytes within reach of jumps from and to all of `near`, and notes it
+    /// Maps an arena of `len` bytes within reach of jumps from and to all of `near`, and records it
     /// in the ledger as number `index`. The addresses in `avoid` (ascending) are left free, with a
     /// page around them.
     #[allow(clippy::too_many_arguments)]
@@ -423,14 +422,14 @@ impl Agent {
         if index >= MAX_ARENAS {
             return Err(no_space());
         }
-        // The map may be out of date at once: other threads are running.
+        // The list of mappings may be outdated at once: other threads are running.
         for _ in 0..ATTEMPTS {
             let mut maps = process.maps()?;
             maps.extend(avoid.iter().map(|stub| {
                 let start = stub / PAGE_SIZE * PAGE_SIZE;
                 Mapping {
                     start,
-                    // A stub may go on in the next page.
+                    // A stub may extend into the next page.
                     end: start + 2 * PAGE_SIZE,
                     ..Mapping::default()
                 }
@@ -440,8 +439,8 @@ impl Agent {
                 return Err(no_space());
             }
             for at in candidates.into_iter().take(8) {
-                // Noted before the call, counted behind it: if we die in between, the
-                // thread makes the call without us, and `recover` looks there.
+                // Recorded before the call, counted after it: if we die in between, the thread makes the call
+                // without us, and `recover` looks there.
                 ledger.note_arena(remote, index, &Arena { start: at, len })?;
                 let result = self.with(remote, self.scratch(ledger), |i| {
                     let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
@@ -456,7 +455,7 @@ impl Agent {
                         return Ok(Arena { start, len });
                     }
                     Ok(elsewhere) => {
-                        // A kernel before 4.17 takes the address as a hint.
+                        // A kernel before 4.17 treats the address as a hint.
                         let _ = self.with(remote, self.scratch(ledger), |i| {
                             i.call(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0])
                         })?;
@@ -528,8 +527,8 @@ impl Agent {
         }
     }
 
-    /// Maps stubs where they have to be. Returns the rows for which there is no room:
-    /// the program has mapped something else there meanwhile.
+    /// Maps stubs at their addresses. Returns the rows for which there is no room: the program has
+    /// mapped something else there meanwhile.
     pub fn map_stubs(
         &self,
         remote: &RemoteMemory,
@@ -579,7 +578,7 @@ impl Agent {
         })
     }
 
-    /// Makes one system call many times; returns the rows whose result is not the wanted one.
+    /// Makes one system call many times; returns the rows whose result is not the expected one.
     fn repeat(
         &self,
         i: &mut Injector<'_>,
@@ -617,7 +616,7 @@ impl Agent {
                 source,
             })?;
         let (mut next, size) = (0, 32);
-        // 0 if the process has ended, which is noticed elsewhere.
+        // 0 if the process has ended, which other code detects.
         let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
         while next < rows.len() {
             ledger.forget_batch(remote)?;
@@ -651,15 +650,15 @@ impl Agent {
         Ok(failed)
     }
 
-    /// Unmaps stubs, then arenas, session memory, and at last the ledger, which records where all
-    /// the others are. No thread may be in any of them.
+    /// Unmaps stubs, then arenas, session memory, and last the ledger, which records where all the
+    /// others are. No thread may be in any of them.
     pub(crate) fn unmap(
         &self,
         process: &Process,
         remote: &RemoteMemory,
         installed: &Installed,
     ) -> Result<(), TargetError> {
-        // The frame must not lie in what is being unmapped.
+        // The frame must not lie in memory that is being unmapped.
         let place = self.stack(process)?;
         self.with(remote, place, |i| {
             for range in &installed.stubs {
@@ -703,7 +702,7 @@ impl Agent {
     }
 }
 
-/// Fills the target's memfd; returns its inode.
+/// Writes the contents of the target's memfd; returns its inode.
 fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
     use std::os::unix::fs::FileExt;
     let fail = |errno| TargetError::Share { pid, errno };
@@ -718,7 +717,8 @@ fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
     Ok(inode)
 }
 
-/// Gives the target's memfd its final size, and no content ever; returns its inode.
+/// Gives the target's memfd its final size, and seals it so that it never gets content; returns
+/// its inode.
 fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = open_descriptor(pid, fd).map_err(fail)?;
@@ -730,20 +730,21 @@ fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     Ok(inode)
 }
 
-/// Gets our own descriptor of the target's memfd and gives it its final size.
+/// Gets our own descriptor for the target's memfd and gives the memfd its final size.
 fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = open_descriptor(pid, fd).map_err(fail)?;
     rustix::fs::ftruncate(&file, size as u64).map_err(fail)?;
-    // No process can make the mapping fault by making the file shorter.
+    // Prevents other processes from shortening the file, after which accesses to the mapping would
+    // fault.
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
     step("memfd sized");
     Ok(file)
 }
 
-/// Gets a memfd that the target has just made. The target's other threads run: one may have put
-/// something else in its place, to have us write there.
+/// Opens a memfd that the target has just created. The target's other threads run: one may have
+/// put another file in its place to make us write there.
 fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
@@ -751,7 +752,7 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
     };
-    // A kernel before 5.6 needs the path.
+    // On a kernel before 5.6 the path is needed.
     let file = match by_pidfd() {
         Err(Errno::NOSYS) => memfd::open(format!("/proc/{pid}/fd/{fd}").as_ref(), None),
         file => file,

@@ -1,5 +1,5 @@
-//! States of threads in which a detour would end the program: checked before anything in it is
-//! changed, and refused.
+//! Thread states in which a detour would kill the program. They are checked before anything in
+//! the program is changed, and such a program is refused.
 
 use crate::ledger::Ledger;
 use crate::session::Agent;
@@ -7,11 +7,11 @@ use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::threads::Stopped;
 
-/// EFLAGS.AC: the processor faults where an address is not a multiple of what is accessed.
+/// EFLAGS.AC: the processor faults on an access whose address is not a multiple of its size.
 const ALIGNMENT_CHECK: u64 = 1 << 18;
 
-/// Refuses a program with a thread whose accesses are checked for alignment: a detour's are not
-/// made for that.
+/// Refuses a program with a thread whose memory accesses are checked for alignment: a detour's
+/// accesses need not be aligned.
 pub(crate) fn refuse_alignment_check(stopped: &Stopped) -> Result<(), TargetError> {
     let checks = |thread: &&capriole_host::threads::StoppedThread| {
         thread.registers.eflags & ALIGNMENT_CHECK != 0
@@ -27,8 +27,8 @@ pub(crate) fn refuse_alignment_check(stopped: &Stopped) -> Result<(), TargetErro
 
 impl Agent {
     /// Refuses a program that has forbidden itself to read the time stamp counter (`PR_SET_TSC`): a
-    /// detour reads it. That cannot be seen from outside, so a thread is made to query it. Each
-    /// thread has its own setting, inherited from the one that made it.
+    /// detour reads it. The setting cannot be read from outside, so a thread is made to query it.
+    /// Each thread has its own setting, inherited from the thread that created it.
     pub(crate) fn refuse_forbidden_clock(
         &self,
         remote: &RemoteMemory,
@@ -41,7 +41,7 @@ impl Agent {
                 [libc::PR_GET_TSC as u64, answer, 0, 0, 0, 0],
             )
         })?;
-        // A kernel without this option forbids nothing.
+        // A kernel without this option does not restrict the counter.
         if asked.is_err() {
             return Ok(());
         }

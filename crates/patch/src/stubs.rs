@@ -15,7 +15,7 @@ use crate::patch::INT3;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeMap;
 
-/// Number of file pages that are searched for room before a new one is added.
+/// Number of file pages searched for room before a new one is added.
 const OPEN: usize = 64;
 const SIZE: usize = PAGE_SIZE as usize;
 
@@ -111,7 +111,7 @@ impl Stubs {
 mod tests {
     use super::*;
 
-    /// Returns the bytes at an address once all rows are mapped.
+    /// Returns the bytes at an address as they are once all rows are mapped.
     fn read(stubs: &Stubs, address: u64, len: usize) -> Vec<u8> {
         (address..address + len as u64)
             .map(|at| {

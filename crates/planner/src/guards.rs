@@ -1,11 +1,11 @@
-//! Guards: Capriole's own probes, behind the system calls that make threads.
+//! Guards: Capriole's own probes, behind the system calls that create threads.
 //!
-//! A thread that is not registered for restartable sequences yet, or never will be, may have a
-//! `struct rseq` that says otherwise, and would then write records as if the kernel restarted it
-//! (see [`Work::Unregister`]). Such are a new thread until its C library has registered it, and a
-//! child of `vfork` until it executes its program. Both start behind a system call with `CLONE_VM`,
-//! of which a program has few, in its C library. There the mark is corrected, before anything else
-//! that could be probed runs.
+//! A thread that is not yet, or never will be, registered for restartable sequences may have a
+//! `struct rseq` that says otherwise, and would then write records as if the kernel restarted
+//! it (see [`Work::Unregister`]). This holds for a new thread until its C library has
+//! registered it, and for a child of `vfork` until it executes its program. Both start behind a
+//! system call with `CLONE_VM`; a program has few of these, in its C library. The guard there
+//! corrects the registration mark before any other code that could be probed runs.
 //!
 //! A call is found by its number, a constant that is loaded shortly before:
 //!
@@ -15,14 +15,15 @@
 //!  48 85 c0         test %rax, %rax      here
 //! ```
 //!
-//! Calls whose number is a variable (`syscall(SYS_clone3, ...)`) are not found; the function by
-//! which Go makes children is known by its name.
+//! Calls whose number is a variable (`syscall(SYS_clone3, ...)`) are not found; the function
+//! with which Go creates child processes is known by its name.
 //!
-//! Other guards are *before* the system calls by which a program installs a filter of system calls
-//! (seccomp(2), `prctl`), also where the number is a variable, in all objects. From then on a
-//! system call that the program does not make itself may end it, so the resident is told to make
-//! none (`capriole_filtering` in `resident.c`). The call itself is not displaced, as a thread can
-//! sleep in one: the guard is at an instruction before it that is always run before it.
+//! Other guards are *before* the system calls by which a program installs a system call filter
+//! (seccomp(2), `prctl`), also where the number is a variable, in all objects. Once a filter is
+//! installed, a system call that the program does not make itself may kill it, so the resident
+//! is told to make none (`capriole_filtering` in `resident.c`). The call itself is not
+//! displaced, as a thread can sleep in one: the guard is at an instruction before it that
+//! always runs before it.
 
 mod calls;
 mod tls;
@@ -50,29 +51,29 @@ const CALLS: [u32; 3] = [56, 58, 435];
 /// `prctl` and `seccomp`.
 const PRCTL: u32 = 157;
 const FILTER_CALLS: [u32; 2] = [PRCTL, 317];
-/// First arguments of `prctl` that install a filter, or hand system calls to the program, or give
-/// up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`, `PR_SET_SYSCALL_USER_DISPATCH`
-/// (linux/prctl.h).
+/// First arguments of `prctl` that install a filter, redirect system calls to the program, or
+/// give up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`,
+/// `PR_SET_SYSCALL_USER_DISPATCH` (linux/prctl.h).
 const FILTER_OPTIONS: [u64; 3] = [22, 26, 59];
 /// `rt_sigaction`.
 const SIGACTION: u32 = 13;
-/// The flag of `clone` by which memory is shared (linux/sched.h).
+/// Flag of `clone` that shares the memory with the parent (linux/sched.h).
 const CLONE_VM: u64 = 0x100;
 /// `mov $..., %eax`.
 const MOV_EAX: u8 = 0xb8;
-/// Instructions between the number and the call, at most.
+/// Maximum number of instructions between loading the number and the call.
 const NEAR: usize = 16;
-/// Bytes of a `syscall`.
+/// Length of a `syscall` instruction, bytes.
 const SYSCALL: u64 = 2;
-/// Bytes that a guard may change or displace from its site on, at most: a jump that ends in the
-/// middle of a long instruction.
+/// Maximum number of bytes that a guard changes or displaces from its site on: a jump that ends
+/// in the middle of a long instruction.
 const MAX_PATCH: u64 = 4 + 15;
-/// The function by which Go programs make children that share their memory: its name in the symbol
-/// table, and in Go's own, where its wrapper has the same name.
+/// The function by which Go programs create children that share their memory: its name in the
+/// symbol table, and in Go's own table, where its wrapper has the same name.
 const GO_VFORK: [&str; 2] = ["syscall.rawVforkSyscall.abi0", "syscall.rawVforkSyscall"];
 
-/// Finds and plans the guards behind calls that make threads, in the C library and the program
-/// itself.
+/// Finds and plans the guards behind system calls that create threads, in the C library and the
+/// program itself.
 #[must_use]
 pub fn threads(objects: &Objects, planner: &Planner) -> Guards {
     let mut guards = Guards::default();
@@ -87,7 +88,7 @@ pub fn threads(objects: &Objects, planner: &Planner) -> Guards {
     guards
 }
 
-/// Adds the guards before system calls that may install a filter, in all objects.
+/// Adds the guards before system calls that may install a system call filter, in all objects.
 pub fn add_filters(guards: &mut Guards, objects: &Objects, planner: &Planner) {
     guards.filters_complete = true;
     for object in objects.all() {
@@ -124,7 +125,7 @@ pub fn find(objects: &Objects, planner: &Planner) -> Guards {
     guards
 }
 
-/// Finds and plans all guards of a process that are at system calls.
+/// Finds and plans all guards at system calls of a process.
 ///
 /// # Errors
 /// The process is gone, or cannot be examined.
@@ -157,7 +158,7 @@ enum Before {
     /// The call needs no guard.
     Harmless,
     Guard(Box<Probe>),
-    /// There is no place for a guard.
+    /// There is no site for a guard.
     Nothing,
 }
 
@@ -167,7 +168,8 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     for instruction in &call.before {
         number = number.before(instruction);
     }
-    // The C library's own calls, for all threads (setuid(2) and its like) and for cancellation.
+    // The C library's own calls: those made in all threads (setuid(2) and the like), and
+    // cancellable ones.
     let own = matches!(number, Where::Memory(..) | Where::Register(Register::RSI));
     if is_c_library(object) && call.number.is_none() && own {
         return Before::Harmless;
@@ -175,7 +177,7 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     let Some(function) = call.function else {
         return Before::Nothing;
     };
-    // The function makes children, and nothing else.
+    // This function only creates child processes.
     if go_vforks(object).contains(&function) {
         return Before::Harmless;
     }
@@ -196,7 +198,7 @@ fn behind_action(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before
     }))
 }
 
-/// Location of a number.
+/// Location of a value, such as a system call's number, before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     Known(u64),
@@ -218,7 +220,7 @@ impl Where {
                     .or_else(loaded)
                     .unwrap_or(Where::Unknown)
             }
-            // A write to memory in between may be to that very place.
+            // A write to memory in between may change that very location.
             Where::Memory(base, _) if changes(instruction, base) || writes_memory(instruction) => {
                 Where::Unknown
             }
@@ -240,7 +242,7 @@ fn writes_memory(instruction: &Instruction) -> bool {
     })
 }
 
-/// Describes a call for the resident. `None`: its number cannot be known in advance.
+/// Describes a call for the resident. `None` if the call's number cannot be known in advance.
 fn filter_call(call: &Call, number: Where, option: Where, mode: Where) -> Option<FilterCall> {
     let register = |register: Register| register.number() as u8;
     let argument = |place: Where| match place {
@@ -260,13 +262,13 @@ fn filter_call(call: &Call, number: Where, option: Where, mode: Where) -> Option
     })
 }
 
-/// Plans the guard before a call, as near to it as possible; preferably with a jump that does not
-/// rely on the bytes behind the call, where another guard may be needed.
+/// Plans the guard before a call, as near to it as possible; prefers a jump that does not rely
+/// on the bytes behind the call, where another guard may be needed.
 fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
     let Some(function) = call.function else {
         return Before::Nothing;
     };
-    // Locations before the current instruction.
+    // Locations of the arguments before the current instruction.
     let mut number = Where::Register(Register::RAX);
     let mut option = Where::Register(Register::RDI);
     let mut mode = Where::Register(Register::RSI);
@@ -297,7 +299,7 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
         let probe = Probe::new(plan, object.range()).with(vec![work]);
         let leaves_room = !uses_any(&probe, slice::from_ref(&behind));
         let guard = Before::Guard(Box::new(Probe {
-            // Any thread may pass there, with any signals blocked.
+            // Any thread may reach that site, with any signals blocked.
             stand_in: false,
             ..probe
         }));
@@ -306,8 +308,8 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
         }
         in_the_way.get_or_insert(guard);
     }
-    // By such a function C libraries make cancellable calls, which are others than these;
-    // syscall(2) has the number as its first argument. In musl that function is in no table.
+    // C libraries make cancellable calls, which are others than these, through such a function.
+    // syscall(2) takes the number as its first argument. In musl that function is in no table.
     let is_cancellable = is_c_library(object) && number == Where::Register(Register::RSI);
     in_the_way.unwrap_or(match is_cancellable {
         true => Before::Harmless,
@@ -315,12 +317,12 @@ fn before_call(object: &Arc<Object>, planner: &Planner, call: &Call) -> Before {
     })
 }
 
-/// True if a guard can be put in by writing one jump, at once, and spoils no live flags.
+/// True if a guard can be installed by one single write of a jump, and clobbers no live flags.
 fn is_usable(plan: &Plan) -> bool {
     is_one_write(plan) && !plan.shape.live.flags
 }
 
-/// True if a probe can be put in by writing one jump, at once, though perhaps by a stub.
+/// True if a probe can be installed by one single write of a jump, possibly a jump to a stub.
 fn is_one_jump(plan: &Plan) -> bool {
     let start = plan.shape.covered.start;
     let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
@@ -333,7 +335,7 @@ fn is_one_jump(plan: &Plan) -> bool {
     plan.shape.tactic != Tactic::Int3 && alone && one_page
 }
 
-/// True if a probe can be put in by writing one jump, at once.
+/// True if a probe can be installed by one single write of a jump.
 pub(crate) fn is_one_write(plan: &Plan) -> bool {
     let start = plan.shape.covered.start;
     let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
@@ -341,7 +343,7 @@ pub(crate) fn is_one_write(plan: &Plan) -> bool {
     jump && one_page
 }
 
-/// Returns the address behind each call in an object that makes threads, run time.
+/// Returns the run-time addresses behind an object's system calls that create threads.
 fn behind_calls(object: &Object) -> Vec<u64> {
     let mut found = Vec::new();
     let Ok(texts) = object.file().text() else {
@@ -383,7 +385,7 @@ fn behind_calls(object: &Object) -> Vec<u64> {
     found
 }
 
-/// Returns the extents, run time, of the Go runtime's function that calls vfork(2) and clone(2).
+/// Returns the run-time extents of the Go runtime's functions that call vfork(2) and clone(2).
 fn go_vforks(object: &Object) -> Vec<Extent> {
     let symbols = object.file().is_go().then(|| object.symbols().ok());
     let symbols = symbols.flatten().into_iter();
@@ -394,7 +396,7 @@ fn go_vforks(object: &Object) -> Vec<Extent> {
         .collect()
 }
 
-/// Decodes instructions from `start` on, up to the first that is invalid.
+/// Decodes instructions from `start` on, up to the first invalid one.
 fn instructions<'a>(
     code: &'a Code<'a>,
     start: u64,
@@ -417,7 +419,7 @@ fn writes(instruction: &Instruction, register: Register) -> bool {
         .any(|u| !matches!(u.access(), OpAccess::Read | OpAccess::CondRead))
 }
 
-/// Returns the system call for which the number is loaded at `start`.
+/// Returns the system call whose number is loaded at `start`.
 fn call_behind(code: &Code<'_>, start: u64) -> Option<Instruction> {
     let end = code.address + code.bytes.len() as u64;
     for instruction in instructions(code, start, end).skip(1).take(NEAR) {
@@ -431,7 +433,8 @@ fn call_behind(code: &Code<'_>, start: u64) -> Option<Instruction> {
     None
 }
 
-/// True if decoding from the start of the function reaches `address`, or there is no function.
+/// True if decoding from the start of the function reaches `address`, or if no function is
+/// known.
 fn is_instruction(object: &Object, code: &Code<'_>, address: u64) -> bool {
     let Some(extent) = function_around(object, address) else {
         return true;
@@ -441,7 +444,7 @@ fn is_instruction(object: &Object, code: &Code<'_>, address: u64) -> bool {
         .is_none_or(|i| i.ip() == address)
 }
 
-/// True if a call of `clone` is known to give the child memory of its own: then the child's
+/// True if a call of `clone` is known to give the child its own memory: then the child's
 /// registration is its parent's.
 fn is_fork(object: &Object, code: &Code<'_>, number: u32, call: u64) -> bool {
     let Some(extent) = function_around(object, call).filter(|_| number == CALLS[0]) else {
@@ -463,7 +466,7 @@ fn is_fork(object: &Object, code: &Code<'_>, number: u32, call: u64) -> bool {
     false
 }
 
-/// Returns the extent, run time, of the function around an address.
+/// Returns the run-time extent of the function around an address.
 ///
 /// glibc's `clone3` has no symbol, and its unwind table leaves out the few bytes between
 /// the call and where the new thread starts: the two pieces are one function.

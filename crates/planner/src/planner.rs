@@ -1,5 +1,5 @@
-//! From resolved sites to plans: gathers the inputs of the pure planner from the object and the
-//! process.
+//! Makes plans for resolved sites: gathers the inputs of the pure planner from the object and
+//! the process.
 
 mod narrow;
 mod together;
@@ -23,27 +23,28 @@ use capriole_tactic::site::{
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Planner for sites of one process, or of files by themselves.
+/// Planner for the sites of one process, or of files without a process.
 #[derive(Debug)]
 pub struct Planner {
     breakpoints: Result<(), Refusal>,
     shadow_stack: bool,
-    /// Prefer changing one instruction to changing several.
+    /// True to prefer changing one instruction over changing several.
     one_instruction: bool,
     trusted: bool,
-    /// Addresses for stubs; `None` for a file, which is treated as if loaded alone.
+    /// Addresses available for stubs; `None` for a file, which is treated as if it were loaded
+    /// alone.
     space: Option<Space>,
 }
 
-/// The plan of a site, or the reasons why it has none.
+/// The plan of a site, or the reasons why there is none.
 pub type Planned = Result<Plan, Refused>;
 
-/// Number of mappings that are always left to a process.
+/// Number of mappings always left for the process.
 const SPARE_MAPPINGS: usize = 4096;
-/// A program at a fixed address has its heap behind it, up to 32 MiB away
-/// (`arch_randomize_brk`), with room to grow.
+/// Space to leave after a program at a fixed address: its heap begins up to 32 MiB after it
+/// (`arch_randomize_brk`), and needs space to grow.
 const HEAP_ROOM: u64 = (32 + 256) << 20;
-/// Prefixes of the names of C libraries and dynamic loaders.
+/// Prefixes of the sonames (or file names) of C libraries and dynamic loaders.
 const C_LIBRARIES: [&str; 5] = [
     "libc.so",
     "ld-linux",
@@ -62,14 +63,14 @@ const GO_RUNTIME: [&str; 6] = [
 ];
 /// Size of `endbr64`, bytes.
 const ENDBR: u64 = 4;
-/// Room for one detour, bytes: enough for nearly all.
+/// Space for one detour, bytes: enough for nearly all detours.
 const DETOUR: u64 = 1024;
-/// Room for code shared by detours, bytes.
+/// Space for code shared by detours, bytes.
 const RESIDENT: u64 = 1 << 20;
 
 /// True for a C library or a dynamic loader.
 pub(crate) fn is_c_library(object: &Object) -> bool {
-    // The file of musl has no distinctive name everywhere.
+    // On some systems, the file name of musl is not distinctive.
     let name = object
         .file()
         .soname()
@@ -77,8 +78,8 @@ pub(crate) fn is_c_library(object: &Object) -> bool {
     C_LIBRARIES.iter().any(|library| name.starts_with(library))
 }
 
-/// Groups objects (ascending; each with a number, which is summed) whose detours can be placed
-/// together.
+/// Groups objects whose detours can be placed together. The objects are in ascending order,
+/// each with a number; the numbers of a group are added.
 fn clusters(objects: Vec<(Range<u64>, u64)>) -> Vec<(Range<u64>, u64)> {
     let mut clusters: Vec<(Range<u64>, u64)> = Vec::new();
     for (range, number) in objects {
@@ -109,7 +110,8 @@ fn outside(site: &Site) -> Refused {
     })
 }
 
-/// Returns the addresses where stubs may be mapped in a process; none if that cannot be determined.
+/// Returns the addresses where stubs may be mapped in a process; no addresses if the memory map
+/// cannot be read.
 fn space_of(process: &Process) -> Space {
     let maps = process.maps().unwrap_or_default();
     if maps.is_empty() {
@@ -117,9 +119,9 @@ fn space_of(process: &Process) -> Space {
     }
     let mappings = max_map_count().saturating_sub(maps.len() + SPARE_MAPPINGS) / 2;
     let mut layout = Layout::of(process);
-    // Go's runtime gets memory from mmap(2) alone, and the kernel may put the `brk` heap, which it
-    // does not use, anywhere in the GiB above the program. C code in such a program also uses
-    // mmap(2) where `brk` has no room; an existing heap is left room to grow.
+    // Go's runtime gets memory only from mmap(2). It does not use the `brk` heap, which the kernel
+    // may put anywhere in the GiB above the program. C code in such a program also falls back to
+    // mmap(2) where `brk` has no space; an existing heap still gets space to grow.
     let program = ObjectFile::open(&process.proc_path("exe"));
     if program.is_ok_and(|file| file.is_go()) {
         layout.start_brk = None;
@@ -127,7 +129,7 @@ fn space_of(process: &Process) -> Space {
     Space::new(free_stretches(&maps, &layout), mappings)
 }
 
-/// Returns the addresses where stubs could be mapped if the object was loaded by itself.
+/// Returns the addresses where stubs could be mapped if the object were loaded alone.
 fn space_around(site: &Site) -> Space {
     let range = site.object.range();
     if site.object.file().kind() != ObjectKind::FixedProgram {
@@ -143,8 +145,8 @@ fn space_around(site: &Site) -> Space {
 }
 
 impl Site {
-    /// Makes a site at the start of a function given by its extent (run time), whatever its names
-    /// are. `None` if it is not in the object's file.
+    /// Makes a site at the start of a function with this run-time extent, whatever names the
+    /// function has. `None` if the start is not in the object's file.
     #[must_use]
     pub fn of_function(object: &Arc<Object>, extent: Extent) -> Option<Site> {
         let link_address = object.link(extent.start);
@@ -170,8 +172,8 @@ impl Site {
         })
     }
 
-    /// Makes a site at another run-time address in the same function. `None` if it is not in the
-    /// object's file.
+    /// Makes a site at another run-time address in the same function. `None` if the address is not
+    /// in the object's file.
     #[must_use]
     pub fn at(&self, address: u64) -> Option<Site> {
         let link_address = self.object.link(address);
@@ -202,7 +204,7 @@ impl Planner {
         }
     }
 
-    /// Makes a planner for sites of a file, as if it ran in a process that allows everything.
+    /// Makes a planner for sites of a file, as if it ran in a process without restrictions.
     pub fn offline() -> Planner {
         Planner {
             breakpoints: Ok(()),
@@ -230,15 +232,14 @@ impl Planner {
         self
     }
 
-    /// Trusts a given address to be the start of an instruction, even if nothing shows that one
-    /// begins there.
+    /// Trusts that an instruction begins at a given address, even if nothing shows that.
     #[must_use]
     pub fn with_trusted_addresses(mut self, trusted: bool) -> Planner {
         self.trusted = trusted;
         self
     }
 
-    /// Refuses an address outside of all known functions unless an instruction is shown to begin
+    /// Refuses an address outside of all known functions unless an instruction is known to begin
     /// there.
     fn check_address(&self, site: &Site, object: &ObjectCode) -> Result<(), Refusal> {
         let symbols = site.object.symbols().ok();
@@ -262,9 +263,9 @@ impl Planner {
 
     /// Checks that breakpoints may be used in the object of a site.
     ///
-    /// The kernel kills a program that hits a breakpoint while SIGTRAP is blocked, and C libraries
-    /// block all signals while they create a thread, raise a signal or abort, in functions of their
-    /// own.
+    /// The kernel kills a program that hits a breakpoint while SIGTRAP is blocked. C libraries
+    /// block all signals in some of their own functions: while they create a thread, raise a signal
+    /// or abort.
     fn breakpoints_in(&self, site: &Site) -> Result<(), Refusal> {
         if site.object.file().is_go() {
             // Functions called by Go's signal handlers run with all signals blocked.
@@ -283,8 +284,8 @@ impl Planner {
         }
     }
 
-    /// Analyses the control flow of the function around some sites. Each site that is shown to be
-    /// code, or trusted, counts as reachable.
+    /// Analyses the control flow of the function that contains some sites. Each site that is known
+    /// to be code, or trusted, counts as reachable.
     fn analyse(&self, sites: &[&Site]) -> Result<FunctionFlow, Refused> {
         let site = sites.first().ok_or_else(damaged)?;
         let object = site.object.code().map_err(|_| damaged())?;
@@ -296,7 +297,7 @@ impl Planner {
         };
         let flow = FunctionFlow::analyse_with(&code, &site.extent, &hints);
         let flow = flow.map_err(|_| outside(site))?;
-        // The split-off part of a function may jump to code that nothing else jumps to.
+        // The split-off part of a function may jump to code that is not the target of any other jump.
         let jumps = object.targets_at(site.address).into_iter();
         let jumps = jumps.flat_map(|targets| targets.crossing_into(site.extent));
         let mut entries: Vec<u64> = jumps
@@ -333,7 +334,7 @@ impl Planner {
         placer
     }
 
-    /// Makes a placer for many sites, which leaves room for their detours.
+    /// Makes a placer for many sites, which keeps space free for their detours.
     fn placer_of(&self, first: &Site, sites: &[&Site]) -> Placer {
         let Some(mut space) = self.space.clone() else {
             return self.placer(first);
@@ -359,7 +360,7 @@ impl Planner {
         placer
     }
 
-    /// Plans one site by itself.
+    /// Plans one site on its own.
     ///
     /// # Errors
     /// The reasons, one for each tactic.
@@ -370,8 +371,8 @@ impl Planner {
         self.plan_in(site, &flow, Some(&mut placer), &[])
     }
 
-    /// Plans every instruction of a function from an address on, each as if it was the only one to
-    /// be probed; in the order of addresses.
+    /// Plans every instruction of a function from an address on, each as if it were the only one to
+    /// be probed. The plans are in order of address.
     ///
     /// # Errors
     /// The code of the function is not known: the reason, for each tactic.
@@ -394,7 +395,7 @@ impl Planner {
         Ok(sites.map(plan).collect())
     }
 
-    /// Plans a site of an analysed function; without a placer, only with the tactics that need
+    /// Plans a site of an analysed function. Without a placer, uses only the tactics that need
     /// none. The instructions at `others` must stay unchanged.
     fn plan_in(
         &self,
@@ -431,7 +432,7 @@ impl Planner {
         })
     }
 
-    /// Plans a site that shares a jump at `from`, see [`choose_from`].
+    /// Plans a site that shares a jump at `from`; see [`choose_from`].
     fn plan_from(&self, site: &Site, flow: &FunctionFlow, from: u64) -> Planned {
         self.with_input(site, flow, &[], |input, _| {
             let shape = choose_from(input, from).map_err(refused)?;
@@ -439,8 +440,9 @@ impl Planner {
         })
     }
 
-    /// Passes the planner's input for a site to `then`, with the number of extents that must not
-    /// change for other reasons than `others`. The instructions at `others` must stay unchanged.
+    /// Passes the planner's input for a site to `then`, with the number of its forbidden extents
+    /// that are forbidden for reasons other than `others`. The instructions at `others` must stay
+    /// unchanged.
     fn with_input(
         &self,
         site: &Site,
@@ -454,7 +456,7 @@ impl Planner {
         let targets = object
             .targets_at(site.address)
             .ok_or_else(|| outside(site))?;
-        // Behind an `endbr64` the function is entered as well.
+        // The function may also be entered after its `endbr64`.
         let near_start = site.address.wrapping_sub(site.extent.start) <= ENDBR;
         let in_use = near_start && object.is_entered_in_use(site.extent.start);
         let split_part = site.object.symbols().is_ok_and(|symbols| {
@@ -489,7 +491,7 @@ impl Planner {
     }
 }
 
-/// A shape and the bytes that it covers.
+/// Makes a plan from a shape and the bytes that it covers.
 fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
     // A breakpoint's shape covers one byte; saving more does no harm.
     let end = shape.covered.end.max(shape.covered.start + 1);
@@ -502,7 +504,7 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
     })
 }
 
-/// True if a line table has a statement that begins at the site.
+/// True if a statement of a line table begins at the site.
 fn begins_line(site: &Site) -> bool {
     let at = site.link_address;
     let debug = site.object.file().debug().ok();
@@ -520,8 +522,8 @@ fn instruction_bytes(object: &ObjectCode, address: u64) -> Range<u64> {
     address..found.map_or(address + 1, |instruction| instruction.next_ip())
 }
 
-/// Reserves all static markers: no probe may displace them or rely on their bytes, which other
-/// tools may change at any time.
+/// Reserves all static markers: no probe may displace them or rely on their bytes, because
+/// other tools may change them at any time.
 fn want_markers(placer: &mut Placer, object: &Object) {
     let Ok(code) = object.code() else { return };
     for marker in code.markers() {
@@ -529,7 +531,7 @@ fn want_markers(placer: &mut Placer, object: &Object) {
     }
 }
 
-/// Lets the site's own instruction change, even if it is a marker.
+/// Allows changing the site's own instruction, even if it is a marker.
 fn give_back_instruction(placer: &mut Placer, site: &Site) {
     if let Ok(code) = site.object.code() {
         placer.give_back(instruction_bytes(code, site.address));

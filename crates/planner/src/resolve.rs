@@ -1,4 +1,4 @@
-//! From an event specification to addresses: object, function, site.
+//! Resolves an event specification to addresses: object, function, site.
 
 mod choose;
 mod copies;
@@ -24,10 +24,10 @@ use capriole_object::markers::Marker;
 use capriole_object::symbols::{Found, Function, OtherSymbol, SymbolKind, display};
 use capriole_object::{Object, ObjectError, Objects};
 
-/// Maximum number of candidates, or implementations, that a message lists.
+/// Maximum number of candidates or implementations that a message lists.
 const NAMED: usize = 8;
 
-/// Number of names from which demangling uses several threads.
+/// Minimum number of names for which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
 
 /// One site to probe.
@@ -35,45 +35,47 @@ const WORTH_A_THREAD: usize = 2000;
 pub struct Site {
     /// The object that contains the code.
     pub object: Arc<Object>,
-    /// The function's demangled name, if it has a name: the one of its names that the event gave.
+    /// Demangled name of the function, if it has a name. Of several names, this is the one that the
+    /// event gave.
     pub symbol: Option<String>,
     /// The linkage name of the same symbol.
     pub linkage_name: Option<String>,
     /// Offset from the start of the function, bytes.
     pub offset: u64,
-    /// Offset in the object's file.
+    /// Offset in the object's file, bytes.
     pub file_offset: u64,
     /// Link address.
     pub link_address: u64,
-    /// Run-time address; the link address if there is no process.
+    /// Run-time address; equal to the link address if there is no process.
     pub address: u64,
-    /// Run-time extent of the function. If no function is known: from the site to the next function
-    /// or the end of the section.
+    /// Run-time extent of the function. If no function is known, the extent from the site to the
+    /// next function or the end of the section.
     pub extent: Extent,
-    /// True if it was found by the name of its function, not by another kind of place.
+    /// True if the site was found by the name of its function, not by another kind of place.
     pub by_name: bool,
-    /// Which body of the requested function this is.
+    /// Role of this code: the function's own code, a clone or an inlined copy.
     pub body: Body,
-    /// Scope for names of variables, if it is known already.
+    /// Scope in which to look up variable names, if already known.
     pub scope: Option<capriole_dwarf::Site>,
     /// Kind of exit, if control leaves the function here ([`At::Return`]).
     pub leaving: Option<Leaving>,
     /// The static marker here, if a marker was requested.
     pub marker: Option<Arc<Marker>>,
-    /// Length in bytes of the stack check at the start of a Go function, which may run several
-    /// times in a call: the site is the function's entry, behind the check. 0 for all other sites.
+    /// Length in bytes of the stack check at the start of a Go function. The check may run several
+    /// times in one call, so the site is the function's entry after the check. 0 for all other
+    /// sites.
     pub check: u64,
 }
 
 /// One of the places where a compiler puts a function's code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Body {
-    /// The function's own code; also if the place was not given by the name of a function.
+    /// The function's own code; also used if the place was not given by the name of a function.
     Own,
-    /// A copy that is called with other parameters (`name.constprop.0`, the name in
-    /// [`Site::symbol`]).
+    /// A copy that is called with other parameters (`name.constprop.0`; [`Site::symbol`] holds that
+    /// name).
     Clone,
-    /// A copy inlined into the function in [`Site::symbol`].
+    /// A copy that is inlined into the function in [`Site::symbol`].
     Inlined {
         /// Demangled name of the inlined function.
         function: String,
@@ -88,14 +90,14 @@ impl Site {
     }
 
     /// Returns the run-time address of the start of the function that is entered or left here; for
-    /// other sites in a function, the site itself.
+    /// any other site, the address of the site itself.
     #[must_use]
     pub fn function(&self) -> u64 {
         let leaving = self.leaving.as_ref();
         leaving.map_or(self.address - self.check, |leaving| leaving.function)
     }
 
-    /// Moves an entry behind the function's stack check, if there is one.
+    /// Moves a site at a function's entry past the stack check, if there is one.
     fn behind_stack_check(mut self) -> Site {
         let own = self.offset == 0 && self.marker.is_none();
         if !own || matches!(self.body, Body::Inlined { .. }) {
@@ -115,8 +117,8 @@ impl Site {
     }
 
     /// Returns the run-time address of the instruction that contains the site, found by decoding
-    /// from the start of the function: the site itself, if an instruction starts there. `None` if
-    /// the bytes before it cannot be decoded.
+    /// from the start of the function. This is the site itself if an instruction starts there.
+    /// `None` if the bytes before the site cannot be decoded.
     ///
     /// # Errors
     ///
@@ -143,21 +145,25 @@ impl Site {
     }
 }
 
-/// Finds the sites of an event. A file offset gives one site (for each time that the object is
-/// loaded); a pattern any number of functions by address, but at least one. The name of a function
-/// gives its own code, and then the copies that compilers make of it (inlined into other functions,
-/// or as clones), by address, as far as there is debug information about them; with an offset the
-/// function's own code only.
+/// Finds the sites of an event.
 ///
-/// An event at the return of a function gives its exits instead of its entry ([`Leaving`]). A
-/// function of a pattern whose exits cannot all be probed is included with the reason. Exits are
-/// those of a function's own code, so events of calls ([`EventSpec::of_calls`]) are at no copy.
+/// A file offset gives one site (for each time that the object is loaded). A pattern gives any
+/// number of functions, at least one, by address. The name of a function gives the function's
+/// own code, and then, by address, the copies that compilers make of it (inlined into other
+/// functions, or as clones), as far as debug information describes them. A name with an offset
+/// gives only the function's own code.
 ///
-/// A name that contains `*`, `?` or `[` is first looked up literally, so that `operator*` is found.
+/// An event at the return of a function gives the function's exits instead of its entry
+/// ([`Leaving`]). If a pattern matches a function whose exits cannot all be probed, the
+/// function is included with the reason. Exits are those of a function's own code, so events of
+/// calls ([`EventSpec::of_calls`]) never have sites in copies.
+///
+/// A name that contains `*`, `?` or `[` is first looked up literally, so that `operator*` is
+/// found.
 ///
 /// # Errors
 ///
-/// See [`ResolveError`]; every message says what to write instead.
+/// See [`ResolveError`]; every message tells the user what to write instead.
 pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, ResolveError> {
     let mut sites = Vec::new();
     let chosen = choose::choose(objects, &spec.object)?;
@@ -179,7 +185,7 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
                 sites.extend(finder.sites()?);
             }
         }
-        // A file offset means exactly that place, except where it names a function (events of
+        // A file offset means exactly that place, except if it stands for a function (events of
         // calls).
         let entered = spec.of_calls || !matches!(spec.place, Place::FileOffset(_));
         if spec.at == At::Entry && entered && object.file().is_go() {
@@ -213,7 +219,7 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
 fn at_line(object: &Arc<Object>, file: &str, line: u32) -> Result<Vec<Site>, ResolveError> {
     let debug = object.file().debug()?;
     let places = debug.line(file, line.into())?;
-    // A thunk continues in the virtual function, whose line it has.
+    // A thunk continues in the virtual function and has the same line.
     let described = places.iter().any(|place| place.site.is_some());
     let wanted = |place: &LinePlace| place.first && (place.site.is_some() || !described);
     places
@@ -269,7 +275,7 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
     })
 }
 
-/// Looks for a function in one object.
+/// Lookup of a function in one object.
 struct Finder<'a> {
     objects: &'a Objects,
     object: &'a Arc<Object>,
@@ -307,7 +313,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns the only function found.
+    /// Returns the site of the only function found.
     fn one(&self, found: &[Found<'_>]) -> Result<Site, ResolveError> {
         match found {
             [] => Err(self.not_a_function()),
@@ -331,7 +337,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns all matches, except functions that end before the offset.
+    /// Returns all matches, except functions that are too short for the offset.
     fn matching(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
         let found = symbols.matching(|name| self.spec.matches(name));
@@ -340,7 +346,7 @@ impl Finder<'_> {
             let found = found.iter().filter(long_enough);
             found.filter_map(|found| self.site(found)).collect()
         };
-        // Names are demangled, which is slow.
+        // Use several threads: each name is demangled, which is slow.
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let share = found.len().div_ceil(threads).max(WORTH_A_THREAD);
         let sites: Vec<Site> = std::thread::scope(|scope| {
@@ -394,7 +400,8 @@ impl Finder<'_> {
         })
     }
 
-    /// Makes the error that says what kind of symbol the name is, if not a function here.
+    /// Makes the error for a name that is not a function here; it depends on the kind of the
+    /// symbol.
     fn not_a_function(&self) -> ResolveError {
         let symbol = self.pattern.to_owned();
         let object = self.object.path().to_owned();
@@ -422,7 +429,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns the file name of another loaded object that has the function.
+    /// Returns the file name of another loaded object that defines the function.
     fn definer(&self) -> Option<String> {
         let has = |object: &&Arc<Object>| {
             !Arc::ptr_eq(object, self.object)
@@ -442,7 +449,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Finds functions named like implementations of `name`: `__memcpy_avx_unaligned`.
+    /// Finds functions whose names look like implementations of `name`, such as
+    /// `__memcpy_avx_unaligned`.
     fn implementations(&self, name: &str) -> Vec<String> {
         let prefixes = [format!("__{name}_"), format!("{name}_")];
         let Ok(symbols) = self.object.symbols() else {

@@ -1,11 +1,11 @@
 //! Probes where unwinders look up return addresses, and refusal of other code that reads those.
 //!
-//! An exception, a backtrace or a cancelled thread finds for each return address on the stack the
-//! function that it leads into, by the tables of the object that it lies in. A stub lies in no
-//! object. libgcc looks up the entry of an address in one place, `_Unwind_Find_FDE`; a probe of
-//! Capriole's own there answers for the stubs (returns.S). It is written before any return address
-//! is replaced and taken back when none is any more. (`__register_frame` would do as well, but
-//! takes a lock which a stopped thread may hold.)
+//! For an exception, a backtrace or a cancelled thread, the unwinder finds for each return
+//! address on the stack the function that it leads into, by the tables of the object that it
+//! lies in. A stub lies in no object. libgcc looks up the entry of an address in one place,
+//! `_Unwind_Find_FDE`; a probe of Capriole's own there answers for the stubs (returns.S). It is
+//! written before any return address is replaced and reverted when none is replaced any more.
+//! (`__register_frame` would do as well, but takes a lock which a stopped thread may hold.)
 
 use crate::guards::is_one_write;
 use crate::planner::{Planner, is_c_library};
@@ -25,25 +25,25 @@ pub enum NoReturns {
         "the program runs with a shadow stack, which notices every return address that was replaced"
     )]
     ShadowStack,
-    /// An object in it moves stacks or reads return addresses.
+    /// An object in the process moves stacks or reads return addresses.
     #[error("{object} {what}")]
     Runtime {
         /// The file.
         object: String,
-        /// Description of what it does.
+        /// Description of its behaviour.
         what: &'static str,
     },
-    /// Exceptions are handled by code that was not found.
+    /// Code that was not found handles exceptions.
     #[error(
         "{0} handles exceptions by code of its own, without symbols by which to find it; they would not find their way through replaced return addresses"
     )]
     Hidden(String),
-    /// An object has another unwinder than libgcc's.
+    /// An object has an unwinder other than libgcc's.
     #[error(
         "{0} has another unwinder than GCC's, whose exceptions would not find their way through replaced return addresses"
     )]
     Other(String),
-    /// The function where the unwinder asks cannot be probed.
+    /// The unwinder's lookup function cannot be probed.
     #[error("{object}: _Unwind_Find_FDE, where exceptions ask the way, cannot be probed: {reason}")]
     Unprobed {
         /// The file.
@@ -53,8 +53,8 @@ pub enum NoReturns {
     },
 }
 
-/// Symbols by which a runtime is known that reads the return addresses on its stacks, or moves
-/// those, with a description of what it does.
+/// Symbols that identify a runtime that reads the return addresses on its stacks, or moves
+/// those stacks, with a description of what the runtime does.
 const RUNTIMES: &[(&str, &str)] = &[
     ("caml_main", OCAML),
     ("caml_startup", OCAML),
@@ -81,7 +81,7 @@ const MONO: &str = "is Mono, which finds values on its stacks by return addresse
 const V8: &str = "is V8, which finds values on its stacks by return addresses";
 const GREENLET: &str = "is greenlet, which copies pieces of stacks away and back";
 const RUBY: &str = "is Ruby with continuations, which copies stacks";
-/// Parts of file names by which such runtimes are known where symbols are missing.
+/// Parts of file names that identify such runtimes where symbols are missing.
 const FILES: &[(&str, &str)] = &[
     ("_greenlet", GREENLET),
     ("libjvm.so", JAVA),
@@ -109,7 +109,7 @@ const RAISE: &str = "_Unwind_RaiseException";
 /// Symbols that LLVM's unwinder defines.
 const LLVM: [&str; 3] = ["__unw_step", "unw_step", "__unw_getcontext"];
 
-/// Plans the probes by which unwinders find their way, in all objects of a process.
+/// Plans the probes that answer unwinders, in all objects of a process.
 ///
 /// # Errors
 /// The reason why no return address may be replaced there.
@@ -153,7 +153,8 @@ fn refuse_runtime(object: &Object) -> Result<(), NoReturns> {
     }
 }
 
-/// Returns the function of an object in which its unwinder asks, run time; `None` if it has none.
+/// Returns the run-time extent of the function in which an object's unwinder looks up
+/// addresses; `None` if it has no unwinder.
 fn entry(object: &Arc<Object>) -> Result<Option<Extent>, NoReturns> {
     let Ok(symbols) = object.symbols() else {
         return Ok(None);
@@ -169,14 +170,15 @@ fn entry(object: &Arc<Object>) -> Result<Option<Extent>, NoReturns> {
     }
 }
 
-/// True if an object has handlers of exceptions, and imports nothing that leads to them.
+/// True if an object has exception handlers, but imports no symbol of another object's
+/// unwinder.
 fn is_hidden(object: &Object) -> bool {
     let file = object.file();
     let handles = file
         .frames()
         .is_ok_and(|frames| frames.iter().any(Frame::has_handlers));
     let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
-    // glibc loads libgcc when it needs it.
+    // glibc imports none of these: it loads libgcc when it needs it.
     handles && !is_c_library(object) && !IMPORTS.into_iter().any(imports)
 }
 

@@ -1,9 +1,9 @@
-//! Opening of files for reading whose names come from outside: a trace, debug information, a path
-//! in another process.
+//! Opening of files for reading whose names come from outside: a trace, debug information, a
+//! path in another process.
 //!
-//! Any file type may be there: a FIFO without a writer, an endless device or one that acts on being
-//! opened, a sparse file that claims to be larger than any disk. So the type is checked before the
-//! file is opened, and only regular files are.
+//! Such a path may name any type of file: a FIFO without a writer, an endless device or one
+//! that acts when it is opened, a sparse file that claims to be larger than any disk. So the
+//! type is checked before the file is opened, and only regular files are opened.
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -39,7 +39,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// As [`open`]; the file is larger.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
-    // Before anything is read: the file may be sparse.
+    // Check before reading: the file may be sparse.
     if file.metadata()?.len() > limit {
         return Err(too_large(limit));
     }
@@ -47,7 +47,8 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a file that the user named as input. It may also be `-` or one of our own descriptors,
-/// such as `/dev/stdin` or the shell's `<(...)`, and so a pipe or a terminal. At most [`MAX_TEXT`].
+/// such as `/dev/stdin` or the shell's `<(...)`, and so a pipe or a terminal. Reads at most
+/// [`MAX_TEXT`].
 ///
 /// # Errors
 /// As [`read`].
@@ -62,7 +63,7 @@ pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Refers to the file without opening it (`O_PATH`).
+/// Gets a reference to the file without opening it (`O_PATH`).
 fn place(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)

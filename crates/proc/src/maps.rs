@@ -1,4 +1,4 @@
-//! `/proc/PID/maps` (proc_pid_maps(5)) and free room between the mappings.
+//! `/proc/PID/maps` (proc_pid_maps(5)), and the free address ranges between the mappings.
 
 mod gap;
 mod parse;
@@ -12,8 +12,8 @@ pub use parse::{MapsError, parse_maps};
 /// Size of a page on x86-64, bytes.
 pub const PAGE_SIZE: u64 = 4096;
 
-/// Maximum number of mappings of a process, `vm.max_map_count`; the kernel's default if it cannot
-/// be read.
+/// Maximum number of mappings per process, `vm.max_map_count`; the kernel's default if it
+/// cannot be read.
 #[must_use]
 pub fn max_map_count() -> usize {
     let text = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
@@ -33,7 +33,7 @@ pub struct Perms {
     pub shared: bool,
 }
 
-/// Number of the device that holds a file.
+/// Device number of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Device {
     /// Major number.
@@ -71,8 +71,8 @@ pub struct Mapping {
     /// Path of the file as the process sees it, or a name in brackets such as
     /// `[heap]`; empty for anonymous memory. Without the kernel's ` (deleted)`.
     pub path: OsString,
-    /// The kernel appended ` (deleted)`: the file has no name any more (or its name really ends
-    /// like that, which looks the same).
+    /// True if the kernel appended ` (deleted)`: the file no longer has a name (or its name really
+    /// ends in ` (deleted)`, which looks the same).
     pub deleted: bool,
 }
 
@@ -89,7 +89,7 @@ impl Mapping {
         self.inode != 0
     }
 
-    /// True if the kernel's name of this special memory is `name`, e.g. `[heap]`.
+    /// True if this is the special mapping that the kernel calls `name`, e.g. `[heap]`.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         self.inode == 0 && self.path.as_os_str() == name

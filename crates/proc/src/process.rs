@@ -1,7 +1,7 @@
 //! Information about a process that is available without tracing it.
 //!
-//! Everything comes from `/proc/PID` (proc_pid_stat(5), proc_pid_status(5)). Nothing here stops the
-//! process, so every answer is a snapshot; if the process ends meanwhile, reads return
+//! Everything comes from `/proc/PID` (proc_pid_stat(5), proc_pid_status(5)). Nothing here stops
+//! the process, so every result is a snapshot; if the process ends meanwhile, reads return
 //! [`ProcessError::NoSuchProcess`].
 
 mod auxv;
@@ -21,16 +21,16 @@ pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
 use crate::maps::{Mapping, parse_maps};
 
-/// Maximum number of bytes to read of a command line; the kernel allows 6 MiB (execve(2)).
+/// Maximum number of bytes of a command line to read; the kernel allows 6 MiB (execve(2)).
 const MAX_COMMAND_LINE: u64 = 6 << 20;
 /// `e_ident[EI_CLASS]` of a 64-bit ELF file.
 const ELFCLASS64: u8 = 2;
-/// `e_machine` of x86-64 (and of the 32-bit x32 ABI, which has another class).
+/// `e_machine` of x86-64 (and of the 32-bit x32 ABI, which has a different `EI_CLASS`).
 const EM_X86_64: u16 = 62;
 /// `e_machine` of 32-bit x86.
 const EM_386: u16 = 3;
 
-/// A process, identified by its pid and its start time, so that reuse of the pid is noticed.
+/// A process, identified by its pid and its start time, so that reuse of the pid is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pid: u32,
@@ -39,18 +39,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// Finds process `pid` (the process, not one of its further threads).
+    /// Finds process `pid`. The pid must be that of the process, not of another of its threads.
     ///
     /// # Errors
     ///
     /// [`ProcessError::NoSuchProcess`], and [`ProcessError::IsThread`] with
-    /// the process to name instead. Use [`Process::preflight`] for the rest.
+    /// the pid to use instead. Use [`Process::preflight`] for all other checks.
     pub fn open(pid: u32) -> Result<Process, ProcessError> {
         let stat = read_stat(pid)?;
         let process = Process {
             pid,
             start_time: stat.start_time,
-            // A program chooses its name, and messages go to terminals.
+            // The program chooses its name, and messages are printed to terminals.
             name: capriole_event::printable(&stat.comm),
         };
         let tgid = process.status()?.tgid;
@@ -84,14 +84,14 @@ impl Process {
         self.pid
     }
 
-    /// Returns the start time in clock ticks since boot (field 22 of `stat`); together with the pid
+    /// Returns the start time in clock ticks since boot (field 22 of `stat`). Together with the pid
     /// it identifies the process uniquely. exec does not change it.
     #[must_use]
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// Returns the name of the main thread when the process was opened (up to 15 bytes).
+    /// Returns the name that the main thread had when the process was opened (up to 15 bytes).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -103,17 +103,17 @@ impl Process {
         PathBuf::from(format!("/proc/{}/{file}", self.pid))
     }
 
-    /// True if the same process still runs under this pid.
+    /// True if the same process is still running under this pid.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match self.stat() {
             Ok(stat) => !matches!(stat.state, State::Zombie | State::Dead),
-            // Without a free descriptor we cannot tell, so assume it is.
+            // Without a free file descriptor we cannot tell, so assume that it is alive.
             Err(error) => error.is_own(),
         }
     }
 
-    /// True if the process has ended, or has got so far in ending that its memory is gone.
+    /// True if the process has ended, or is ending and has already released its memory.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let has_memory = || match self.maps() {
@@ -123,9 +123,9 @@ impl Process {
         !self.is_alive() || !has_memory()
     }
 
-    /// Checks for everything that makes a process impossible to trace and can be known without
-    /// trying. Call this before attaching, for a clear error message. A tracer that is a thread of
-    /// the calling process is no obstacle.
+    /// Checks for every obstacle to tracing that can be detected without trying. Call this before
+    /// attaching, to get a clear error message. A tracer that is a thread of the calling process is
+    /// not an obstacle.
     ///
     /// # Errors
     ///
@@ -154,8 +154,8 @@ impl Process {
                 name: read_stat(tracer).map_or_else(|_| "?".to_owned(), |stat| stat.comm),
             });
         }
-        // Opening `mem` makes the kernel do the same check as PTRACE_ATTACH
-        // (PTRACE_MODE_ATTACH_FSCREDS, security modules included).
+        // To open `mem`, the kernel does the same permission check as for PTRACE_ATTACH
+        // (PTRACE_MODE_ATTACH_FSCREDS, including security modules).
         File::open(self.proc_path("mem")).map_err(|e| self.error("mem", e))?;
         self.check_architecture()
     }
@@ -192,7 +192,7 @@ impl Process {
             .or_else(|_| self.read_status(&format!("../{tid}/status")))
     }
 
-    /// Returns the CPU time of one thread in ns, if the kernel counts it.
+    /// Returns the CPU time of one thread in ns, if the kernel records it.
     pub fn time_on_processor(&self, tid: u32) -> Option<u64> {
         let text = self.read(&format!("task/{tid}/schedstat")).ok()?;
         let text = String::from_utf8(text).ok()?;
@@ -210,10 +210,10 @@ impl Process {
         Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
     }
 
-    /// Returns the tids of the process's threads, ascending.
+    /// Returns the tids of the process's threads, in ascending order.
     ///
-    /// Threads may come and go while the list is read: to get all of them, stop the threads found
-    /// and read again until nothing new appears.
+    /// Threads may come and go while the list is read. To get all of them, stop the threads found
+    /// so far and read again, until there are no new ones.
     ///
     /// # Errors
     ///
@@ -230,12 +230,12 @@ impl Process {
         Ok(tids)
     }
 
-    /// Returns the path of the program as the kernel shows it, without the ` (deleted)` that is
-    /// appended when the file was removed or replaced.
+    /// Returns the path of the program as the kernel shows it, without the ` (deleted)` that the
+    /// kernel appends if the file was removed or replaced.
     ///
     /// # Errors
     ///
-    /// Not permitted, no such process, or a kernel thread (which has none).
+    /// Not permitted, no such process, or a kernel thread (which has no program).
     pub fn exe(&self) -> Result<PathBuf, ProcessError> {
         let link = fs::read_link(self.proc_path("exe")).map_err(|e| self.error("exe", e))?;
         Ok(
@@ -246,7 +246,7 @@ impl Process {
         )
     }
 
-    /// Opens the program's file itself, even if its name is gone.
+    /// Opens the program's file itself, even if it no longer has a name.
     ///
     /// # Errors
     ///
@@ -262,8 +262,8 @@ impl Process {
         self.proc_path("root").join(relative)
     }
 
-    /// Returns the program's arguments, each followed by a zero byte. A program can change them, so
-    /// at most the maximum size of ordinary ones is read.
+    /// Returns the program's arguments, each followed by a zero byte. A program can overwrite them,
+    /// so at most the maximum size of an ordinary command line is read.
     #[must_use]
     pub fn command_line(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -273,7 +273,7 @@ impl Process {
         bytes
     }
 
-    /// Reads the auxiliary vector the kernel gave the program.
+    /// Reads the auxiliary vector that the kernel gave the program.
     ///
     /// # Errors
     ///
@@ -284,8 +284,8 @@ impl Process {
 
     /// Reads the memory map.
     ///
-    /// The kernel returns it in pieces; if the program maps or unmaps at that moment, two pieces
-    /// may not fit together. Then it is read again.
+    /// The kernel returns it in pieces. If the program maps or unmaps memory meanwhile, two pieces
+    /// may be inconsistent; then the map is read again.
     ///
     /// # Errors
     ///
@@ -318,7 +318,7 @@ impl Process {
 
     /// Reads up to `buffer.len()` bytes of the process's memory at `address`
     /// through `/proc/PID/mem`, without stopping it. Returns the number of
-    /// bytes read, which is smaller where the mapped memory ends.
+    /// bytes read, which is smaller if the mapped memory ends earlier.
     ///
     /// # Errors
     ///
@@ -346,7 +346,7 @@ impl Process {
         ProcessError::from_io(self.pid, &self.name, file, source)
     }
 
-    /// Refuses anything but a 64-bit x86 program, by the header of its file.
+    /// Checks the header of the program's file, and refuses anything but a 64-bit x86 program.
     pub fn check_architecture(&self) -> Result<(), ProcessError> {
         let mut header = [0u8; 20];
         self.open_exe()?
@@ -363,8 +363,8 @@ impl Process {
     }
 }
 
-/// True if `tid` is a thread of this very process: a process that we launched and still hold is
-/// traced, but by us.
+/// True if `tid` is a thread of the calling process: a process that we launched and still hold
+/// is traced, but by us.
 fn is_own_thread(tid: u32) -> bool {
     Path::new("/proc/self/task").join(tid.to_string()).exists()
 }

@@ -2,20 +2,20 @@
 //! Pin, DynamoRIO.
 //!
 //! Such a process does not run the code in its files, but a translation of it. A jump that is
-//! written over that code is translated, too, and leads to code unknown to the translator, in a
-//! process whose signals, threads and memory it has under its own control; or the jump is never
-//! noticed, if that code was translated before. So such processes are refused, before they are
-//! touched.
+//! written over that code is translated as well, and leads to code unknown to the translator,
+//! in a process whose signals, threads and memory the translator controls; or the jump has no
+//! effect, if that code was translated before. So such processes are refused before anything in
+//! them is changed.
 //!
-//! A name alone proves nothing, as any program may have it; the evidence is in the program itself,
-//! or is code that is mapped.
+//! A name alone proves nothing, as any program may have it; the evidence is in the program
+//! itself, or is code that is mapped.
 
 use crate::maps::Mapping;
 use crate::process::{Process, ProcessError};
 use memchr::memmem;
 use std::path::Path;
 
-/// Name in the message, and the suggested alternative.
+/// A translator: its name in the message, and the suggested alternative.
 struct Translator {
     name: &'static str,
     instead: &'static str,
@@ -41,7 +41,7 @@ const DYNAMORIO: Translator = Translator {
 /// Refuses a process whose code a translator runs, or that is about to become a translator.
 ///
 /// # Errors
-/// [`ProcessError::Translated`]; also whatever prevents examining the process.
+/// [`ProcessError::Translated`], or any error of examining the process.
 pub fn refuse(process: &Process) -> Result<(), ProcessError> {
     match find(process)? {
         None => Ok(()),
@@ -61,13 +61,13 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
         let file = std::fs::read(process.proc_path("exe")).unwrap_or_default();
         memmem::find(&file, text.as_bytes()).is_some()
     };
-    // Valgrind's tools are programs of their own, and find the launcher by this variable.
+    // Valgrind's tools are separate programs, which find the launcher through this variable.
     let of_valgrind = name.ends_with("-amd64-linux") || name.starts_with("valgrind");
     if of_valgrind && contains("VALGRIND_LAUNCHER") {
         return Ok(Some(VALGRIND));
     }
-    // By this variable QEMU finds the libraries of the other processor: it is not in
-    // `qemu-system-x86_64`, which is a program like any other.
+    // QEMU finds the libraries of the emulated processor through this variable. It does not occur
+    // in `qemu-system-x86_64`, which is a program like any other.
     if name.starts_with("qemu-") && contains("QEMU_LD_PREFIX") {
         return Ok(Some(QEMU));
     }
@@ -86,7 +86,7 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
     if is_script_of_valgrind(process) {
         return Ok(Some(VALGRIND));
     }
-    // A file mapped as data is only read, and runs nothing.
+    // A file mapped only as data executes nothing.
     let maps = process.maps()?;
     let mut code = maps.iter().filter(|m| m.perms.execute && m.is_file());
     Ok(code.find_map(|mapping: &Mapping| {
@@ -94,8 +94,7 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
             "pinbin" => Some(PIN),
             "libdynamorio.so" => Some(DYNAMORIO),
             name if name.starts_with("vgpreload_") && name.ends_with("-amd64-linux.so") => {
-                // Only in Valgrind's own process: its children that are not traced are not
-                // translated.
+                // Only in Valgrind's own process: children that it does not trace are not translated.
                 let tool = maps.iter().filter(|m| m.perms.execute);
                 let mut tool = tool.map(|m| file_name(Path::new(&m.path)));
                 tool.any(|name| name.ends_with("-amd64-linux"))
@@ -106,10 +105,10 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
     }))
 }
 
-/// True for Debian's `valgrind`, a script, which executes the `valgrind.bin` beside it.
+/// True for Debian's `valgrind`, a script that executes the `valgrind.bin` beside it.
 fn is_script_of_valgrind(process: &Process) -> bool {
     let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
-    // The shell, maybe an option, the script.
+    // After the shell: maybe an option, then the script.
     let words = command_line.split(|byte| *byte == 0).skip(1).take(2);
     let mut words = words.filter_map(|word| std::str::from_utf8(word).ok().map(Path::new));
     let script = words.find(|word| word.is_absolute() && file_name(word) == "valgrind");

@@ -23,25 +23,25 @@ pub enum Order {
     /// Time in the function itself.
     #[default]
     Own,
-    /// Time from entry to exit.
+    /// Time from entry to exit, including called functions.
     Total,
-    /// Calls.
+    /// Number of calls.
     Calls,
 }
 
-/// The functions of a trace with the times of their calls. `Display` is a table for people,
-/// `Serialize` the same for programs.
+/// The functions of a trace with the times of their calls. `Display` prints a readable table;
+/// `Serialize` gives the same data for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CallSummary {
     /// The trace directory.
     pub directory: PathBuf,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Time in outermost calls, which is the sum of all self times, in ns.
     pub total_ns: u64,
     /// Calls that ended without an exit.
     pub abandoned: u64,
-    /// Calls still open at the end of the trace, or of their thread.
+    /// Calls still open at the end of the trace, or when their thread ended.
     pub open: u64,
     /// Calls during which events were lost.
     pub doubtful: u64,
@@ -55,7 +55,7 @@ pub struct CallSummary {
     pub lost_events: u64,
     /// Packets missing between others.
     pub lost_packets: u64,
-    /// Places of the trace that could not be read.
+    /// Number of places in the trace that could not be read.
     pub damages: u64,
     /// From the start of the recording to its end, in ns.
     pub duration_ns: u64,
@@ -82,10 +82,10 @@ pub struct FunctionSummary {
     pub calls: u64,
     /// Time from entry to exit, in ns. A call within a call of the same function counts once.
     pub total_ns: u64,
-    /// Self time: time in the function, but not in recorded calls made by it, in ns.
+    /// Self time: time in the function itself, outside recorded calls made by it, in ns.
     pub self_ns: u64,
-    /// Calls with both ends recorded and no events lost meanwhile; the following statistics are of
-    /// these calls.
+    /// Calls with both ends recorded and no events lost meanwhile; the following statistics cover
+    /// only these calls.
     pub measured: u64,
     /// Average time from entry to exit, in ns.
     pub average_ns: Option<f64>,
@@ -97,11 +97,11 @@ pub struct FunctionSummary {
     pub p50_ns: Option<u64>,
     /// 99th percentile, in ns, error at most 1 %.
     pub p99_ns: Option<u64>,
-    /// Calls that ended by a jump to another function.
+    /// Calls that ended with a tail jump to another function.
     pub tail_calls: u64,
     /// Calls that ended without an exit.
     pub abandoned: u64,
-    /// Calls still open at the end of the trace, or of their thread.
+    /// Calls still open at the end of the trace, or when their thread ended.
     pub open: u64,
     /// Calls during which events were lost.
     pub doubtful: u64,

@@ -16,13 +16,13 @@ use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};
 
-/// The functions of a trace with their callers and callees. `Display` is text for people,
-/// `Serialize` the same for programs.
+/// The functions of a trace with their callers and callees. `Display` prints readable text;
+/// `Serialize` gives the same data for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Callers {
     /// The trace directory.
     pub directory: PathBuf,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Hits that are not in the trace.
     pub lost_events: u64,
@@ -39,9 +39,9 @@ pub struct FunctionCallers {
     pub calls: u64,
     /// Time from entry to exit, in ns. A call within a call of the same function counts once.
     pub total_ns: u64,
-    /// Self time: time in the function, but not in recorded calls made by it, in ns.
+    /// Self time: time in the function itself, outside recorded calls made by it, in ns.
     pub self_ns: u64,
-    /// The callers, most time first. Their sums are the function's.
+    /// The callers, most time first. Their values add up to the function's.
     pub callers: Vec<Edge>,
     /// The callees, most time first.
     pub callees: Vec<Edge>,
@@ -54,8 +54,8 @@ pub struct Edge {
     pub function: Option<String>,
     /// Number of calls.
     pub calls: u64,
-    /// Time of these calls from entry to exit, in ns; without calls nested, directly or indirectly,
-    /// in another call of the called function.
+    /// Time of these calls from entry to exit, in ns, excluding calls nested, directly or
+    /// indirectly, in another call of the called function.
     pub total_ns: u64,
     /// Self time of the called function in these calls, in ns.
     pub self_ns: u64,
@@ -208,7 +208,7 @@ impl fmt::Display for Callers {
     }
 }
 
-/// Returns the lines of one function, after an empty one.
+/// Returns the lines of one function, preceded by an empty line.
 fn lines(function: &FunctionCallers) -> Vec<[String; 4]> {
     let line = |calls: u64, total: u64, own: u64, text: String| {
         [

@@ -1,7 +1,7 @@
 //! Escapes text from the traced program, so that it is harmless.
 //!
 //! A string can hold anything: terminal escape sequences, characters that reverse the writing
-//! direction, and bytes that are not text at all. In a report only printable characters appear
+//! direction, and bytes that are not valid text. In a report only printable characters appear
 //! unescaped.
 
 use std::io::Write;
@@ -74,8 +74,9 @@ pub fn put_comment(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b" */");
 }
 
-/// Returns the character that follows the backslash for an ASCII byte that must be escaped, in C,
-/// Rust and JSON: the byte itself if it is printable. Others are escaped by number: `None`.
+/// Returns the character that follows the backslash for an ASCII byte that must be escaped, in
+/// C, Rust and JSON: the byte itself if it is printable. `None` for bytes that are escaped by
+/// number.
 fn letter(byte: u8) -> Option<u8> {
     match byte {
         b'\n' => Some(b'n'),
@@ -87,7 +88,7 @@ fn letter(byte: u8) -> Option<u8> {
 }
 
 fn put_json_character(out: &mut Vec<u8>, character: char) {
-    // `escape_debug` yields one character for those that need no escape.
+    // `escape_debug` yields one character for a character that needs no escape.
     if character.escape_debug().len() == 1 {
         out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
         return;
@@ -159,7 +160,8 @@ mod tests {
             (b"\n\r\t\0\x07\x7f", r"\n\r\t\x00\x07\x7f"),
             (b"\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
             ("größe 日本 😀".as_bytes(), "größe 日本 😀"),
-            // The one-character form of ESC [, and a character that reverses the writing direction.
+            // The one-character form of ESC [ (CSI), and a character that reverses the writing
+            // direction.
             ("\u{9b}31m".as_bytes(), r"\u{9b}31m"),
             ("a\u{202e}b\u{2028}".as_bytes(), r"a\u{202e}b\u{2028}"),
             (b"\x9b31m \xff\xc3", r"\x9b31m \xff\xc3"),
@@ -196,7 +198,7 @@ mod tests {
             ("a */ b(); /* c", r"/* a *\/ b(); /* c */"),
             ("*/*/**/", r"/* *\/*\/**\/ */"),
             ("/ * /", "/* / * / */"),
-            // A backslash in the program's text has already become two.
+            // A backslash in the program's text is already doubled.
             (r"*\\/", r"/* *\\/ */"),
         ] {
             let mut out = Vec::new();
@@ -208,7 +210,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// The output has nothing that a terminal acts on, and the JSON is read back as the
+        /// The output contains nothing that a terminal acts on, and parsing the JSON gives the
         /// original text.
         #[test]
         fn any_bytes_are_harmless(bytes in prop::collection::vec(any::<u8>(), 0..60), text in "\\PC*|.*|[\\x00-\\u{a0}\u{2020}-\u{2030}]*") {

@@ -19,7 +19,7 @@ pub enum FlameBy {
     /// Time.
     #[default]
     Time,
-    /// Calls.
+    /// Number of calls.
     Calls,
 }
 
@@ -35,16 +35,16 @@ pub struct Flame {
 /// All calls with the same call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FoldedStack {
-    /// The functions' names, outermost first, the called one last. Levels deeper than
+    /// The function names, outermost first, the called function last. Levels deeper than
     /// [`Flame::MOST_DEEP`] are merged into [`Flame::DEEPER`].
     pub functions: Vec<String>,
-    /// Calls of the last function.
+    /// Number of calls of the last function.
     pub calls: u64,
     /// Self time of the last function, in ns.
     pub self_ns: u64,
 }
 
-/// The calls with the same call path.
+/// All calls with the same call path.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     /// `None` for an outermost call.
@@ -103,7 +103,7 @@ impl Visitor for Folder {
 impl Flame {
     /// Maximum number of levels that are distinguished.
     pub const MOST_DEEP: usize = 250;
-    /// Name of the frame that replaces everything deeper.
+    /// Name of the frame that replaces all deeper levels.
     pub const DEEPER: &str = "(deeper)";
 
     /// Reads a whole trace. The second part of the result lists the damage found in it.
@@ -144,7 +144,7 @@ impl Flame {
         Ok((flame, health))
     }
 
-    /// Draws the picture, as SVG.
+    /// Draws the flame graph as SVG.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Flame {
         }
         .to_string();
         options.name_type = "Function:".to_string();
-        // Makes the picture reproducible.
+        // Makes the SVG reproducible.
         options.deterministic = true;
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
     }
@@ -180,7 +180,7 @@ impl FoldedStack {
     }
 }
 
-/// Returns a name without characters that end a frame or that XML does not allow.
+/// Returns a name without characters that end a frame or that XML forbids.
 pub(super) fn visible(name: &str) -> String {
     printable(name)
         .chars()

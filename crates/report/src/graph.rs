@@ -8,9 +8,10 @@
 //!   1)   orders-5574   | +     23.400 us |  } = 0 /* main */
 //! ```
 //!
-//! Marks as in ftrace: more than 10 us `+`, 100 us `!`, 1 ms `#`, 10 ms `*`, 100 ms `@`, 1 s `$`.
-//! The lines of one thread are in time order. Lines of different threads are ordered by when their
-//! contents are known: a call that makes no other call is printed at its end.
+//! Marks as in ftrace: more than 10 us `+`, 100 us `!`, 1 ms `#`, 10 ms `*`, 100 ms `@`, 1 s
+//! `$`. The lines of one thread are in time order. Lines of different threads are ordered by
+//! the time at which their contents are known: a call that makes no other call is printed at
+//! its end.
 
 use std::io::{self, Write};
 
@@ -34,9 +35,9 @@ use capriole_trace::{Event, Trace};
 pub struct GraphOptions {
     /// Number of levels; all if `None`. 1 shows only the outermost calls.
     pub depth: Option<usize>,
-    /// Hides calls shorter than this, in ns; if not 0, also events that are not calls.
+    /// Hides calls shorter than this, in ns; if nonzero, also hides events that are not calls.
     pub min_duration_ns: u64,
-    /// Shows events that are not calls by their fields only, even if they have a format.
+    /// Shows events that are not calls by their raw fields, even if they have a format.
     pub fields: bool,
 }
 
@@ -46,7 +47,7 @@ impl GraphOptions {
     }
 }
 
-/// Levels up to which lines are indented; deeper lines show the level's number.
+/// Maximum number of levels shown by indentation; deeper lines show the level's number.
 const MOST_INDENTED: usize = 50;
 
 /// Writes the calls of a trace as indented text, below a header, and marks where events are
@@ -54,8 +55,8 @@ const MOST_INDENTED: usize = 50;
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
-/// result, and the caller should report it.
+/// If the trace cannot be read or the report cannot be written. Damage is not an error: it is
+/// in the result, and the caller should report it.
 pub fn write_graph(
     trace: &Trace,
     out: impl Write,
@@ -101,11 +102,11 @@ fn task(comm: &str, tid: u32) -> String {
 
 fn task_width(document: &Document) -> usize {
     let named = Tasks::new(&document.threads, task).width();
-    // The widest pid of the kernel, 4194304, for a thread without a name.
+    // The kernel's widest pid, 4194304, for a thread without a name.
     named.max(UNKNOWN.len() + 1 + 7)
 }
 
-/// Text that is the same for all events of one kind.
+/// Text that is the same for all occurrences of one event.
 struct Label {
     /// The event's own name.
     name: String,
@@ -151,7 +152,7 @@ struct Printer<W> {
     /// Labels at the start of a call; `labels` is for all other places.
     entries: Vec<Label>,
     labels: Vec<Label>,
-    /// Format text that replaces the first fields.
+    /// Formatted text that replaces the first fields.
     texts: Vec<Option<MarkerText>>,
     symbols: Symbols,
     tasks: Tasks,
@@ -160,7 +161,7 @@ struct Printer<W> {
     unpaired: u64,
     /// Step of the clock, in ns.
     step_ns: u64,
-    /// True if a time was shown that is not much longer than the step.
+    /// True if a shown time was not much longer than the step.
     shows_steps: bool,
 }
 
@@ -245,7 +246,7 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// Formats `fd=3, size=12`, without the first `without` fields.
+    /// Formats `fd=3, size=12`, skipping the first `without` fields.
     fn fields(&mut self, event: &Event<'_>, side: Side, without: usize) -> Vec<u8> {
         let label = match side {
             Side::Entry => &self.entries[event.index],
@@ -421,7 +422,7 @@ impl<W: Write> Visitor for Printer<W> {
         };
         let fields = self.fields(event, Side::Exit, behind);
         let mut comment = self.labels[event.index].name.clone().into_bytes();
-        // The text comes last, so that it cannot be mistaken for recorded fields.
+        // The formatted text comes last, so that it cannot be mistaken for recorded fields.
         for part in [fields, text].iter().filter(|part| !part.is_empty()) {
             comment.extend_from_slice(b": ");
             comment.extend_from_slice(part);

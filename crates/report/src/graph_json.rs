@@ -1,4 +1,4 @@
-//! Calls as JSON, one object a line.
+//! Calls as JSON, one object per line.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use capriole_trace::Health;
 use capriole_trace::clock::{Converter, Scale};
 use capriole_trace::{Event, Trace};
 
-/// Writes every call of a trace as a JSON object on a line of its own, in the order in which
+/// Writes every call of a trace as a JSON object on its own line, in the order in which
 /// they end:
 ///
 /// ```json
@@ -23,18 +23,18 @@ use capriole_trace::{Event, Trace};
 /// {"lost_events":12,"cpu":1}
 /// ```
 ///
-/// `time_ns` is the start time by `CLOCK_MONOTONIC`; `cpu` and `tid` are those at the start;
-/// `parent` is null for the outermost recorded call of a stack; `exit` is `returned`, `tail_call`,
-/// `abandoned`, `open` or `thread_ended`, as in [`Exit`]. `arguments` and `return` are the fields
-/// recorded at the entry and at the exit, in the form that
-/// [`write_json_lines`](super::write_json_lines) describes; `return` is null if there was no exit.
-/// If there are unpaired exits, `"unpaired_exits":3` is on the last line, before that of lost
-/// events. Events that are not calls are left out.
+/// `time_ns` is the start time by `CLOCK_MONOTONIC`; `cpu` and `tid` are the values at the
+/// start; `parent` is null for the outermost recorded call of a stack; `exit` is `returned`,
+/// `tail_call`, `abandoned`, `open` or `thread_ended`, as in [`Exit`]. `arguments` and `return`
+/// are the fields recorded at the entry and at the exit, in the form that
+/// [`write_json_lines`](super::write_json_lines) describes; `return` is null if there was no
+/// exit. If there are unpaired exits, `"unpaired_exits":3` is on the last line, before the
+/// total of lost events. Events that are not calls are left out.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
-/// result, and the caller should report it.
+/// If the trace cannot be read or the report cannot be written. Damage is not an error: it is
+/// in the result, and the caller should report it.
 pub fn write_graph_json(
     trace: &Trace,
     out: impl Write,
@@ -85,7 +85,7 @@ struct Printer<W> {
     scale: Scale,
     converter: Converter,
     names: Vec<String>,
-    /// Arguments at the start of a call; `arguments` is for its end.
+    /// Arguments at the start of a call; `arguments` is used at its end.
     entries: Vec<Arguments>,
     arguments: Vec<Arguments>,
     symbols: Symbols,

@@ -43,7 +43,7 @@ use capriole_trace::TraceError;
 use capriole_trace::{CallStack, Value};
 use capriole_trace::{Document, EventInfo, FieldInfo};
 
-/// Reasons why a report stopped.
+/// Reason why a report stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
@@ -56,8 +56,8 @@ pub enum ReportError {
     Output(#[from] io::Error),
 }
 
-/// True if a field is for people, and shown in the line of its event. Others are only needed to
-/// interpret the trace, such as `_sp`; call stacks have lines of their own.
+/// True if a field is shown in the line of its event. Others, such as `_sp`, are only needed to
+/// interpret the trace; call stacks have separate lines.
 fn is_shown(field: &FieldInfo) -> bool {
     !field.name.starts_with('_') && !field.field_type.is_call_stack()
 }
@@ -67,7 +67,7 @@ pub fn has_call_stacks(document: &Document) -> bool {
     with_call_stacks(document).is_some()
 }
 
-/// Returns for each event, by index, whether it has a call stack; `None` if no event has one.
+/// Returns, for each event by index, true if it has a call stack; `None` if no event has one.
 fn with_call_stacks(document: &Document) -> Option<Vec<bool>> {
     let has = |event: &EventInfo| event.fields.iter().any(|f| f.field_type.is_call_stack());
     let all: Vec<bool> = document.events.iter().map(has).collect();
@@ -82,7 +82,7 @@ fn call_stack<'a>(event: &Event<'a>) -> Option<CallStack<'a>> {
     })
 }
 
-/// Returns the last part of a path: the file's name.
+/// Returns the file name, the last part of a path.
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -1,11 +1,11 @@
-//! Builds lines without allocating for each.
+//! Builds lines without an allocation per line.
 
 use std::io::{self, Write};
 
-/// Bytes collected before they are written.
+/// Number of bytes collected before they are written.
 const FLUSH_AT: usize = 1 << 16;
 
-/// Buffered output of text.
+/// Buffered text output.
 pub(super) struct Lines<W> {
     out: W,
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ impl<W: Write> Lines<W> {
         }
     }
 
-    /// Adds text.
+    /// Appends text.
     #[inline]
     pub(super) fn put(&mut self, text: &[u8]) {
         self.bytes.extend_from_slice(text);
@@ -31,7 +31,7 @@ impl<W: Write> Lines<W> {
         &mut self.bytes
     }
 
-    /// Adds a decimal number, at least `width` digits with zeros in front.
+    /// Appends a decimal number, padded with zeros to at least `width` digits.
     #[inline]
     pub(super) fn put_decimal(&mut self, number: u64, width: usize) {
         let mut digits = [b'0'; 20];
@@ -45,7 +45,7 @@ impl<W: Write> Lines<W> {
         self.put(&digits[at.min(digits.len() - width)..]);
     }
 
-    /// Adds a number with its sign.
+    /// Appends a number with its sign.
     #[inline]
     pub(super) fn put_signed(&mut self, number: i64) {
         if number < 0 {
@@ -54,14 +54,14 @@ impl<W: Write> Lines<W> {
         self.put_decimal(number.unsigned_abs(), 1);
     }
 
-    /// Adds a hexadecimal number: `0x1f`.
+    /// Appends a hexadecimal number: `0x1f`.
     #[inline]
     pub(super) fn put_hex(&mut self, number: u64) {
         self.put(b"0x");
         self.put_hex_digits(number);
     }
 
-    /// Adds a hexadecimal number without a prefix.
+    /// Appends a hexadecimal number without a prefix.
     #[inline]
     pub(super) fn put_hex_digits(&mut self, number: u64) {
         let mut digits = [b'0'; 16];
@@ -75,7 +75,7 @@ impl<W: Write> Lines<W> {
         self.put(&digits[at.min(digits.len() - 1)..]);
     }
 
-    /// Adds ns as seconds with nine places, the whole part at least `width` wide.
+    /// Appends ns as seconds with nine decimal places, the whole part at least `width` wide.
     #[inline]
     pub(super) fn put_seconds(&mut self, ns: u64, width: usize) {
         let start = self.bytes.len();

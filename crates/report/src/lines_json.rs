@@ -1,4 +1,4 @@
-//! Events as JSON, one object a line.
+//! Events as JSON, one object per line.
 
 use std::io::Write;
 
@@ -14,46 +14,46 @@ use capriole_trace::Value;
 use capriole_trace::{Event, Trace};
 use capriole_trace::{EventInfo, FieldInfo};
 
-/// Writes every event of a trace as a JSON object on a line of its own:
+/// Writes every event of a trace as a JSON object on its own line:
 ///
 /// ```json
 /// {"time_ns":1234567890123,"cpu":1,"tid":12345,"comm":"sqlite3","event":"sqlite3_step","id":3,"object":"/usr/lib/libsqlite3.so.0","offset":"0x1234","arguments":{"arg1":"0x55"}}
 /// {"lost_events":12,"cpu":1}
 /// ```
 ///
-/// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name; `offset` is
-/// the link-time address of the probe in the object, as `nm` shows it, not a file offset. A
+/// `time_ns` is `CLOCK_MONOTONIC`; `comm` is null for a thread without a known name; `offset`
+/// is the link-time address of the probe in the object, as `nm` shows it, not a file offset. A
 /// `lost_events` line precedes the event before which events of that CPU are missing; the last
-/// line `{"lost_events_total":12}` exists only if there are any.
+/// line `{"lost_events_total":12}` is present only if events were lost.
 ///
 /// `arguments` has the fields by name:
 ///
 /// | type | JSON |
 /// | --- | --- |
 /// | `x8` to `x64` | a string in hexadecimal: `"0x55"` |
-/// | `u8` to `u64`, `s8` to `s64`, bit fields | a number, up to 2^53 on either side of 0, and beyond that, where most readers of JSON would change it, a string in decimal |
-/// | `char`, `string`, `ustring` | a string; what is not UTF-8 is replaced by U+FFFD |
-/// | `symbol` | a string: `"on_event+0x10"`, or `"0x55d0c0de1234"` if the trace does not know it |
+/// | `u8` to `u64`, `s8` to `s64`, bit fields | a number from -2^53 to 2^53; outside that range, where most JSON readers lose precision, a string in decimal |
+/// | `char`, `string`, `ustring` | a string; bytes that are not UTF-8 are replaced by U+FFFD |
+/// | `symbol` | a string: `"on_event+0x10"`, or `"0x55d0c0de1234"` if the trace has no symbol for it |
 /// | arrays | an array of these |
 ///
 /// A field that could not be read is null, and `"faults":["path"]` after the arguments has the
-/// names of all such fields. Fields whose names begin with `_` are not shown. A marker event with a
-/// format then has `"text"`, its first fields formatted.
+/// names of all such fields. Fields whose names begin with `_` are not shown. For a marker
+/// event with a format, `"text"` follows, its first fields formatted.
 ///
-/// An event with a call stack then has `"stack"`, an array of its functions, innermost first, and
-/// `"stack_end"`, the reason why it ends: `outermost`, `truncated` or `unknown`:
+/// For an event with a call stack, `"stack"` follows, an array of its functions, innermost
+/// first, and `"stack_end"`, the reason why it ends: `outermost`, `truncated` or `unknown`:
 ///
 /// ```json
 /// {"address":"0x7f0c1a2b3c4d","symbol":"sqlite3_step","offset":"0x1d","object":"/usr/lib/libsqlite3.so.0"}
 /// ```
 ///
-/// Symbol, offset and object are null where they are unknown. `"inlined":true` marks a function
+/// Symbol, offset and object are null if they are unknown. `"inlined":true` marks a function
 /// that was inlined into the next one without this mark; it has no offset.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
-/// result, and the caller should report it.
+/// If the trace cannot be read or the report cannot be written. Damage is not an error: it is
+/// in the result, and the caller should report it.
 pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
     let document = trace.document();
     let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
@@ -210,7 +210,8 @@ fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, e
     }
 }
 
-/// Writes the fields of a label with other types than `x64`. Returns true if one could not be read.
+/// Writes the fields of a label that has types other than `x64`. Returns true if one could not
+/// be read.
 fn put_arguments(
     lines: &mut Lines<impl Write>,
     label: &Label,
@@ -268,8 +269,8 @@ fn put_faults(lines: &mut Lines<impl Write>, label: &Label, event: &Event<'_>) {
     lines.put(b"]");
 }
 
-/// Greatest number up to which readers that store every number as a `double` distinguish all whole
-/// numbers.
+/// Largest magnitude up to which a JSON reader that stores every number as a `double`
+/// represents all integers exactly.
 const MOST: u64 = 1 << 53;
 
 #[inline]

@@ -13,9 +13,9 @@
 //! u16[3]        ports={80,443,8080}      any        path=(fault)
 //! ```
 //!
-//! In strings and characters, non-printable characters and bytes that are not UTF-8 are escaped. A
-//! symbol unknown to the trace is shown as an address. Fields whose names begin with `_` are not
-//! shown. A call stack follows its event on lines of its own, one for each function:
+//! In strings and characters, non-printable characters and bytes that are not UTF-8 are
+//! escaped. A symbol unknown to the trace is shown as an address. Fields whose names begin with
+//! `_` are not shown. A call stack follows its event, one line for each function:
 //!
 //! ```text
 //! \t    7f0c1a2b3c4d sqlite3_step+0x1d (/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6)
@@ -38,17 +38,18 @@ use capriole_trace::{Event, Trace};
 /// Options for showing events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextOptions {
-    /// Shows events by their fields only, even if they have a format.
+    /// Shows events by their raw fields, even if they have a format.
     pub fields: bool,
 }
 
 /// Writes every event of a trace as a line, below a header, and marks where events are missing.
-/// Times are `CLOCK_MONOTONIC` in seconds. A marker event with a format is shown in that format.
+/// Times are `CLOCK_MONOTONIC` in seconds. A marker event with a format is shown in that
+/// format.
 ///
 /// # Errors
 ///
-/// If the trace cannot be read or the report cannot be written. Damage is no error: it is in the
-/// result, and the caller should report it.
+/// If the trace cannot be read or the report cannot be written. Damage is not an error: it is
+/// in the result, and the caller should report it.
 pub fn write_text(
     trace: &Trace,
     out: impl Write,
@@ -111,7 +112,7 @@ struct Label {
     hexadecimal: bool,
     /// Format that replaces the first fields.
     text: Option<MarkerText>,
-    /// True if there are fields before the text.
+    /// True if there are fields before the formatted text.
     is_fielded: bool,
 }
 
@@ -143,16 +144,16 @@ impl Label {
 
 /// Widths of the columns.
 struct Layout {
-    /// Task name, dash and id.
+    /// Width of task name, dash and thread id.
     task: usize,
-    /// Digits of the seconds.
+    /// Number of digits of the seconds.
     seconds: usize,
 }
 
 impl Layout {
     fn new(document: &Document) -> Layout {
         let named = Tasks::new(&document.threads, task).width();
-        // The widest pid of the kernel, 4194304, for a thread without a name.
+        // The kernel's widest pid, 4194304, for a thread without a name.
         let unknown = UNKNOWN.len() + 1 + 7;
         let end = document.time.end_monotonic_ns / 1_000_000_000;
         Layout {
@@ -241,7 +242,8 @@ fn put_event(
     Ok(lines.end()?)
 }
 
-/// Writes the fields of an event with other types than `x64`, except those in its text.
+/// Writes the fields of an event that has types other than `x64`, except those in its formatted
+/// text.
 #[inline(never)]
 fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, event: &Event<'_>) {
     let in_text = label.text.as_ref().map_or(0, MarkerText::fields);
@@ -254,8 +256,8 @@ fn put_fields(lines: &mut Lines<impl Write>, label: &Label, symbols: &Symbols, e
     }
 }
 
-/// Writes the text of an event that has one. It comes last in a line, so that it cannot imitate
-/// other parts of the line.
+/// Writes the formatted text of an event that has one. It comes last in a line, so that it
+/// cannot imitate other parts of the line.
 fn put_text(
     lines: &mut Lines<impl Write>,
     label: &Label,
@@ -281,7 +283,7 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Hexadecimal(value) => lines.put_hex(value),
         Value::Unsigned(value) => lines.put_decimal(value, 1),
         Value::Signed(value) => lines.put_signed(value),
-        // The shortest form that is still the same number.
+        // The shortest form that parses to the same number.
         Value::Single(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Double(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Character(value) => put_quoted(lines, &[value], b'\''),
@@ -302,7 +304,7 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
             lines.put(b"}");
         }
         Value::Fault => lines.put(b"(fault)"),
-        // Shown on lines of its own.
+        // Shown on separate lines.
         Value::CallStack(_) => {}
     }
 }

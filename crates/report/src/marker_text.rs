@@ -16,7 +16,7 @@ const FAULT: &[u8] = b"(fault)";
 /// A parsed event format.
 pub(super) struct MarkerText {
     pieces: Vec<Piece>,
-    /// Number of fields, from the first on, used in the text.
+    /// Number of leading fields used in the text.
     fields: usize,
     /// True if the format ends with a newline.
     ends_line: bool,
@@ -63,7 +63,7 @@ impl MarkerText {
                 }
             }
             let (field, argument) = take()?;
-            // The text of wide strings was not recorded either.
+            // The contents of wide strings were not recorded either.
             let known = value.letter != 'S' && is_shown_by(field, value.shown);
             known.then_some(())?;
             pieces.push(Piece::Value(value, argument));
@@ -76,7 +76,7 @@ impl MarkerText {
         })
     }
 
-    /// Returns the number of fields, from the first on, used in the text.
+    /// Returns the number of leading fields used in the text.
     pub(super) fn fields(&self) -> usize {
         self.fields
     }
@@ -105,7 +105,7 @@ impl MarkerText {
             true => scratch.strip_suffix(b"\n").unwrap_or(scratch),
             false => scratch,
         };
-        // There are no quotes around it.
+        // The line is not enclosed in quotes.
         put_escaped(out, line, b'\\');
     }
 }
@@ -136,7 +136,7 @@ fn is_shown_by(field_type: FieldType, conversion: Shown) -> bool {
     }
 }
 
-/// Returns flags, width and precision, some of which may be arguments themselves.
+/// Returns flags, width and precision; the width and the precision may come from arguments.
 fn style<'a>(value: &format::Value, next: &mut impl FnMut() -> Value<'a>) -> Style {
     let mut flags = value.flags;
     let mut given = |amount: Option<Amount>| match amount? {
@@ -196,11 +196,11 @@ fn put_value(
     }
 }
 
-/// Converts an argument as printf does: promotes smaller types to `int`, then takes the part that
-/// the conversion's length asks for.
+/// Converts an argument as printf does: promotes smaller types to `int`, then takes as many
+/// bytes as the conversion's length modifier selects.
 fn passed(bits: u64, argument: Argument, conversion: &format::Value) -> u64 {
     let own = extended(bits, argument.bytes, argument.signed);
-    // In Rust a length has no meaning, and in C longer lengths match the argument's type.
+    // In Rust a length modifier has no meaning; in C, a long one matches the argument's type.
     let bytes = match conversion.bytes {
         Some(short @ (1 | 2)) => short,
         _ => argument.bytes.max(4),

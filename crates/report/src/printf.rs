@@ -1,7 +1,7 @@
 //! Formats one value as printf does, in the locale that programs start with.
 //!
-//! The digits of floating point numbers come from the standard library, which is exact; this module
-//! adds C's flags, widths and forms. Where C leaves a choice, the results are glibc's.
+//! The digits of floating point numbers come from the standard library, which is exact; this
+//! module adds C's flags, widths and forms. Where C leaves the result open, it follows glibc.
 
 use capriole_object::markers::format::Flags;
 
@@ -45,8 +45,8 @@ impl Style {
         self.put(out, parts, zeros);
     }
 
-    /// Appends sign, prefix and digits, padded to the width; with zeros before the digits if
-    /// `zeros` and the flags allow it.
+    /// Appends sign, prefix and digits, padded to the width; the padding is zeros before the digits
+    /// if `zeros` and the flags allow it.
     fn put(&self, out: &mut Vec<u8>, parts: [&[u8]; 3], zeros: bool) {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let missing = self.width.min(MOST).saturating_sub(length);
@@ -95,7 +95,7 @@ pub(super) fn unsigned(out: &mut Vec<u8>, style: &Style, letter: char, value: u6
         _ => ("", value.to_string()),
     };
     let mut digits = style.digits(digits);
-    // The alternate form of an octal number begins with a zero, which may come from the precision.
+    // An octal number in alternate form begins with a zero, which may come from the precision.
     if letter == 'o' && style.flags.alternate && !digits.starts_with('0') {
         digits.insert(0, '0');
     }
@@ -107,7 +107,7 @@ pub(super) fn unsigned(out: &mut Vec<u8>, style: &Style, letter: char, value: u6
     style.put_whole(out, b"", prefix, &digits);
 }
 
-/// `%p`: glibc prints signs here, too, but not for a null pointer.
+/// `%p`: glibc prints sign flags here too, but not for a null pointer.
 pub(super) fn pointer(out: &mut Vec<u8>, style: &Style, value: u64) {
     match value {
         0 => filled(out, style, b"(nil)"),
@@ -118,7 +118,7 @@ pub(super) fn pointer(out: &mut Vec<u8>, style: &Style, value: u64) {
     }
 }
 
-/// `%f`, `%e`, `%g`, `%a`, and with capitals.
+/// `%f`, `%e`, `%g`, `%a`, and their uppercase variants.
 pub(super) fn float(out: &mut Vec<u8>, style: &Style, letter: char, value: f64) {
     let sign = style.sign(value.is_sign_negative());
     let magnitude = value.abs();
@@ -167,7 +167,7 @@ fn exponential(style: &Style, magnitude: f64, decimals: usize) -> String {
 /// `3.14e+00`, or `3.14` if its exponent is small enough; without trailing zeros.
 fn general(style: &Style, magnitude: f64) -> String {
     let significant = decimals(style).max(1);
-    // The exponent after rounding.
+    // The exponent after rounding decides the form.
     let (digits, exponent) = scientific(magnitude, significant - 1);
     let fits = exponent >= -4 && exponent < significant as i32;
     let digits = match fits {
@@ -202,7 +202,7 @@ fn with_exponent(digits: &str, exponent: i32) -> String {
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// `1.8p+0`, to follow `0x`: the exact bits of the number.
+/// `1.8p+0`, which follows `0x`: the exact bits of the number.
 fn hexadecimal(style: &Style, magnitude: f64) -> String {
     /// Bits after the point, four for each digit.
     const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;

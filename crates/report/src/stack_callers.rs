@@ -1,4 +1,4 @@
-//! Callers and callees in the call stacks of events, with numbers of events.
+//! Callers and callees in the call stacks of events, with event counts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -13,8 +13,8 @@ use super::tasks::printable;
 use capriole_trace::Health;
 use capriole_trace::Trace;
 
-/// The functions in the call stacks of a trace with their callers and callees. `Display` is text
-/// for people, `Serialize` the same for programs.
+/// The functions in the call stacks of a trace with their callers and callees. `Display` prints
+/// readable text; `Serialize` gives the same data for programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StackCallers {
     /// The trace directory.
@@ -34,7 +34,7 @@ pub struct FunctionEvents {
     pub function: String,
     /// Number of events with this function in their call stacks.
     pub events: u64,
-    /// Number of these events that happened in the function itself.
+    /// Number of these events that occurred in the function itself.
     pub own_events: u64,
     /// The callers, most events first.
     pub callers: Vec<EventEdge>,
@@ -42,7 +42,7 @@ pub struct FunctionEvents {
     pub callees: Vec<EventEdge>,
 }
 
-/// The calls from one function to another on the way to events.
+/// The calls from one function to another in the call stacks of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventEdge {
     /// Name of the other function; `None` if there is no caller.
@@ -72,7 +72,7 @@ impl StackCallers {
         for (way, count) in ways {
             let functions = names.of(&way);
             events += count;
-            // Count each function and each call once for an event, however often it occurs.
+            // Count each function and each call once per event, however often it occurs.
             let mut seen = HashSet::new();
             let mut calls = HashSet::new();
             for (at, function) in functions.iter().enumerate() {
@@ -137,7 +137,7 @@ impl fmt::Display for StackCallers {
         if self.lost_events > 0 {
             writeln!(f, "LOST {}", counted(self.lost_events, "EVENT", "EVENTS"))?;
         }
-        // No function has more events.
+        // No function has more events than the total.
         let width = self.events.to_string().len().max("events".len());
         writeln!(f, "{:>width$}  {:>width$}", "events", "own")?;
         for function in &self.functions {

@@ -1,4 +1,4 @@
-//! Flame graphs of events: call paths and their numbers of events.
+//! Flame graphs of events: call paths and their event counts.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ pub struct StackFlame {
 /// All events with the same call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventStack {
-    /// The functions' names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
+    /// The function names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
     /// means that outer functions are missing; another name in brackets replaces a function
     /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into
     /// [`Flame::DEEPER`].
@@ -61,7 +61,7 @@ impl StackFlame {
         Ok((flame, health))
     }
 
-    /// Draws the picture, as SVG.
+    /// Draws the flame graph as SVG.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl StackFlame {
         options.title = visible(title);
         options.count_name = "events".to_string();
         options.name_type = "Function:".to_string();
-        // Makes the picture reproducible.
+        // Makes the SVG reproducible.
         options.deterministic = true;
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
     }

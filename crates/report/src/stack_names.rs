@@ -4,8 +4,8 @@ use crate::callstack::{CallStacks, End, Frame};
 
 use super::file_name;
 
-/// A call path: the numbers of a backtrace's calls, innermost first, and the reason why it is cut,
-/// unless it reaches the outermost call.
+/// A call path: the numbers of a backtrace's calls, innermost first, and the reason why it is
+/// cut off, unless it reaches the outermost call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Way {
     pub calls: Vec<usize>,
@@ -35,7 +35,7 @@ impl Names {
     }
 }
 
-/// Returns the function's name, or else its file's name in brackets.
+/// Returns the function's name, or its file's name in brackets if the function has none.
 fn name(frame: &Frame) -> String {
     match (&frame.symbol, &frame.object) {
         (Some(symbol), _) => symbol.clone(),

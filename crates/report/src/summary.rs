@@ -11,19 +11,19 @@ use super::tasks::printable;
 use capriole_trace::Trace;
 use capriole_trace::{Health, TraceError};
 
-/// The contents of a trace, by event name. `Display` is a table for people, `Serialize` the same
-/// for programs.
+/// The contents of a trace, by event name. `Display` prints a readable table; `Serialize` gives
+/// the same data for programs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The trace directory.
     pub directory: PathBuf,
-    /// Recorded events.
+    /// Number of recorded events.
     pub events: u64,
     /// Hits that are not in the trace.
     pub lost_events: u64,
     /// Packets missing between others.
     pub lost_packets: u64,
-    /// Places of the trace that could not be read.
+    /// Number of places in the trace that could not be read.
     pub damages: u64,
     /// From the start of the recording to its end, in ns.
     pub duration_ns: u64,
@@ -131,7 +131,7 @@ impl Summary {
             .values()
             .flat_map(|c| c.tids.iter().copied())
             .collect();
-        // Messages from outside the program have an event without a site, which is not a chosen
+        // Messages from outside the program have an event without a site; it is not a selected
         // probe.
         let texts = document
             .events
@@ -177,7 +177,7 @@ impl Summary {
 
 /// Reasons why a table may be incomplete.
 pub(super) struct Doubts<'a> {
-    /// Events that were recorded.
+    /// Number of recorded events.
     pub(super) events: u64,
     pub(super) lost_events: u64,
     pub(super) lost_packets: u64,
@@ -239,7 +239,7 @@ pub(super) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Formats `97.2 %`; a share that is not exactly 0 or 100 % is never shown as such.
+/// Formats `97.2 %`; a share is shown as 0 or 100 % only if it is exact.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 0.1 {
@@ -251,7 +251,7 @@ fn percent(share: f64) -> String {
     }
 }
 
-/// Formats whole calls, or tenths below 100 a second.
+/// Formats calls per second: an integer, or with one decimal place below 100.
 fn rate(calls_per_second: f64) -> String {
     let places = usize::from(calls_per_second < 100.0);
     format!("{calls_per_second:.places$}")

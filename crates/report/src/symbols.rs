@@ -1,11 +1,11 @@
-//! Names for addresses, as far as the trace knows them.
+//! Names of addresses, from the functions in the trace.
 
 use capriole_trace::EventInfo;
 
 /// The functions that have probes.
 ///
-/// The trace has the addresses of its events, but not the lengths of functions. A function is known
-/// from its first byte to the last of its probes; no guesses are made beyond that.
+/// The trace has the addresses of its events, but not the sizes of functions. A function covers
+/// the range from its first byte to its last probe; nothing is guessed beyond that.
 pub(super) struct Symbols {
     /// Sorted by address, none inside another.
     known: Vec<Known>,
@@ -30,7 +30,7 @@ impl Symbols {
                 })
             })
             .collect();
-        // Of one function, the last probe comes first.
+        // For each function, the last probe comes first.
         all.sort_by_key(|known| (known.first, std::cmp::Reverse(known.last)));
         let mut known: Vec<Known> = Vec::with_capacity(all.len());
         for next in all {
@@ -41,7 +41,7 @@ impl Symbols {
         Symbols { known }
     }
 
-    /// Returns the function that contains an address, and the bytes from its start.
+    /// Returns the function that contains an address, and the offset of the address from its start.
     pub(super) fn find(&self, address: u64) -> Option<(&str, u64)> {
         let at = self.known.partition_point(|known| known.first <= address);
         let known = &self.known[at.checked_sub(1)?];

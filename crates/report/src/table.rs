@@ -1,4 +1,4 @@
-//! Formats tables for people.
+//! Formats readable tables.
 
 use super::tasks::printable;
 use std::fmt;

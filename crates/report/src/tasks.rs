@@ -1,20 +1,20 @@
-//! The thread column: a text for each thread that has a name, looked up by thread id.
+//! The thread column: a label for each thread that has a name, looked up by thread id.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// Shown for a thread without a name, as in ftrace.
 pub(super) const UNKNOWN: &str = "<...>";
 
-/// One text for each thread.
+/// One label for each thread.
 pub(super) struct Tasks {
     by_tid: HashMap<u32, Vec<u8>>,
-    /// The thread looked up last, and its text: the next lookup is mostly for the same thread.
+    /// The last thread looked up, and its label: the next lookup is usually for the same thread.
     last: Option<(u32, Vec<u8>)>,
     make: fn(&str, u32) -> String,
 }
 
 impl Tasks {
-    /// Prepares the texts that `make` returns for name and id of each thread.
+    /// Prepares the labels that `make` returns for the name and id of each thread.
     pub(super) fn new(threads: &BTreeMap<u32, String>, make: fn(&str, u32) -> String) -> Tasks {
         let by_tid = threads
             .iter()
@@ -27,7 +27,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the text for a thread.
+    /// Returns the label of a thread.
     pub(super) fn get(&mut self, tid: u32) -> &[u8] {
         if self.last.as_ref().is_none_or(|(last, _)| *last != tid) {
             let mut text = self.last.take().map(|(_, text)| text).unwrap_or_default();
@@ -44,7 +44,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the width of the widest text, in characters.
+    /// Returns the width of the widest label, in characters.
     pub(super) fn width(&self) -> usize {
         let width = |text: &Vec<u8>| String::from_utf8_lossy(text).chars().count();
         self.by_tid.values().map(width).max().unwrap_or(0)

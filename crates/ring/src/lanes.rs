@@ -9,9 +9,9 @@
 use crate::layout::{Geometry, LANES, stream};
 use crate::memory::Memory;
 
-/// Bits of a lock below the thread's id.
+/// Number of bits of a lock below the thread id.
 pub const TID_SHIFT: u32 = 42;
-/// Bits by which the address is shifted to the right.
+/// Number of bits by which the address is shifted right.
 pub const FRAME_SHIFT: u32 = 5;
 
 /// A lane that is held.
@@ -36,7 +36,7 @@ impl Held {
         held.filter(|held| held.lock != 0).collect()
     }
 
-    /// Id of the thread that holds it; 0: it does not know its id.
+    /// Id of the thread that holds the lane; 0 if the thread does not know its id.
     pub fn tid(&self) -> u32 {
         (self.lock >> TID_SHIFT) as u32
     }
@@ -46,7 +46,7 @@ impl Held {
         (self.lock & ((1 << TID_SHIFT) - 1)) << FRAME_SHIFT
     }
 
-    /// Releases the lane; returns whether it was still held in the same way.
+    /// Releases the lane; returns true if it was still held in the same way.
     pub fn release(&self, memory: &Memory) -> bool {
         memory.replace(self.stream + stream::LOCK, self.lock, 0)
     }

@@ -1,21 +1,21 @@
 //! Layout of session memory.
 //!
 //! Session memory is one memfd, created in the target and mapped shared by the target (and its
-//! forked children) and by the tracer. Any of these processes can write anything there, so it does
-//! not record which code of the program was patched or how to restore it: that is in each process's
-//! own ledger (`target::ledger`).
+//! forked children) and by the tracer. Any of these processes can write anything there, so it
+//! does not record which code of the program was patched or how to restore it: that is in each
+//! process's own ledger (`target::ledger`).
 //!
 //! ```text
 //! 0          HEADER     one page: geometry, free packets
-//! controls   64 bytes for each packet, and one more: the null control
+//! controls   64 bytes for each packet, plus one more: the null control
 //! directories  which row of a table belongs to which key, see [`tables`](crate::tables)
-//! counters   8 bytes for each counter, for each CPU, and once more: the shared ones
-//! streams    64 bytes for each (lane, cpu): head, lost events, lock; before the first one,
-//!            eight of which nothing but an empty head is used
+//! counters   8 bytes for each counter, for each CPU, plus one shared copy
+//! streams    64 bytes for each (lane, cpu): head, lost events, lock; preceded by eight null
+//!            streams, of which only an empty head is used
 //! packets    the packets, each `packet_size` bytes, aligned to that size
 //! slack      as many bytes as the streams have
-//! frames     a slot for each call that can be open at once: when it began, and what is kept;
-//!            each process's own, a forked child has a copy
+//! frames     a slot for each call that can be open at once: entry time and kept words;
+//!            private to each process, a forked child has a copy
 //! ```
 //!
 //! Numbers are little endian. The resident (C) is compiled against `resident.h`; a test
@@ -24,44 +24,45 @@
 //! # Session memory is not trusted
 //!
 //! A forked child shares this memory, even after it has dropped its privileges. So code in the
-//! target takes no address from it: a write position is an index from an address that is a constant
-//! in the code; it is read once, into a register, and compared with a bound that is a constant as
-//! well ([`Geometry::limit`]) before it is used. Whatever session memory contains, nothing outside
-//! of it is written or read because of that; but records may be lost or garbled, and the reader,
-//! which checks every number too, reports it.
+//! target takes no address from it: a write position is an index from an address that is a
+//! constant in the code; it is read once, into a register, and compared with a bound that is a
+//! constant as well ([`Geometry::limit`]) before it is used. Whatever session memory contains,
+//! it cannot cause a read or write outside session memory; but records may be lost or garbled,
+//! and the reader, which checks every number too, reports it.
 //!
 //! # One stream, one writer at a time
 //!
 //! A *stream* is a sequence of packets in time order. Lane 0 of a CPU is written under a
-//! restartable sequence: a thread interrupted before the commit starts again, so the CPU itself is
-//! the lock. Lanes 1.. are written under a try-lock by threads that have no restartable sequences;
-//! the last one is for other processes ([`writer`](crate::writer)), which lock the file.
+//! restartable sequence: a thread interrupted before the commit starts again, so the CPU itself
+//! is the lock. Lanes 1.. are written under a try-lock by threads that have no restartable
+//! sequences; the last one is for other processes ([`writer`](crate::writer)), which lock the
+//! file.
 //!
-//! A stream's *head* is one word: where the next record goes, and where the packet being
-//! filled ends, both in units of 8 bytes from the head itself. One store to its lower half
+//! A stream's *head* is one word: the position of the next record, and the end of the packet
+//! being filled, both in units of 8 bytes from the head itself. One store to its lower half
 //! publishes a record; one store to the whole word closes a packet and opens the next. A closed
 //! packet is never written again, and a new control names its predecessor and where that ended
 //! (`prev`, `prev_len`, `seq`), so that the reader finds all closed packets in order by walking
-//! back from the head: no writer, which could be interrupted before it does so, has to mark
-//! anything.
+//! back from the head: no writer has to mark a packet as closed, so none can be interrupted
+//! before it does.
 //!
 //! ```text
 //! head       u32 pos, u32 end                end = 0: no packet yet
 //! address of the next record = address of the head + 8 * pos
 //! ```
 //!
-//! A `pos` of 32 bits that was added to and wrapped around leads to somewhere below the head,
-//! which is session memory too: more than [`MAX_STRAIGHT`] bytes of it.
+//! A 32-bit `pos` that wraps around in an addition leads to an address somewhere below the
+//! head. That is session memory too: more than [`MAX_STRAIGHT`] bytes of it.
 //!
 //! # Counters
 //!
-//! Every CPU has its own copy of all counters, which is added to under a restartable sequence; a
-//! thread that cannot do that adds atomically to the shared copy. A counter's value is the sum.
-//! CPUs share no cache line.
+//! Every CPU has its own copy of all counters and updates it under a restartable sequence; a
+//! thread that cannot do that adds atomically to the shared copy. A counter's value is the sum
+//! of all copies. CPUs share no cache line.
 
 /// First word of session memory: `CAPRIOLE` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
-/// Version of this layout; another version's session can be restored, by its ledger, but
+/// Version of this layout. A session of another version can be restored, from its ledger, but
 /// not read.
 pub const VERSION: u32 = 6;
 
@@ -79,108 +80,110 @@ pub mod header {
     pub const SIZE: usize = 48;
     /// u32: CPUs that have streams.
     pub const CPUS: usize = 56;
-    /// u32: lanes of each CPU.
+    /// u32: number of lanes of each CPU.
     pub const LANES: usize = 60;
     /// u32: bytes of a packet, a power of two.
     pub const PACKET_SIZE: usize = 64;
-    /// u32: packets.
+    /// u32: number of packets.
     pub const PACKETS: usize = 68;
-    /// u64: calls that were not followed, because no slot was free; after it u64: calls that were
-    /// followed and left without a return.
+    /// u64: calls that were not followed because no slot was free. The u64 after it is
+    /// [`RETURNS_ABANDONED`].
     pub const RETURNS_MISSED: usize = 160;
     /// u64: calls that were followed and left without a return.
     pub const RETURNS_ABANDONED: usize = 168;
-    /// u32: id + 1 of the event that records texts from outside; 0: none are accepted; [`CLOSING`]:
-    /// none are accepted any more, but one may still be being written.
+    /// u32: id + 1 of the event that records messages from outside; 0: none are accepted;
+    /// [`CLOSING`]: none are accepted any more, but one may still be being written.
     pub const MESSAGES: usize = 176;
     /// See [`MESSAGES`].
     pub const CLOSING: u32 = u32::MAX;
     /// u64: byte offset of the first packet.
     pub const PACKETS_OFFSET: usize = 184;
-    /// u32: 1 when the resident makes no system calls any more in some process of the session;
-    /// [`own::NO_CALLS`](super::own::NO_CALLS) tells it for each process.
+    /// u32: 1 when the resident makes no more system calls in some process of the session;
+    /// [`own::NO_CALLS`](super::own::NO_CALLS) is the same flag for each process.
     pub const NO_CALLS: usize = 192;
     /// u64: number of reads skipped because no system call was allowed.
     pub const NOT_CALLED: usize = 200;
     /// u32: 1 when some process of the session may have [`own::LEAVE`](super::own::LEAVE) set.
     pub const LEAVE: usize = 216;
-    /// 64 × u64: a bit for each packet, 1 = free.
+    /// 64 × u64: one bit for each packet, 1 = free.
     pub const FREE: usize = 256;
 }
 
 /// Bytes of the header.
 pub const HEADER_SIZE: usize = 4096;
-/// Most packets of a session.
+/// Maximum number of packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
 /// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path. That many
-/// threads can be preempted in the middle of a record at the same time; the first free lane is
-/// taken, so that no more are used than are needed.
+/// threads can be preempted in the middle of a record at the same time. Writers take the first
+/// free lane, so no more lanes are used than needed.
 pub const LANES: usize = 1 + 128;
-/// The lane for other processes, after those of the program.
+/// The lane for other processes, after the program's lanes.
 pub const OUTSIDE: u32 = LANES as u32;
 /// Total number of lanes of a CPU.
 pub const ALL_LANES: usize = LANES + 1;
-/// Streams before the first, whose heads have no packet: a thread that has not registered
-/// restartable sequences reads CPU -1 or -2.
+/// Number of null streams before the first stream, whose heads have no packet: a thread that
+/// has not registered restartable sequences reads CPU -1 or -2.
 pub const NULL_STREAMS: usize = 8;
-/// Bytes of the unit in which heads count.
+/// Unit of the positions in heads, bytes.
 pub const UNIT: usize = 8;
-/// Bytes of the largest record that straight-line code writes.
+/// Size of the largest record that straight-line code writes, bytes.
 pub const MAX_STRAIGHT: usize = 4096;
-/// Most counters of a session: a CPU's copy stays below 2 GiB.
+/// Maximum number of counters of a session: a CPU's copy stays below 2 GiB.
 pub const MAX_COUNTERS: u32 = (1 << 28) - 8;
-/// Bytes of a counter: u64.
+/// Size of a counter in bytes: u64.
 pub const COUNTER_SIZE: usize = 8;
-/// Bytes of a cache line, which no two CPUs' counters share.
+/// Size of a cache line in bytes. Counters of two CPUs never share one.
 const LINE: usize = 64;
 /// Smallest packet, bytes.
 pub const MIN_PACKET_SIZE: usize = 4096;
-/// Bytes of a packet used as a scratch buffer for fields: more than an event can have.
+/// Bytes of a packet used as a scratch buffer for fields: more than an event can need.
 pub const SCRATCH: usize = 64 << 10;
 /// Largest packet, bytes.
 pub const MAX_PACKET_SIZE: usize = 4 << 20;
-/// Bytes at the head of a packet that are the CTF header's, written by the reader.
+/// Size of the CTF header at the start of a packet, bytes. The reader writes it.
 pub const PACKET_HEADER: usize = 80;
 
-/// Words private to each process: a forked child has its own copy. Byte offsets from
+/// Words private to each process (a forked child has its own copy). Byte offsets from
 /// [`Geometry::own_offset`].
 pub mod own {
-    /// u32: not 0 when the process may have installed a system call filter, or was about to. The
+    /// u32: nonzero when the process may have installed a system call filter, or was about to. The
     /// resident makes no system calls from then on.
     pub const NO_CALLS: usize = 0;
-    /// u32: number of threads in a system call of the resident.
+    /// u32: number of threads inside a system call of the resident.
     pub const CALLING: usize = 4;
-    /// u32: 1 when no byte of the process leads to a detour any more.
+    /// u32: 1 when no patched byte of the process leads to a detour any more.
     pub const LEFT: usize = 8;
-    /// u32: 1 when a thread waits for [`LEFT`], because it is about to give up the time stamp
-    /// counter.
+    /// u32: 1 when a thread waits for [`LEFT`], because it is about to disable reading of
+    /// the time stamp counter (`PR_SET_TSC`).
     pub const LEAVE: usize = 12;
-    /// u32: 1 when the threads' own ids are known to be right. On a page by itself, which the
-    /// kernel clears in a forked child: there the C library may still have the parent's id.
+    /// u32: 1 when the ids that threads hold for themselves are known to be correct. On its own
+    /// page, which the kernel clears in a forked child: there the C library may still have the
+    /// parent's id.
     pub const KNOWN: usize = 4096;
-    /// Bytes: two pages.
+    /// Size of this area in bytes: two pages.
     pub const SIZE: usize = 2 * 4096;
 }
 
 /// Byte offsets in a stream.
 pub mod stream {
-    /// u64, the head: u32 position of the next record, the store to which is the commit; above it
-    /// u32 end of the packet. In [units](super::UNIT) from the stream's own address.
+    /// u64, the head: the lower u32 is the position of the next record, and storing it is the
+    /// commit; the upper u32 is the end of the packet. In [units](super::UNIT) from the stream's
+    /// own address.
     pub const HEAD: usize = 0;
     /// u64: events lost so far.
     pub const LOST: usize = 8;
     /// u64: holder of a locked lane, see [`lanes`](crate::lanes); 0: free.
     pub const LOCK: usize = 16;
-    /// u64: lost events for which all lanes were taken; [`LOST`] includes them.
+    /// u64: events lost because all lanes were taken; included in [`LOST`].
     pub const BUSY: usize = 24;
     /// u32: number of times the lane has been taken.
     pub const TURNS: usize = 32;
-    /// u64: number, from 1, of the records that the reader has handed over last; written only by
+    /// u64: number, from 1, of the last delivery that the reader handed over; written only by
     /// the reader, as is the next word.
     pub const NUMBER: usize = 40;
-    /// u64: range of these records, see `taken`.
+    /// u64: packet and byte range of that delivery, see `taken`.
     pub const TAKEN: usize = 48;
-    /// Bytes of a stream: a cache line, so that CPUs do not share one.
+    /// Size of a stream in bytes: a cache line, so that CPUs do not share one.
     pub const SIZE: usize = 64;
 }
 
@@ -190,17 +193,17 @@ pub mod control {
     pub const SEQ: usize = 0;
     /// u64: time stamp counter when the packet was opened.
     pub const BEGIN: usize = 8;
-    /// u64: events the stream had lost when the packet was opened.
+    /// u64: events that the stream had lost when the packet was opened.
     pub const LOST: usize = 16;
-    /// u32: index of the packet before in the stream, or [`super::NO_PACKET`].
+    /// u32: index of the previous packet of the stream, or [`super::NO_PACKET`].
     pub const PREV: usize = 24;
-    /// u32: bytes of that packet that are in use, its header included.
+    /// u32: bytes in use in the previous packet, including its header.
     pub const PREV_LEN: usize = 28;
     /// u32: CPU of the stream.
     pub const CPU: usize = 32;
     /// u32: lane of the stream.
     pub const LANE: usize = 36;
-    /// Bytes of a control: a cache line.
+    /// Size of a control in bytes: a cache line.
     pub const SIZE: usize = 64;
 }
 
@@ -213,110 +216,110 @@ pub mod record {
     pub const TIME: usize = 0;
     /// u32: event id.
     pub const ID: usize = 8;
-    /// u32: thread id, as the target's own namespace has it; 0 = unknown.
+    /// u32: thread id in the target's own namespace; 0 = unknown.
     pub const TID: usize = 12;
     /// The fields, eight bytes each.
     pub const FIELDS: usize = 16;
 }
 
-/// Open calls: a slot for each, found by the stack pointer at the function's entry, which is the
+/// Open calls: one slot each, found by the stack pointer at the function's entry, which is the
 /// same at its exit.
 ///
 /// ```text
 /// slot = ((sp >> 4) + (sp >> 24) * SPREAD) mod slots
 /// ```
 ///
-/// Calls of one thread are side by side; stacks that are as far apart as there are slots are
-/// spread. A call whose slot was taken by another one is not timed. If two threads take a slot at
-/// the same moment, one may write the owner and the other the time; this is detected, because the
-/// stack pointers of one slot differ in the bits above their lowest 24.
+/// Slots of one thread's calls are adjacent; stacks whose distance would map them to the same
+/// slots are spread. A call whose slot was taken by another one is not timed. If two threads
+/// take a slot at the same moment, one may write the owner and the other the time; this is
+/// detected, because the stack pointers of one slot differ in the bits above their lowest 24.
 ///
-/// Owner and time are followed by words that the call keeps from its entry to its exit
-/// ([`KEPT`](frame::KEPT)). If a function's entry serves several purposes, each has an area of
-/// slots of its own.
+/// After owner and time follow words that the call keeps from its entry to its exit
+/// ([`KEPT`](frame::KEPT)). If a function's entry serves several purposes, each purpose has its
+/// own area of slots.
 pub mod frame {
-    /// u64: the stack pointer, and the function's number in the upper [`CALL_BITS`] bits.
+    /// u64: the stack pointer, with the function's number in the upper [`CALL_BITS`] bits.
     pub const OWNER: usize = 0;
-    /// u64: the time stamp counter of the entry, plus, from bit [`TIME_SHIFT`] on, the bits of the
-    /// stack pointer from [`TAG_SHIFT`] on, as many as there is room for.
+    /// u64: the time stamp counter at the entry, plus, from bit [`TIME_SHIFT`] on, as many of the
+    /// stack pointer's bits from [`TAG_SHIFT`] on as fit.
     pub const BEGIN: usize = 8;
-    /// Start of the kept words. Each is two u64, the lower and the upper half of the word, below
-    /// the bits of the stack pointer from [`TAG_SHIFT`] on: a half is written by one store, and
-    /// identifies its owner.
+    /// Start of the kept words. Each is two u64, one for the lower and one for the upper half of
+    /// the word. Each u64 has the half in its low 32 bits and the bits of the stack pointer from
+    /// [`TAG_SHIFT`] on above them: one store writes a half, and each half identifies its owner.
     pub const KEPT: usize = 16;
-    /// Bytes of a kept word.
+    /// Size of a kept word in bytes.
     pub const WORD: usize = 16;
-    /// Most words that a call keeps.
+    /// Maximum number of words that a call keeps.
     pub const MOST_WORDS: u32 = 7;
-    /// Most areas of slots.
+    /// Maximum number of areas of slots.
     pub const MOST_AREAS: u32 = 8;
     /// From this bit on, the bits of the stack pointer are about the same for all slots of a stack,
-    /// and distinguish stacks that use the same slots.
+    /// and distinguish stacks that map to the same slots.
     pub const TAG_SHIFT: u32 = 24;
-    /// Bytes of a slot without kept words; with some it is the next power of two that has
-    /// room for them.
+    /// Size in bytes of a slot without kept words; with kept words it is the next power of two that
+    /// has room for them.
     pub const SIZE: usize = 16;
-    /// Bits of a function's number.
+    /// Number of bits of a function's number.
     pub const CALL_BITS: u32 = 16;
-    /// Bits of a call's duration. Above them the bits of its stack pointer begin.
+    /// Number of bits of a call's duration. The bits of its stack pointer begin above them.
     pub const TIME_SHIFT: u32 = 48;
     /// Low bits of a stack pointer that do not distinguish slots.
     pub const GRAIN_SHIFT: u32 = 4;
     /// Multiplier for the upper bits of a stack pointer.
     pub const SPREAD: u32 = 0x9e37_79b1;
-    /// Slots of a session that times calls: enough for a stack of 16 MiB. (No fewer: stack pointers
-    /// whose upper bits are the same must not use the same slot.)
+    /// Slots of a session that times calls: enough for a stack of 16 MiB. (Not fewer: stack
+    /// pointers whose upper bits are the same must not use the same slot.)
     pub const SLOTS: u32 = 1 << 20;
 }
 
-/// Calls with a replaced return address: a slot for each, in a region of the program's own memory,
-/// found by the stack address of the return address.
+/// Calls with a replaced return address: one slot each, in a region of the program's own
+/// memory, found by the stack address of the return address.
 ///
 /// ```text
 /// slot = ((address >> 4) + (address >> 21) * SPREAD) mod SLOTS, or one of the next WINDOW
 /// ```
 ///
-/// The return address on the stack is replaced by the address of the slot's stub. Functions that
-/// are left for one another by a tail jump, and so return at once, share a slot.
+/// The return address on the stack is replaced by the address of the slot's stub. Functions
+/// that tail-call one another, and so return at the same moment, share a slot.
 pub mod returns {
     /// First word of the region's code.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"CPRUTRN1");
-    /// Number of slots, and so of calls that can be open at once.
+    /// Number of slots: the maximum number of calls open at once.
     pub const SLOTS: u64 = 1 << 17;
-    /// Bytes of a slot.
+    /// Size of a slot in bytes.
     pub const SLOT_SIZE: u64 = 64;
-    /// Bytes of a slot's stub.
+    /// Size of a slot's stub in bytes.
     pub const STUB_SIZE: u64 = 16;
     /// u64: stack address of the return address; 0: the slot is free.
     pub const ADDRESS: usize = 0;
     /// u64: the original return address.
     pub const ORIGINAL: usize = 8;
-    /// u64: number of functions that return there; 0: nothing is to be run for them any more.
+    /// u64: number of functions that return through this slot; 0: no work is left to run for them.
     pub const CALLS: usize = 16;
     /// [`MOST_CALLS`] × u64: work to run when they return, the outermost first.
     pub const WORKS: usize = 24;
-    /// Functions that can share a slot.
+    /// Maximum number of functions that share a slot.
     pub const MOST_CALLS: u64 = 5;
-    /// Slots that are searched, from an address's home on.
+    /// Number of slots searched, starting at an address's home slot.
     pub const WINDOW: u64 = 64;
-    /// Multiplier for the upper bits of an address. Small enough that a stack of more than 2 MiB
-    /// continues beside itself; odd, so that calls that are a power of two apart do not collide;
-    /// and prime.
+    /// Multiplier for the upper bits of an address. Small enough that the slots of a stack of more
+    /// than 2 MiB continue next to one another; odd, so that calls a power of two apart do not
+    /// collide; and prime.
     pub const SPREAD: u64 = 1021;
 }
 
-/// A table's directory: a head, then a row for each key that there is room for.
+/// A table's directory: a head, then the rows, one for each key that there is room for.
 pub mod directory {
-    /// u64, in the head: hits that were not counted, as there was no room for their key.
+    /// u64, in the head: hits that were not counted because there was no room for their key.
     pub const DROPPED: usize = 0;
-    /// Bytes of the head. A directory starts at a multiple of it.
+    /// Size of the head in bytes. A directory's offset is a multiple of it.
     pub const HEAD: usize = 64;
     /// u32, in a row: one of [`FREE`], [`CLAIMED`], or the event's id + [`FIRST_TAG`],
     /// which is written last and never changes again.
     pub const TAG: usize = 0;
-    /// u32: bytes of the key.
+    /// u32: length of the key in bytes.
     pub const LENGTH: usize = 4;
-    /// The key, a multiple of eight bytes.
+    /// The key, padded to a multiple of eight bytes.
     pub const KEY: usize = 8;
     /// Tag of a free row.
     pub const FREE: u32 = 0;
@@ -324,15 +327,15 @@ pub mod directory {
     pub const CLAIMED: u32 = 1;
     /// Tag of event 0.
     pub const FIRST_TAG: u32 = 2;
-    /// Rows of a set: a key's home is such a set.
+    /// Rows in a set. A key's home is one such set.
     pub const WAYS: u32 = 4;
-    /// Sets that are searched for a key, from its home on.
+    /// Number of sets searched for a key, starting at its home set.
     pub const PROBED_SETS: u32 = 16;
     /// Multiplier for a key's words (2^32 divided by the golden ratio, odd: Knuth, The Art of
     /// Computer Programming 3, 6.4, multiplicative hashing).
     pub const HASH_FACTOR: u32 = 0x9e37_79b1;
-    /// Bits by which the hash is rotated between two words, and the upper half of a word before it
-    /// is combined with the lower one.
+    /// Number of bits by which the hash is rotated between two words, and by which the upper half
+    /// of a word is rotated before it is combined with the lower one.
     pub const HASH_ROTATE: u32 = 13;
 }
 
@@ -340,11 +343,11 @@ pub mod directory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum State {
-    /// Memory is mapped, no byte of the program has changed yet.
+    /// Memory is mapped; no byte of the program has changed yet.
     Building = 0,
     /// Bytes may have changed; the journal lists them.
     Armed = 1,
-    /// All bytes are back; the mappings are still there.
+    /// All bytes are restored; the mappings still exist.
     Restored = 2,
 }
 
@@ -363,33 +366,33 @@ impl State {
 /// Number and size of everything in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// CPUs that have streams (the possible ones, not only those online).
+    /// Number of CPUs that have streams (the possible ones, not only those online).
     pub cpus: u32,
-    /// Bytes of a packet: a power of two in [`MIN_PACKET_SIZE`]..=[`MAX_PACKET_SIZE`].
+    /// Size of a packet in bytes: a power of two in [`MIN_PACKET_SIZE`]..=[`MAX_PACKET_SIZE`].
     pub packet_size: u32,
-    /// Packets, at most [`MAX_PACKETS`].
+    /// Number of packets, at most [`MAX_PACKETS`].
     pub packets: u32,
-    /// Journal entries that the ledger has room for; they take no room here.
+    /// Number of journal entries that the ledger has room for; they take no room here.
     pub journal: u32,
-    /// Counters, at most [`MAX_COUNTERS`].
+    /// Number of counters, at most [`MAX_COUNTERS`].
     pub counters: u32,
     /// Bytes of the tables' directories, a multiple of 64.
     pub directories: u64,
-    /// Slots for open calls in an area, a power of two; 0: no calls are timed.
+    /// Number of slots for open calls in an area, a power of two; 0: no calls are timed.
     pub frames: u32,
     /// Number of such areas.
     pub areas: u32,
-    /// Words that a slot keeps, at most [`frame::MOST_WORDS`].
+    /// Number of words that a slot keeps, at most [`frame::MOST_WORDS`].
     pub kept: u32,
 }
 
 impl Geometry {
-    /// A geometry with about `bytes` of packets for `cpus` CPUs and room for
+    /// Returns a geometry with about `bytes` of packets for `cpus` CPUs and room for
     /// `journal` sites.
     ///
     /// Packets are small enough that every CPU has at least eight of them, and at most 256 KiB,
     /// unless there would be more than [`MAX_PACKETS`]: large packets cost fewer switches, small
-    /// ones lose less room when many CPUs hold one each.
+    /// ones waste less room when many CPUs hold one each.
     pub fn for_buffer(bytes: u64, cpus: u32, journal: u32) -> Geometry {
         let cpus = cpus.max(1);
         let per_cpu = bytes / u64::from(cpus);
@@ -417,9 +420,9 @@ impl Geometry {
         }
     }
 
-    /// A geometry for `journal` sites that keeps no records: with a packet of [`SCRATCH`] bytes for
-    /// every locked lane of `cpus` CPUs, [`MAX_PACKETS`] at most, as a scratch buffer for fields.
-    /// Unused packets take no memory.
+    /// Returns a geometry for `journal` sites that keeps no records: it has a packet of [`SCRATCH`]
+    /// bytes for every locked lane of `cpus` CPUs, at most [`MAX_PACKETS`], as a scratch buffer for
+    /// fields. Unused packets take no memory.
     pub fn for_scratch(cpus: u32, journal: u32) -> Geometry {
         let lanes = u64::from(cpus.max(1)) * LANES as u64;
         Geometry {
@@ -439,8 +442,8 @@ impl Geometry {
         }
     }
 
-    /// Adds `areas` areas of slots for open calls, each of which keeps `words` words; both are
-    /// limited to their maximum.
+    /// Adds `areas` areas of slots for open calls, whose slots keep `words` words each; both
+    /// numbers are limited to their maximum.
     #[must_use]
     pub fn with_frames(self, areas: u32, words: u32) -> Geometry {
         Geometry {
@@ -451,7 +454,7 @@ impl Geometry {
         }
     }
 
-    /// Bytes of a slot for an open call: a power of two.
+    /// Size in bytes of a slot for an open call: a power of two.
     pub fn frame_size(&self) -> usize {
         (frame::SIZE + self.kept as usize * frame::WORD).next_power_of_two()
     }
@@ -461,7 +464,7 @@ impl Geometry {
         HEADER_SIZE
     }
     /// Byte offset of the control of packet `index`; `index == packets` is the
-    /// null control: what a stream has before its first packet.
+    /// null control, the predecessor of a stream's first packet.
     pub fn control(&self, index: u32) -> usize {
         self.controls() + index as usize * control::SIZE
     }
@@ -513,13 +516,13 @@ impl Geometry {
     }
     /// The largest position, in [units](UNIT) from a stream, that code in the target accepts from a
     /// head: the end of the last packet, counted from the first stream. Counted from another
-    /// stream, it is as many bytes beyond that as the stream is beyond the first: there is the
-    /// slack.
+    /// stream, this position is beyond the packets by the distance between the two streams: that is
+    /// where the slack is.
     pub fn limit(&self) -> u32 {
         ((self.packet(self.packets) - self.streams()) / UNIT) as u32
     }
-    /// The head of the stream with number `stream` while it fills packet `index` from its byte
-    /// `at` on.
+    /// Returns the head of the stream with number `stream` while it fills packet `index` from its
+    /// byte `at` on.
     pub fn head(&self, stream: usize, index: u32, at: usize) -> u64 {
         let from = self.streams() + stream * stream::SIZE;
         let packet = self.packet(index) - from;
@@ -527,7 +530,7 @@ impl Geometry {
         (((end / UNIT) as u64) << 32) | ((packet + at) / UNIT) as u64
     }
     /// Decodes the head of the stream with number `stream`: the packet being filled, and how many
-    /// of its bytes are in use; `None` if that makes no sense.
+    /// of its bytes are in use; `None` if the head is invalid.
     pub fn filled(&self, stream: usize, head: u64) -> Option<(u32, usize)> {
         let from = self.streams() + stream * stream::SIZE;
         let [pos, end] = [head as u32, (head >> 32) as u32];
@@ -544,7 +547,7 @@ impl Geometry {
     pub fn shared_size(&self) -> usize {
         self.packet(self.packets) + self.streams_size().next_multiple_of(MIN_PACKET_SIZE)
     }
-    /// Byte offset of the words that each process has for itself, the start of a page.
+    /// Byte offset of the words private to each process, the start of a page.
     pub fn own_offset(&self) -> usize {
         self.shared_size()
     }

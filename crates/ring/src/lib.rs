@@ -29,7 +29,7 @@ pub use reader::{Packet, Reader};
 pub use source::Source;
 pub use writer::Writer;
 
-/// Pseudo-random numbers, the same each time (xorshift64: G. Marsaglia, "Xorshift RNGs").
+/// Returns pseudo-random numbers from a fixed seed (xorshift64: G. Marsaglia, "Xorshift RNGs").
 #[cfg(test)]
 fn noise() -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

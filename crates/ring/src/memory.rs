@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A count that takes years to reach. Sums of lower counts do not overflow.
+/// Upper bound of a valid count, which takes years to reach. Sums of lower counts do not
+/// overflow.
 pub const MOST: u64 = 1 << 48;
 
 /// A mapping of session memory.
@@ -35,14 +36,14 @@ impl Memory {
     /// Maps `len` bytes of the memfd `fd` shared, for reading and writing.
     ///
     /// # Errors
-    /// The error of `mmap`, or `EINVAL` if the file is shorter than `len`: a page
-    /// behind its end would raise SIGBUS later.
+    /// The error of `mmap`, or `EINVAL` if the file is shorter than `len`: an access to a page
+    /// beyond its end would raise SIGBUS later.
     pub fn map(fd: &OwnedFd, len: usize) -> rustix::io::Result<Memory> {
         if rustix::fs::fstat(fd.as_fd())?.st_size < len as i64 {
             return Err(rustix::io::Errno::INVAL);
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is long enough, as
-        // was just checked, and sealed against shrinking by its creator.
+        // SAFETY: a fresh mapping at an address that the kernel chooses; the file is long enough,
+        // as was just checked, and sealed against shrinking by its creator.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -57,13 +58,13 @@ impl Memory {
         Ok(Memory {
             start,
             len,
-            // Not inherited by programs that are started meanwhile.
+            // Programs started meanwhile do not inherit it.
             file: rustix::io::fcntl_dupfd_cloexec(fd, 0)?,
         })
     }
 
-    /// Returns the parts of a range that were ever written: the rest is zero. Reading that would
-    /// make the kernel allocate memory for it.
+    /// Returns the parts of a range that were ever written; the rest is zero. Reading the rest
+    /// would make the kernel allocate memory for it.
     pub fn written(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut parts = Vec::new();
         let mut from = range.start;
@@ -83,7 +84,7 @@ impl Memory {
         parts
     }
 
-    /// Bytes of the mapping.
+    /// Size of the mapping in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -114,28 +115,31 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().wrapping_add(offset).cast()) }
     }
 
-    /// Loads a u64; what the writer stored before it is visible afterwards.
+    /// Loads a u64 with acquire ordering: everything the writer stored before it is visible
+    /// afterwards.
     pub fn load(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Stores a u64 after everything that was stored before.
+    /// Stores a u64 with release ordering: everything stored earlier is visible before it.
     pub fn store(&self, offset: usize, value: u64) {
         self.word(offset).store(value, Ordering::Release);
     }
 
-    /// Loads a u32; what the writer stored before it is visible afterwards.
+    /// Loads a u32 with acquire ordering: everything the writer stored before it is visible
+    /// afterwards.
     pub fn load_u32(&self, offset: usize) -> u32 {
         self.half(offset).load(Ordering::Acquire)
     }
 
-    /// Stores a u32 after everything that was stored before.
+    /// Stores a u32 with release ordering: everything stored earlier is visible before it.
     pub fn store_u32(&self, offset: usize, value: u32) {
         self.half(offset).store(value, Ordering::Release);
     }
 
-    /// Locks the file against other processes, and other openings of it in this one; waits for
-    /// `limit` at most. The kernel unlocks it when the holder ends. Returns whether it is locked.
+    /// Locks the file against other processes, and against other open file descriptions in this
+    /// one; waits for at most `limit`. The kernel unlocks it when the holder ends. Returns true if
+    /// it is locked.
     pub(crate) fn lock(&self, limit: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -149,7 +153,7 @@ impl Memory {
 
     /// Releases the lock taken by [`lock`](Self::lock).
     pub(crate) fn unlock(&self) {
-        // The lock is our own.
+        // This process holds the lock, so there is no error to handle.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 
@@ -158,7 +162,7 @@ impl Memory {
         self.word(offset).fetch_add(value, Ordering::AcqRel);
     }
 
-    /// Stores a u64 if the current one is `old`; returns whether it was.
+    /// Stores a u64 if the current one is `old`; returns true if it did.
     pub(crate) fn replace(&self, offset: usize, old: u64, new: u64) -> bool {
         let word = self.word(offset);
         word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
@@ -234,32 +238,32 @@ impl Memory {
         for stream in (first..g.packets_offset()).step_by(stream::SIZE) {
             self.store(stream + stream::HEAD, 0);
         }
-        // Last, so that memory with a magic is memory with a whole header.
+        // Stored last, so that memory with a magic number has a complete header.
         self.store(h::MAGIC, layout::MAGIC);
     }
 
-    /// Reads a word that processes of the session count in. A value that counting cannot have
-    /// reached is returned as 0: that word was overwritten.
+    /// Reads a word that processes of the session use as a counter. A value too high to have been
+    /// counted is returned as 0: the word was overwritten.
     #[must_use]
     pub fn counted(&self, offset: usize) -> u64 {
         let count = self.load(offset);
         if count < MOST { count } else { 0 }
     }
 
-    /// True if a word that counts was overwritten.
+    /// True if a word used as a counter was overwritten.
     #[must_use]
     pub fn is_written_over(&self, offset: usize) -> bool {
         self.load(offset) >= MOST
     }
 
-    /// Gives packet `index` to the writers.
+    /// Gives packet `index` back to the writers.
     pub fn free_packet(&self, index: u32) {
         let offset = header::FREE + index as usize / 64 * 8;
         self.word(offset)
             .fetch_or(1 << (index % 64), Ordering::AcqRel);
     }
 
-    /// Takes the free packet with the lowest number from the writers, if there is one.
+    /// Takes the free packet with the lowest number away from the writers, if there is one.
     pub(crate) fn take_packet(&self, packets: u32) -> Option<u32> {
         (0..packets.div_ceil(64)).find_map(|i| {
             let word = self.word(header::FREE + i as usize * 8);
@@ -291,7 +295,7 @@ mod tests {
     use rustix::fs::MemfdFlags;
     use rustix::io::FdFlags;
 
-    /// A program that is started while a session is read does not get its memory.
+    /// A program started while a session is read does not inherit its memory.
     #[test]
     fn the_memory_is_not_inherited() {
         let fd = rustix::fs::memfd_create("memory-test", MemfdFlags::CLOEXEC).expect("memfd");

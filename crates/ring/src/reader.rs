@@ -8,8 +8,8 @@ use crate::taken::Taken;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Records of a packet that no writer will touch again, or those so far in a packet that is still
-/// being filled; without records that were delivered before.
+/// The records of a packet that no writer will touch again, or the records so far of a packet
+/// that is still being filled, without the records that were delivered before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// CPU of the stream.
@@ -18,8 +18,8 @@ pub struct Packet<'a> {
     pub lane: u32,
     /// Number of this delivery in its stream, from 0.
     pub seq: u64,
-    /// Total events that the stream had lost before the packet was opened; for an empty packet,
-    /// which comes at the end, until now.
+    /// Total number of events that the stream had lost before the packet was opened; for the empty
+    /// packet delivered at the end, the number lost until now.
     pub discarded: u64,
     /// The records, one after another.
     pub content: &'a [u8],
@@ -30,11 +30,11 @@ pub struct Packet<'a> {
 struct Found {
     index: u32,
     seq: u64,
-    /// Still being filled.
+    /// True if the packet is still being filled.
     open: bool,
-    /// Bytes of records.
+    /// Number of bytes of records.
     len: usize,
-    /// Losses of the stream when the packet was opened.
+    /// Number of events the stream had lost when the packet was opened.
     discarded: u64,
 }
 
@@ -47,22 +47,22 @@ pub struct Reader<M = Arc<Memory>> {
     first: usize,
     /// For each stream, the `seq` of the next packet to deliver.
     next: Vec<u64>,
-    /// For each stream, how many packets, or parts of packets, were delivered.
+    /// For each stream, the number of packets, or parts of packets, delivered.
     delivered: Vec<u64>,
-    /// For each stream, a packet's `seq` and how many bytes of its records were delivered while
-    /// it was being filled.
+    /// For each stream, the `seq` of a packet and the number of bytes of its records delivered
+    /// while it was being filled.
     partly: Vec<(u64, usize)>,
-    /// For each stream, the losses that were reported.
+    /// For each stream, the number of lost events already reported.
     told: Vec<u64>,
-    /// For each stream, the packet at which damage was last noted, by its end.
+    /// For each stream, the packet at which damage was last counted, identified by its end.
     broken: Vec<Option<u32>>,
     buffer: Vec<u8>,
     found: Vec<Found>,
-    /// Number of places where a stream made no sense.
+    /// Number of places where a stream was inconsistent.
     damaged: u64,
     /// Sleep before the next poll.
     nap: Duration,
-    /// Scan every stream each time.
+    /// True if every poll scans every stream.
     thorough: bool,
 }
 
@@ -70,9 +70,9 @@ pub struct Reader<M = Arc<Memory>> {
 pub const NAP: Duration = Duration::from_micros(250);
 /// Poll interval of an idle reader: minimum and maximum.
 const IDLE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
-/// Number of lanes without a packet that are passed before the scan of a CPU ends.
+/// Number of lanes without a packet after which the scan of a CPU ends.
 const UNUSED: usize = 8;
-/// Bytes that a CPU writes in a nanosecond, at most.
+/// Upper bound of a CPU's write rate, bytes per nanosecond.
 const RATE: u64 = 2;
 
 impl Reader {
@@ -102,9 +102,9 @@ impl<M: Source> Reader<M> {
         }
     }
 
-    /// Creates a reader that continues where another one was killed. `written` returns how many of
-    /// the packets that it handed over of a stream (CPU, lane) have arrived: the number of the
-    /// last.
+    /// Creates a reader that continues where a killed reader stopped. `written(cpu, lane)` returns
+    /// how many of the packets handed over for that stream have arrived, that is, the number of the
+    /// last one.
     pub fn resume(memory: M, geometry: Geometry, written: impl Fn(u32, u32) -> u64) -> Reader<M> {
         let mut reader = Reader::of(memory, geometry);
         reader.thorough = true;
@@ -129,7 +129,7 @@ impl<M: Source> Reader<M> {
         reader
     }
 
-    /// Byte offset of a stream. There are thousands on a large machine, and all are scanned.
+    /// Byte offset of a stream. A large machine has thousands of streams, and all are scanned.
     fn stream(&self, lane: u32, cpu: u32) -> usize {
         self.first + self.geometry.stream_index(lane, cpu) * stream::SIZE
     }
@@ -150,7 +150,7 @@ impl<M: Source> Reader<M> {
             .sum()
     }
 
-    /// Lost events that were to be written to locked lanes.
+    /// Events lost by locked lanes.
     pub fn lost_in_lanes(&self) -> u64 {
         let lanes = self.streams().filter(|(lane, _)| *lane > 0);
         lanes
@@ -158,7 +158,7 @@ impl<M: Source> Reader<M> {
             .sum()
     }
 
-    /// Lost events for which all lanes of a CPU were taken.
+    /// Events lost because all lanes of a CPU were taken.
     pub fn busy(&self) -> u64 {
         let busy = |(lane, cpu)| {
             let at = self.stream(lane, cpu);
@@ -167,8 +167,8 @@ impl<M: Source> Reader<M> {
         self.streams().map(busy).sum()
     }
 
-    /// Number of places where a stream, or its count of lost events, made no sense: session memory
-    /// was overwritten.
+    /// Number of places where a stream, or its count of lost events, was inconsistent: session
+    /// memory was overwritten.
     pub fn damaged(&self) -> u64 {
         let streams = self.streams().map(|(lane, cpu)| self.stream(lane, cpu));
         let words = streams.flat_map(|at| [at + stream::LOST, at + stream::BUSY]);
@@ -181,9 +181,9 @@ impl<M: Source> Reader<M> {
         (0..layout::ALL_LANES as u32).flat_map(move |lane| (0..cpus).map(move |cpu| (lane, cpu)))
     }
 
-    /// The streams that can have new records: of the locked lanes of a CPU, those with a packet
-    /// before [`UNUSED`] lanes without one, because a lane is used only when those before it are.
-    /// (A thread in one of these may be about to take its first packet.)
+    /// Returns the streams that can have new records: of the locked lanes of a CPU, those with a
+    /// packet before [`UNUSED`] lanes without one, because a lane is used only when those before it
+    /// are in use. (A thread in one of these may be about to take its first packet.)
     fn used(&self) -> Vec<(u32, u32)> {
         if self.thorough {
             return self.streams().collect();
@@ -209,7 +209,8 @@ impl<M: Source> Reader<M> {
         used
     }
 
-    /// Counts damage of the stream `slot` at the head or behind it; once for a packet.
+    /// Counts damage of the stream `slot` at its head or in the packets reached from it; at most
+    /// once for each packet.
     fn damage(&mut self, slot: usize, head: u64) {
         let packet = Some((head >> 32) as u32);
         if self.broken[slot] != packet {
@@ -218,8 +219,8 @@ impl<M: Source> Reader<M> {
         }
     }
 
-    /// Walks one stream back from its current packet and collects in `found` what was not delivered
-    /// yet, newest first. If the chain is broken, the packets before that are given up.
+    /// Walks one stream back from its current packet and collects in `found` the packets not
+    /// delivered yet, newest first. If the chain is broken, all older packets are skipped.
     fn walk(&mut self, lane: u32, cpu: u32, open_too: bool) {
         self.found.clear();
         let g = self.geometry;
@@ -233,7 +234,7 @@ impl<M: Source> Reader<M> {
         };
         let mut discarded = self.losses(at);
         let mut newer: Option<u64> = None;
-        // At most every packet once: a cycle made by a broken program ends.
+        // Visits each packet at most once, so a cycle made by a broken program ends.
         for _ in 0..g.packets {
             let c = g.control(index);
             let seq = self.memory.load(c + control::SEQ);
@@ -282,13 +283,12 @@ impl<M: Source> Reader<M> {
     }
 
     /// Hands every closed packet that has not been delivered yet to `sink`, in
-    /// order within a stream, and gives it back to the writers. Returns how many
-    /// there were.
+    /// order within a stream, and gives it back to the writers. Returns the number of packets.
     ///
-    /// With `all`, the packets still being filled are delivered too; this is for the end, when
-    /// nothing writes any more: the program is dead, or every probe is out and no thread is in a
-    /// detour. They are then not given back. Losses of a stream after its last record are reported
-    /// by an empty packet.
+    /// With `all`, the packets still being filled are delivered too. This is for the end, when
+    /// nothing writes any more: the program is dead, or every probe is removed and no thread is in
+    /// a detour. These packets are not given back. Events that a stream lost after its last record
+    /// are reported by an empty packet.
     ///
     /// # Errors
     /// The first error of `sink`; that packet stays undelivered.
@@ -300,9 +300,9 @@ impl<M: Source> Reader<M> {
         self.deliver(all, all, sink)
     }
 
-    /// As [`Reader::collect`], and delivers also the records that are committed by now in packets
+    /// As [`Reader::collect`], but also delivers the records committed so far in packets that are
     /// still being filled; records committed later are delivered later. (A writer commits a record
-    /// by moving the stream's head behind it, so nothing before that changes any more.)
+    /// by moving the stream's head past it, so nothing before the head changes any more.)
     ///
     /// # Errors
     /// As [`Reader::collect`].
@@ -333,7 +333,8 @@ impl<M: Source> Reader<M> {
                     (seq, before) if seq == found.seq => before.min(found.len),
                     _ => 0,
                 };
-                // Nothing new: it was delivered in parts, or nothing was committed yet.
+                // Nothing new: the packet was already delivered in parts, or nothing is committed
+                // yet.
                 let is_partial = found.open && !last;
                 let nothing = before == found.len && (is_partial || before > 0);
                 if !nothing {
@@ -364,7 +365,7 @@ impl<M: Source> Reader<M> {
                 }
                 self.next[slot] = found.seq.saturating_add(1);
                 if !last {
-                    // Before it becomes another packet.
+                    // Noted before the packet is reused.
                     let taken = Taken {
                         seq: self.next[slot],
                         before: 0,
@@ -377,7 +378,7 @@ impl<M: Source> Reader<M> {
             }
             let discarded = self.losses(stream);
             if last && discarded > self.told[slot] {
-                // No record followed these losses.
+                // No record follows these losses.
                 sink(Packet {
                     cpu,
                     lane,
@@ -396,7 +397,7 @@ impl<M: Source> Reader<M> {
         Ok(delivered)
     }
 
-    /// Bytes of records that were committed and not delivered yet, also those in
+    /// Number of bytes of records that are committed and not delivered yet, including those in
     /// packets that are still being filled.
     pub fn pending(&mut self) -> u64 {
         self.used()
@@ -414,7 +415,7 @@ impl<M: Source> Reader<M> {
             .sum()
     }
 
-    /// Reports whether a closed packet waits to be collected.
+    /// True if a closed packet waits to be collected.
     pub fn has_closed_packets(&mut self) -> bool {
         self.used().into_iter().any(|(lane, cpu)| {
             self.walk(lane, cpu, false);
@@ -422,18 +423,18 @@ impl<M: Source> Reader<M> {
         })
     }
 
-    /// Sleeps until the next poll, for `limit` at most.
+    /// Sleeps until the next poll, for at most `limit`.
     ///
-    /// The program does not wake the reader: that would be a system call in the program's own
-    /// threads, which a system call filter may forbid. While packets keep coming the reader polls
-    /// every [`NAP`]; then after twice as long each time, up to `longest_nap`.
+    /// The program does not wake the reader: that would need a system call in the program's own
+    /// threads, which a system call filter may forbid. While packets keep coming, the reader polls
+    /// every [`NAP`]; when idle it doubles the interval each time, up to `longest_nap`.
     pub fn wait(&mut self, limit: Duration) {
         std::thread::sleep(limit.min(self.nap));
         self.nap = (self.nap * 2).min(self.longest_nap());
     }
 
-    /// Maximum sleep of an idle reader: all CPUs at full speed fill a quarter of the buffer
-    /// meanwhile, unless it is very small.
+    /// Maximum sleep of an idle reader: the time in which all CPUs at full speed fill a quarter of
+    /// the buffer, unless it is very small.
     fn longest_nap(&self) -> Duration {
         let g = &self.geometry;
         let bytes = u64::from(g.packets) * u64::from(g.packet_size);
@@ -442,8 +443,8 @@ impl<M: Source> Reader<M> {
     }
 }
 
-/// Notes, before the hand-over, that the records of a packet from byte `before` on are handed over
-/// as number `seq`, in the order of stores of [`taken`](crate::taken).
+/// Notes, before the hand-over, that the records of a packet from byte `before` on are handed
+/// over as number `seq`. The stores follow the order in [`taken`](crate::taken).
 fn note(memory: &impl Source, stream: usize, seq: u64, found: &Found, before: usize) -> bool {
     let put = |after| {
         let seq = found.seq;
@@ -453,7 +454,7 @@ fn note(memory: &impl Source, stream: usize, seq: u64, found: &Found, before: us
     put(before) && memory.store(stream + stream::NUMBER, seq.wrapping_add(1)) && put(found.len)
 }
 
-/// Bytes of a record with `fields` fields of eight bytes.
+/// Size in bytes of a record with `fields` fields of eight bytes.
 pub const fn record_size(fields: usize) -> usize {
     record::FIELDS + 8 * fields
 }
@@ -474,7 +475,7 @@ mod tests {
         Arc::new(memory)
     }
 
-    /// Plays the writer: opens packet `index` as number `seq` of a stream.
+    /// Acts as the writer: opens packet `index` as number `seq` of a stream.
     fn open(m: &Memory, g: &Geometry, lane: u32, cpu: u32, index: u32, seq: u64, prev: u32) {
         let c = g.control(index);
         let (slot, at) = (g.stream_index(lane, cpu), g.stream(lane, cpu));
@@ -587,7 +588,8 @@ mod tests {
         assert_eq!(committed(&mut reader), [(1, vec![101, 102])]);
         put(&m, &g, 0, 1, 103);
         assert_eq!(reader.pending(), 16);
-        // Its rest when it is closed; nothing of one that has no rest, which is free all the same.
+        // Once it is closed, the rest of it; a packet without a rest delivers nothing, but is
+        // freed.
         open(&m, &g, 0, 1, 0, 1, 3);
         put(&m, &g, 0, 1, 200);
         assert_eq!(committed(&mut reader), [(2, vec![103]), (3, vec![200])]);
@@ -635,13 +637,13 @@ mod tests {
     }
 
     /// Kills a reader at each of its own stores, and between the file and its notes: its successor
-    /// has each record once.
+    /// delivers each record exactly once.
     #[test]
     fn a_reader_that_goes_on_takes_each_record_once() {
         use std::cell::{Cell, RefCell};
         use std::rc::Rc;
 
-        /// Session memory of a reader that is killed after so many stores.
+        /// Session memory of a reader that is killed after a given number of stores.
         #[derive(Clone)]
         struct Mortal {
             memory: Arc<Memory>,
@@ -681,7 +683,7 @@ mod tests {
             let last = Cell::new(0);
             let (mut time, mut index, mut seq) = (0, NO_PACKET, 0);
             let mut fill = |packets: usize| {
-                // One more into the packet that is being filled.
+                // One more record into the packet that is being filled.
                 if seq > 0 {
                     put(&m, &g, 0, 1, time);
                     time += 1;
@@ -705,7 +707,7 @@ mod tests {
                 };
                 let mut reader = Reader::resume(mortal.clone(), g, |_, _| last.get());
                 let sink = |p: Packet<'_>| {
-                    // The write to the file is where one can be killed as well.
+                    // The reader can also be killed at the write to the file.
                     if mortal.life.get() == 0 {
                         return Err(());
                     }

@@ -1,19 +1,20 @@
-//! Session memory as a reader sees it: mapped here, or read out of another process.
+//! Session memory as a reader accesses it: mapped here, or read from another process.
 
 use crate::layout;
 use crate::layout::{Geometry, LANES, header};
 use crate::memory::Memory;
 use std::sync::Arc;
 
-/// Session memory at byte offsets, which are inside of it. What is read may be anything.
+/// Access to session memory by byte offsets, which must be inside it. The values read may be
+/// anything.
 pub trait Source {
     /// Loads a u64.
     fn load(&self, offset: usize) -> u64;
     /// Loads a u32.
     fn load_u32(&self, offset: usize) -> u32;
-    /// Copies bytes out; false if they are not there any more.
+    /// Copies bytes out; returns false if the memory no longer exists.
     fn read(&self, offset: usize, into: &mut [u8]) -> bool;
-    /// Stores a u64, after everything that was stored before; false if it is not there any more.
+    /// Stores a u64, after all earlier stores; returns false if the memory no longer exists.
     fn store(&self, offset: usize, value: u64) -> bool;
     /// Gives packet `index` to the writers, if there are any.
     fn free_packet(&self, index: u32);
@@ -65,15 +66,15 @@ impl<S: Source> Source for Arc<S> {
     }
 }
 
-/// Maximum number of CPUs of a session made by another process: that of Linux on x86-64.
+/// Maximum number of CPUs in a session made by another process: the limit of Linux on x86-64.
 pub const MAX_CPUS: u32 = 8192;
 
 impl Geometry {
-    /// Geometry of a session made by another process, according to its header, and the byte offset
-    /// of its packets: all that fits into `len` bytes of memory, which contain the header. Tables
-    /// and what is private to each process are not known.
+    /// Reads the geometry of a session made by another process from its header; returns it with the
+    /// byte offset of its packets. All of that must fit into `len` bytes of memory, which include
+    /// the header. Tables and the memory private to each process are not known.
     pub(crate) fn of(source: &impl Source, len: u64) -> Option<(Geometry, usize)> {
-        // Read each once: the program may change them meanwhile.
+        // Read each word once: the program may change it meanwhile.
         let half = |at| source.load_u32(at);
         let sound = source.load(header::MAGIC) == layout::MAGIC
             && half(header::VERSION) == layout::VERSION
@@ -94,8 +95,8 @@ impl Geometry {
         };
         let packets = source.load(header::PACKETS_OFFSET);
         let bytes = u64::from(geometry.packets) * u64::from(geometry.packet_size);
-        // Each CPU takes more than a byte, so a number of them that fits is small enough to
-        // calculate with.
+        // Each CPU takes more than a byte, so a CPU count that fits into memory cannot overflow the
+        // calculation.
         let sizes = layout::MIN_PACKET_SIZE..=layout::MAX_PACKET_SIZE;
         let fits = sizes.contains(&(geometry.packet_size as usize))
             && geometry.packet_size.is_power_of_two()
@@ -107,7 +108,7 @@ impl Geometry {
         fits.then_some((geometry, packets as usize))
     }
 
-    /// As `of`, for reading a session that records, and so has no tables.
+    /// As `of`, for a session that keeps records and so has no tables.
     pub fn of_recording(source: &impl Source, len: u64) -> Option<Geometry> {
         let (geometry, packets) = Geometry::of(source, len)?;
         let sound = geometry.cpus <= MAX_CPUS

@@ -1,9 +1,9 @@
 //! Tables in session memory, which aggregate events by key, and their reader.
 //!
-//! A table has a row for each key. Its *directory*, which exists once in session memory, tells
-//! which row belongs to which key; a row that was assigned is never taken back or moved, so that a
-//! thread that has found a row needs no lock to use it. The values are in the row's *cells*, which
-//! are [counters](crate::layout#counters): each CPU has its own copy, and there is a shared one.
+//! A table has a row for each key. Its *directory*, which exists once in session memory, maps
+//! keys to rows. An assigned row is never released or moved, so a thread that has found a row
+//! needs no lock to use it. The values are in the row's *cells*, which are
+//! [counters](crate::layout#counters): each CPU has its own copy, and there is a shared one.
 //!
 //! ```text
 //! directory   64 bytes: hits of keys for which there was no room
@@ -12,9 +12,9 @@
 //! cells       row 0: cell 0, cell 1, ...; row 1: ...       for each CPU, and shared
 //! ```
 //!
-//! A key's home is a set of four rows, selected by its hash; if that is full, the sets after it are
-//! tried. Two threads that find the same key at the same moment may take a row each; the reader
-//! merges them. Without keys, a table has no directory, and a row for each event.
+//! A key's home is a set of four rows, selected by its hash; if it is full, the next sets are
+//! tried. Two threads that see the same new key at the same moment may take a row each; the
+//! reader merges them. A table without keys has no directory, and has a row for each event.
 
 use crate::Memory;
 use crate::layout;
@@ -27,15 +27,15 @@ use thiserror::Error;
 /// Requested contents of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
-    /// Ids of the events that it is for.
+    /// Ids of the events that the table aggregates.
     pub events: Range<u32>,
-    /// Bytes of the longest key, a multiple of 8; 0: there is no key.
+    /// Length of the longest key in bytes, a multiple of 8; 0: no key.
     pub key: u32,
     /// Number of keys to make room for; ignored without a key.
     pub keys: u32,
-    /// Cells of a row, at least 1.
+    /// Number of cells in a row, at least 1.
     pub cells: u32,
-    /// Cells of a row that keep the largest value; the others are sums.
+    /// Cells of a row that hold a maximum; the others hold sums.
     pub maxima: Vec<u32>,
 }
 
@@ -46,25 +46,25 @@ pub struct Table {
     pub shape: Shape,
     /// Byte offset of its directory from [`Geometry::directories_offset`].
     pub directory: u64,
-    /// Rows: with keys a power of two, at least eight.
+    /// Number of rows; with keys, a power of two, at least eight.
     pub rows: u32,
     /// The counter that is cell 0 of row 0; the others follow, row by row.
     pub first_cell: u32,
 }
 
 impl Table {
-    /// Bytes of a row of the directory.
+    /// Size in bytes of a row of the directory.
     pub fn row_size(&self) -> u32 {
         directory::KEY as u32 + self.shape.key
     }
 
-    /// The counter that is a cell of a row.
+    /// Index of the counter that holds a cell of a row.
     pub fn cell(&self, row: u32, cell: u32) -> u32 {
         self.first_cell + row * self.shape.cells + cell
     }
 }
 
-/// There is no room for a table.
+/// The tables do not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the tables would take more than 2 GiB for each CPU; ask for fewer keys, or for fewer events with histograms"
@@ -80,7 +80,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Creates an empty set of tables, after `counters` counters for other things.
+    /// Creates an empty set of tables, whose counters follow the first `counters` ones.
     pub fn behind(counters: u32) -> Tables {
         Tables {
             counters,
@@ -88,7 +88,7 @@ impl Tables {
         }
     }
 
-    /// Makes room for one more table.
+    /// Adds a table.
     ///
     /// # Errors
     /// There would be more counters than a session can have.
@@ -126,12 +126,12 @@ impl Tables {
         &self.tables
     }
 
-    /// Counters that they take, with those before.
+    /// Number of counters, including the ones before the tables.
     pub fn counters(&self) -> u32 {
         self.counters
     }
 
-    /// Bytes that their directories take.
+    /// Size of the tables' directories in bytes.
     pub fn directories(&self) -> u64 {
         self.directories
     }
@@ -148,18 +148,18 @@ pub struct Row {
     pub cells: Vec<u64>,
 }
 
-/// Contents of a table, as they were read.
+/// Contents of a table at the time it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Contents {
     /// Its rows; without a key, those of all events.
     pub rows: Vec<Row>,
-    /// Hits that were not counted, as there was no room for their key.
+    /// Hits that were not counted because there was no room for their key.
     pub dropped: u64,
 }
 
 /// Reads tables of a session.
 ///
-/// The target may have written nonsense: then the numbers are nonsense, and nothing else.
+/// If the target has corrupted them, the numbers are wrong, but nothing else happens.
 #[derive(Debug, Clone)]
 pub struct TableReader {
     memory: Arc<Memory>,
@@ -176,7 +176,7 @@ impl TableReader {
         TableReader { memory, geometry }
     }
 
-    /// Hits that were not even evaluated, because all lanes or packets of a CPU were in use.
+    /// Hits that were not evaluated because all lanes or packets of a CPU were in use.
     pub fn lost(&self) -> u64 {
         let lanes = 0..layout::LANES as u32;
         let streams = lanes.flat_map(|lane| (0..self.geometry.cpus).map(move |cpu| (lane, cpu)));
@@ -188,8 +188,8 @@ impl TableReader {
             .sum()
     }
 
-    /// Reads the rows of a table that the geometry has room for. While the target runs, the values
-    /// of one hit may be read in part.
+    /// Reads the rows of a table that the geometry has room for. While the target runs, a hit may
+    /// be read when only some of its values are updated.
     pub fn read(&self, table: &Table) -> Contents {
         let written = Written::of(self, table);
         if table.shape.key == 0 {
@@ -237,7 +237,7 @@ impl TableReader {
         }
     }
 
-    /// The cells of a row, from all CPUs.
+    /// Returns the cells of a row, combined over all CPUs.
     fn cells(&self, table: &Table, row: u32, written: &Written) -> Vec<u64> {
         let mut all = vec![0; table.shape.cells as usize];
         let mut copy = all.clone();
@@ -281,7 +281,7 @@ impl Written {
     }
 }
 
-/// Reports whether a range overlaps any of `parts`, which are in order.
+/// True if a range overlaps any of `parts`, which are in order.
 fn overlaps(parts: &[Range<usize>], range: Range<usize>) -> bool {
     let next = parts.partition_point(|part| part.end <= range.start);
     parts.get(next).is_some_and(|part| part.start < range.end)
@@ -372,7 +372,7 @@ mod tests {
         );
     }
 
-    /// Memory that was never written is not allocated by reading it.
+    /// Reading memory that was never written does not allocate it.
     #[test]
     fn reading_makes_nothing() {
         let mut tables = Tables::default();
@@ -394,8 +394,8 @@ mod tests {
         assert_eq!((rows[50].cells[7], rows[51].cells[7]), (3, 0));
         assert_eq!(reader.read(&tables.all()[1]).rows, []);
         let after: usize = bytes(&memory);
-        // Those of the rows that the page which was written has a part of, and the
-        // directory's head; of some 600.
+        // Only the directory's head and the rows on the page that was written, out of some 600
+        // rows.
         assert!(after - before <= 8 * 4096, "{before} {after}");
         let word = counter..counter + 8;
         assert_eq!(memory.written(word.clone()).as_slice(), [word].as_slice());

@@ -1,18 +1,18 @@
-//! Progress of the reader in a stream, noted in session memory for the successor of a reader that
-//! was killed.
+//! Progress of the reader in a stream, noted in session memory for the successor of a reader
+//! that was killed.
 //!
-//! A reader hands over records of one packet at a time: those from byte `before` to byte `after` of
-//! the packet `seq`. The receiver writes them to a file, as number `number` of the stream (1 +
-//! [`Packet::seq`](crate::Packet::seq)), as a whole or not at all. The file tells which of the two
-//! was done when the reader was killed:
+//! A reader hands over records of one packet at a time: those from byte `before` to byte
+//! `after` of the packet `seq`. The receiver writes them to a file, as number `number` of the
+//! stream (1 + [`Packet::seq`](crate::Packet::seq)), as a whole or not at all. When a reader
+//! was killed, the file shows whether the receiver had written them:
 //!
 //! ```text
 //! taken = (seq, after)     if the file has `number`
 //!         (seq, before)    if not
 //! ```
 //!
-//! `seq`, `before` and `after` are one word, and `number` is another one. From one hand-over to the
-//! next they change by single stores, and the rule above holds after each of them:
+//! `seq`, `before` and `after` share one word; `number` is another word. From one hand-over to
+//! the next they change by single stores, and the rule above holds after each of them:
 //!
 //! | store | the file has `number` | taken |
 //! | --- | --- | --- |
@@ -26,10 +26,10 @@
 
 use crate::layout::{MAX_PACKETS, UNIT};
 
-/// Bits of `before` and `after`, in units of 8 bytes: more than a packet has.
+/// Number of bits of `before` and `after`, in units of 8 bytes: enough for any packet size.
 const BITS: u32 = 20;
-/// Bits of a packet's number that are kept. No packet that still exists is that far from the latest
-/// one.
+/// Number of bits kept of a packet's number. No packet that still exists is that far from the
+/// latest one.
 const SEQ_BITS: u32 = 64 - 2 * BITS;
 const _: () = assert!(MAX_PACKETS < 1 << (SEQ_BITS - 1));
 
@@ -53,7 +53,7 @@ impl Taken {
         let seq = word >> (2 * BITS);
         let behind = latest.wrapping_sub(seq) & ((1 << SEQ_BITS) - 1);
         Taken {
-            // A greater distance was never noted, and no packet is that old.
+            // A greater distance is never noted, and no packet is that old.
             seq: latest.saturating_sub(behind.min(MAX_PACKETS as u64)),
             before: bytes(word >> BITS),
             after: bytes(word),

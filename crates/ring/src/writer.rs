@@ -1,10 +1,10 @@
-//! Records from outside the program: texts of `capriole mark`.
+//! Records from outside the program: messages of `capriole mark`.
 //!
-//! A writer is another process, which has mapped session memory as well. It writes a record into a
-//! lane that the program does not use. So the lane needs no extra polling, and the record is among
-//! the others in time order. A lock of the file (flock(2)) admits one writer at a time; the kernel
-//! releases the lock of a killed process. Nothing counts before the commit, which is one store, so
-//! a writer killed midway leaves no partial record.
+//! A writer is another process that has mapped session memory as well. It writes a record into
+//! a lane that the program does not use. So the lane needs no extra polling, and the record is
+//! in time order with the others. A lock on the file (flock(2)) admits one writer at a time;
+//! the kernel releases the lock of a killed process. Nothing takes effect before the commit,
+//! which is one store, so a writer killed midway leaves no partial record.
 //!
 //! Session memory belongs to the program: like the [reader](crate::reader), the writer checks
 //! every number that it finds there before it uses it.
@@ -18,22 +18,21 @@ use std::time::Duration;
 /// Reason why a record was not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteError {
-    /// The session takes no records from outside, or not any more.
+    /// The session does not accept records from outside, or no longer does.
     Closed,
     /// All packets are full.
     Full,
     /// Another writer held the lock for longer than a write takes.
     Busy,
-    /// The record was written only after the recording had ended: it is not known whether it is in
-    /// the trace.
+    /// The record was written after the recording had ended: it may or may not be in the trace.
     Late,
     /// The record does not fit into a packet.
     TooLong,
-    /// Something in session memory makes no sense.
+    /// Session memory is inconsistent.
     Damaged,
 }
 
-/// Time limit for taking the lock. It is held for less than a microsecond, unless its holder is
+/// Time limit for taking the lock. A writer holds it for less than a microsecond, unless it is
 /// stopped meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -41,7 +40,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Writer {
     memory: Memory,
-    /// Geometry, known only up to the directories.
+    /// The geometry, of which only the part up to the directories is known.
     geometry: Geometry,
     /// Byte offset of the first packet.
     packets: usize,
@@ -51,7 +50,7 @@ impl Writer {
     /// Creates the writer of a session whose memory is mapped here.
     ///
     /// # Errors
-    /// [`WriteError::Damaged`] if its header makes no sense.
+    /// [`WriteError::Damaged`] if the header is inconsistent.
     pub fn new(memory: Memory) -> Result<Writer, WriteError> {
         if memory.len() < layout::HEADER_SIZE {
             return Err(WriteError::Damaged);
@@ -65,7 +64,7 @@ impl Writer {
         })
     }
 
-    /// Id of the event that records texts, if the session accepts any.
+    /// Id of the event that records messages, if the session accepts any.
     pub fn event(&self) -> Option<u32> {
         match self.memory.load_u32(header::MESSAGES) {
             header::CLOSING => None,
@@ -73,15 +72,15 @@ impl Writer {
         }
     }
 
-    /// Writes a record of the event for texts: `text` as its only field, a string. The writer
-    /// runs on `cpu`, and is thread `tid` for the program, or 0. `now` reads the time stamp
+    /// Writes a record of the message event: `text` as its only field, a string. The writer runs on
+    /// `cpu`; `tid` is its thread id as the program sees it, or 0. `now` reads the time stamp
     /// counter.
     ///
     /// When this has returned without an error, the record is in the trace, unless the recorder
     /// is killed, or cannot write it.
     ///
     /// # Errors
-    /// Nothing was written, except with [`Late`](WriteError::Late). A text refused with
+    /// Nothing was written, except with [`Late`](WriteError::Late). A message refused with
     /// [`Full`](WriteError::Full) is counted as lost.
     pub fn write_text(
         &self,
@@ -90,7 +89,7 @@ impl Writer {
         text: &[u8],
         now: impl Fn() -> u64,
     ) -> Result<(), WriteError> {
-        // A number of bytes in front, zeros behind up to a multiple of eight.
+        // The length in bytes first, then the text, then zeros up to a multiple of eight.
         let mut field = (text.len() as u32).to_le_bytes().to_vec();
         field.extend_from_slice(text);
         field.resize(field.len().next_multiple_of(8), 0);
@@ -98,7 +97,7 @@ impl Writer {
         if size > self.geometry.packet_size as usize - PACKET_HEADER {
             return Err(WriteError::TooLong);
         }
-        // A CPU that this session has no stream for uses the first one.
+        // A CPU for which this session has no stream uses the stream of CPU 0.
         let cpu = if cpu < self.geometry.cpus { cpu } else { 0 };
         if !self.memory.lock(PATIENCE) {
             return Err(WriteError::Busy);
@@ -120,7 +119,7 @@ impl Writer {
         size: usize,
         now: impl Fn() -> u64,
     ) -> Result<(), WriteError> {
-        // Only now: closing the session waits for writers that hold the lock by then.
+        // Checked only now: closing the session waits for writers that already hold the lock.
         let event = self.event().ok_or(WriteError::Closed)?;
         let g = &self.geometry;
         let head = self.stream(cpu) + stream::HEAD;
@@ -150,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// Byte offset of the stream for texts of a CPU. The streams are right before the packets.
+    /// Byte offset of the message stream of a CPU. The streams are right before the packets.
     fn stream(&self, cpu: u32) -> usize {
         let index = self.geometry.stream_index(OUTSIDE, cpu);
         self.packets - self.geometry.streams_size() + index * stream::SIZE
@@ -173,7 +172,7 @@ impl Writer {
         filled.map(Some).ok_or(WriteError::Damaged)
     }
 
-    /// Takes a packet and makes it the successor of what the stream was filling.
+    /// Takes a packet and makes it the successor of the packet that the stream was filling.
     fn open(
         &self,
         cpu: u32,
@@ -210,14 +209,14 @@ impl Writer {
     }
 }
 
-/// Lets other processes write texts into a session, as records of `event`.
+/// Lets other processes write messages into a session, as records of `event`.
 pub fn open(memory: &Memory, event: u32) {
     memory.store_u32(header::MESSAGES, event + 1);
 }
 
-/// Stops a session from accepting texts from outside, and waits, for `limit` at most, for one that
-/// is being written. Packets collected afterwards contain all texts that were accepted; a writer
-/// that takes longer gets [`WriteError::Late`].
+/// Stops a session from accepting messages from outside, and waits, for at most `limit`, for
+/// one that is being written. Packets collected afterwards contain all messages that were
+/// accepted; a writer that takes longer gets [`WriteError::Late`].
 pub fn close(memory: &Memory, limit: Duration) {
     if memory.load_u32(header::MESSAGES) == 0 {
         return;
@@ -261,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Session memory that takes texts, and its file.
+    /// Creates session memory that accepts messages, and its file.
     fn session(g: &Geometry) -> (OwnedFd, Arc<Memory>) {
         let fd = rustix::fs::memfd_create("writer-test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&fd, g.shared_size() as u64).expect("ftruncate");
@@ -271,7 +270,7 @@ mod tests {
         (fd, Arc::new(memory))
     }
 
-    /// The file as another process would have it.
+    /// Opens the file as another process would.
     fn opened(fd: &OwnedFd, g: &Geometry) -> Memory {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -283,7 +282,7 @@ mod tests {
         Writer::new(opened(fd, g)).expect("a sound header")
     }
 
-    /// Time, event, thread and text of what has been written, by stream.
+    /// Collects time, event, thread and text of all records written, by stream.
     fn collected(reader: &mut Reader, all: bool) -> BTreeMap<(u32, u32), Vec<(u64, String)>> {
         let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let result: Result<usize, ()> = reader.collect(all, |packet| {
@@ -348,7 +347,7 @@ mod tests {
             let found = collected(reader, all);
             found.values().map(Vec::len).sum::<usize>()
         };
-        // Twice as many as there is room for, read now and then.
+        // Twice as many as fit, read from time to time.
         for round in 0..8 {
             for _ in 0..6 {
                 assert_eq!(writer.write_text(0, 7, text.as_bytes(), || 1), Ok(()));
@@ -396,8 +395,8 @@ mod tests {
         assert!(memory.lock(Duration::ZERO));
     }
 
-    /// A writer that is stopped between its first check and its commit, and continues after the
-    /// end.
+    /// A writer stopped between its first check and its commit, which continues after the session
+    /// is closed.
     #[test]
     fn who_is_late_is_told() {
         let g = geometry();
@@ -418,7 +417,7 @@ mod tests {
         );
     }
 
-    /// Several writers, and a close at some moment: accepted texts are in the packets.
+    /// Several writers, and a close at a random moment: accepted messages are in the packets.
     #[test]
     fn what_was_accepted_is_in_the_packets() {
         for round in 0..40u64 {
@@ -473,7 +472,7 @@ mod tests {
                 assert!(texts.is_sorted_by_key(|(time, _)| *time));
                 times.extend(texts.iter().cloned());
             }
-            // In the order of time, each writer has counted.
+            // In time order, each writer's messages are in sequence.
             let mut next: BTreeMap<u64, u64> = accepted.keys().map(|name| (*name, 0)).collect();
             for text in times.into_values() {
                 let (name, number) = text.split_once(':').expect("a colon");

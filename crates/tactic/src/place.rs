@@ -1,7 +1,8 @@
 //! Placement of stubs, and accounting of bytes shared by several probes.
 //!
-//! A jump with some fixed displacement bytes can lead to few addresses only. [`Placer`] knows which
-//! addresses around the code are free and hands them out for stubs, small jumps to the detours:
+//! A jump with some fixed displacement bytes can lead to few addresses only. [`Placer`] knows
+//! which addresses around the code are free and hands them out for stubs, small jumps to the
+//! detours:
 //!
 //! ```text
 //!   site    e9 xx xx │ 8b 47 …          two bytes of the displacement are ours
@@ -13,8 +14,8 @@
 //! whose stubs do not overlap can share one page of memory; that is left to the code that maps
 //! them.
 //!
-//! It also knows which bytes of the program the probes placed so far change or rely on, so that
-//! each probe can be inserted and removed without the others.
+//! It also tracks which bytes of the program the probes placed so far change or rely on, so
+//! that each probe can be inserted and removed independently of the others.
 //!
 //! Punned jumps: Chamith et al., "Instruction Punning: Lightweight
 //! Instrumentation for x86-64", PLDI 2017. Eviction and page sharing: Duck, Gao,
@@ -34,7 +35,7 @@ const REACH: u64 = 1 << 31;
 /// Maximum distance of a near stub from its site. A near stub is a `jmp rel32` to the detour, which
 /// is near its object; one farther away might not reach the detour and holds its full address.
 const NEAR: u64 = 1 << 30;
-/// Limit below which programs linked for a fixed address are loaded.
+/// Programs linked for a fixed address are loaded below this limit.
 const LOW: u64 = 1 << 32;
 /// Size in bytes of a near stub: `jmp rel32`.
 pub const NEAR_STUB: u64 = 5;
@@ -65,7 +66,7 @@ impl Space {
         Self { free, mappings }
     }
 
-    /// Creates the space that an object reaches if it is loaded at any address and alone; for
+    /// Creates the space that an object can reach if it is loaded alone and at any address; for
     /// objects that are not loaded.
     #[must_use]
     pub fn around(near: Range<u64>) -> Self {
@@ -82,10 +83,10 @@ impl Space {
         Self::new(free, usize::MAX)
     }
 
-    /// Reserves `size` bytes in one piece for other uses, within reach of all of `near`: detours
-    /// are placed together, while stubs lie wherever the program's bytes lead. The piece is the
-    /// nearest one; for a program at a low address, above which its heap grows, the highest. Does
-    /// nothing if there is no such piece.
+    /// Reserves one contiguous piece of `size` bytes for other uses, within reach of all of `near`:
+    /// detours are placed together, while stubs lie wherever the program's bytes lead. The piece is
+    /// the nearest one; for a program at a low address, above which its heap grows, the highest.
+    /// Does nothing if there is no such piece.
     pub fn keep_free(&mut self, near: Range<u64>, size: u64) {
         let size = size.next_multiple_of(PAGE);
         let lowest = near.end.saturating_sub(REACH).next_multiple_of(PAGE);
@@ -137,7 +138,7 @@ pub(crate) struct Slot {
 impl Slot {
     fn new(address: u64, from: u64) -> Self {
         let near = address.wrapping_sub(from).min(from.wrapping_sub(address)) < NEAR;
-        // The detours of a program at a low address are as far above it as possible.
+        // The detours of a program at a low address are placed as far above it as possible.
         let below_low_program = from < LOW && address < from;
         let size = match near && !below_low_program {
             true => NEAR_STUB,
@@ -150,15 +151,15 @@ impl Slot {
 /// Use of a byte of the program by a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
-    /// It changes, or is never executed again.
+    /// The byte changes, or is never executed again.
     Taken,
-    /// It is part of the instruction at a site that is not yet placed.
+    /// The byte is part of the instruction at a site that is not yet placed.
     Wanted,
-    /// It does not change, and is part of a jump's displacement.
+    /// The byte does not change, and is part of a jump's displacement.
     Pinned,
 }
 
-/// Hands out addresses of stubs and bytes of the program.
+/// Hands out stub addresses and program bytes.
 #[derive(Clone, Debug)]
 pub struct Placer {
     space: Space,
@@ -207,7 +208,7 @@ impl Placer {
         }
     }
 
-    /// Undoes [`take`](Self::take): the bytes' probe is planned anew.
+    /// Undoes [`take`](Self::take), because the probe of these bytes is planned anew.
     pub fn untake(&mut self, bytes: Range<u64>) {
         for at in bytes {
             if self.claims.get(&at) == Some(&Claim::Taken) {
@@ -228,7 +229,7 @@ impl Placer {
         bytes.into_iter().any(|at| self.claims.contains_key(&at))
     }
 
-    /// True if another probe changes a byte, or may come to do so.
+    /// True if another probe changes a byte, or may change it later.
     pub(crate) fn is_taken(&self, at: u64) -> bool {
         matches!(self.claims.get(&at), Some(Claim::Taken | Claim::Wanted))
     }
@@ -275,8 +276,8 @@ impl Placer {
         }
     }
 
-    /// Returns addresses for a stub, for a jump that ends at `from` with a displacement of the form
-    /// `mask`: at most `limit`, those in pages already in use first, the others spread out.
+    /// Returns candidate stub addresses for a jump that ends at `from` with a displacement of the
+    /// form `mask`: at most `limit`, those in pages already in use first, the others spread out.
     pub(crate) fn candidates(&self, from: u64, mask: Mask, limit: usize) -> Vec<Slot> {
         let mut found = Vec::new();
         let window = mask.window();
@@ -308,7 +309,7 @@ impl Placer {
                 0x1_0001..=0x100_0000 => 0x1_3137,
                 _ => 0x35_3137,
             };
-            // Addresses where programs like to map come last.
+            // Addresses that programs often map come last.
             for popular in [false, true] {
                 for range in &self.space.free[at..] {
                     if range.start > last || found.len() >= limit {
@@ -363,9 +364,9 @@ impl Placer {
     }
 }
 
-/// Splits a range, and returns the parts where programs like to map at fixed addresses (if
-/// `popular`), or the other parts. Popular parts: below 4 GiB, the 16 MiB from each multiple of 256
-/// MiB, and the GiB used by `MAP_32BIT`.
+/// Splits a range, and returns the parts that programs often map at fixed addresses (if
+/// `popular`), or the other parts. Popular parts: below 4 GiB, the 16 MiB from each multiple of
+/// 256 MiB, and the GiB used by `MAP_32BIT`.
 fn parts(stretch: Range<u64>, popular: bool) -> Vec<Range<u64>> {
     const ROUND: u64 = 1 << 28;
     const FROM_ROUND: u64 = 1 << 24;
@@ -388,7 +389,7 @@ fn parts(stretch: Range<u64>, popular: bool) -> Vec<Range<u64>> {
     parts
 }
 
-/// Returns the part of a slot in each page.
+/// Returns the parts of a slot, one for each page that it touches.
 fn pieces(slot: Slot) -> impl Iterator<Item = (u64, Range<u16>)> {
     let (start, len) = (slot.address, slot.size);
     let split = (PAGE - start % PAGE).min(len);
@@ -474,7 +475,7 @@ mod tests {
         let popular =
             |at: u64| at % (1 << 28) < 1 << 24 || (0x4000_0000..0x8000_0000).contains(&at);
         assert!(!all.is_empty() && all.iter().all(|slot| !popular(slot.address)));
-        // If the bytes leave no choice, these are used as well.
+        // If the fixed bytes leave no choice, popular addresses are used as well.
         for only in [0x20, 0x48] {
             let found = placer.candidates(from, mask([Some(1), Some(2), Some(3), Some(only)]), 9);
             assert_eq!(found.len(), 1);

@@ -1,8 +1,8 @@
 //! Choice of a tactic for a probe site, with the reasons against the others.
 //!
-//! [`choose`] is a function of bytes: it examines the code around a site and the known facts about
-//! the object, and returns which bytes would change and which instructions have to be displaced. It
-//! does not know the detour's address.
+//! [`choose`] is a function of bytes: it examines the code around a site and the known facts
+//! about the object, and returns which bytes would change and which instructions have to be
+//! displaced. It does not know the detour's address.
 //!
 //! ```text
 //!          site                         resume
@@ -12,7 +12,7 @@
 //!          └────────── covered ──────────┘
 //! ```
 //!
-//! The last covered byte here is never run again and stays unchanged.
+//! The last covered byte here is never executed again and stays unchanged.
 
 mod ladder;
 mod placed;
@@ -35,24 +35,24 @@ pub const JUMP: u64 = 5;
 /// Method of getting from a site to its detour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tactic {
-    /// The site holds nops that were put there for this purpose: nothing is displaced.
+    /// The site holds nops reserved for this purpose: nothing is displaced.
     Reserved,
     /// A jump over one instruction of five bytes or more.
     OneInstruction,
     /// A jump over several instructions.
     Region,
     /// A jump over one instruction of two to four bytes, which takes the rest of
-    /// its displacement from the instruction behind.
+    /// its displacement from the instruction after it.
     Punned,
-    /// As `Punned`, over an instruction of one byte: the whole displacement is given.
+    /// Like `Punned`, but over a one-byte instruction: the whole displacement is given.
     PunnedByte,
-    /// A jump for which the site is too short. A neighbouring instruction makes room by being run
-    /// elsewhere as well, or unused bytes nearby are used.
+    /// A jump for which the site is too short. A neighbouring instruction makes room by being
+    /// executed elsewhere as well, or unused bytes nearby are used.
     Evicted,
     /// A jump over several instructions, all but the first starting with a breakpoint, for threads
     /// that may still enter there.
     Trapped,
-    /// A breakpoint, whose handler continues in the detour.
+    /// A breakpoint whose handler continues in the detour.
     Int3,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Tactic {
 /// Input of [`choose`]. All addresses are run-time addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct SiteInput<'a> {
-    /// The object's text, with the function and the padding behind it, as it
+    /// The object's text, with the function and the padding after it, as it
     /// was before any patch.
     pub code: &'a Code<'a>,
     /// The function around the site. One analysis serves all its sites.
@@ -112,13 +112,13 @@ pub struct SiteInput<'a> {
     pub site: u64,
     /// Targets of the jumps of the whole object.
     pub targets: &'a Targets,
-    /// Start of the next function, or end of the text: nops and `int3` from the function's end up
-    /// to here belong to no function.
+    /// Start of the next function, or end of the text: nops and `int3` between the function's end
+    /// and this address belong to no function.
     pub padding_end: u64,
     /// The function that begins right where this one ends, if there is one: its first instructions
     /// may be evicted.
     pub next: Option<Extent>,
-    /// Code that must not change: restartable sequences and the like.
+    /// Code that must not change, such as restartable sequences.
     pub forbidden: &'a [Extent],
     /// True if the program runs with a shadow stack, so that a manually pushed return address would
     /// be fatal.
@@ -127,8 +127,8 @@ pub struct SiteInput<'a> {
     pub int3: Result<(), Refusal>,
     /// True for a Go program.
     pub go: bool,
-    /// True if other code may jump or fall into the function, rather than *call* it, with its own
-    /// frame or red zone in place: a part that the compiler split off (`name.cold`, not
+    /// True if other code may jump or fall through into the function instead of *calling* it, with
+    /// its own frame or red zone in place: a part that the compiler split off (`name.cold`, not
     /// `name.part.N`), or a symbol inside another function.
     pub split_part: bool,
 }
@@ -138,16 +138,16 @@ pub struct SiteInput<'a> {
 pub struct Shape {
     /// The tactic used.
     pub tactic: Tactic,
-    /// The instruction before which the work is done: at the requested address, or behind the
+    /// The instruction before which the work is done: at the requested address, or after the
     /// `endbr64` there.
     pub site: u64,
     /// Whole instructions (and possibly padding) that the jump or breakpoint, which is at the
-    /// start, replaces partly or wholly. In a [region](Tactic::Region) the site may be in the
+    /// start, replaces partly or completely. In a [region](Tactic::Region) the site may be in the
     /// middle: then the detour runs the instructions before it first. A thread whose program
     /// counter is in here, but not at the start, has to be moved before the bytes change. Bytes
-    /// behind the first five stay unchanged.
+    /// after the first five stay unchanged.
     pub covered: Extent,
-    /// Address at which the program continues after the displaced instructions, if they let control
+    /// Address at which the program continues after the displaced instructions, if they fall
     /// through.
     pub resume: u64,
     /// The instructions that the detour has to run, in order.
@@ -160,7 +160,7 @@ pub struct Shape {
     /// callee is free to overwrite everything below the stack pointer, so the caller cannot have
     /// left anything there. It does not hold if the function itself jumps back to its start, or
     /// might, where the cold part of a function is entered by a jump, or at a symbol that other
-    /// code runs on into or jumps to, unless that code is proved to keep nothing there
+    /// code falls through into or jumps to, unless that code is proved to keep nothing there
     /// ([`SiteInput::split_part`]).
     pub at_entry: bool,
     /// The registers and flags that the detour must keep for the program.
@@ -206,7 +206,7 @@ impl fmt::Display for Refused {
         {
             return first.fmt(f);
         }
-        // If the instruction cannot run elsewhere at all, that reason says the most.
+        // If the instruction cannot run elsewhere at all, that reason is the most informative.
         if let Some((Tactic::Int3, refusal @ Refusal::NotRelocatable(_))) = self.refusals.last() {
             return refusal.fmt(f);
         }
@@ -243,10 +243,10 @@ pub fn choose_placed(input: &SiteInput<'_>, placer: &mut Placer) -> Result<Shape
     climb(input, Some(placer))
 }
 
-/// Chooses a tactic that changes only whole instructions in place: the site's and for
-/// [evict](Tactic::Evicted) neighbours. Every start of an instruction stays one. Another tool that
-/// puts a breakpoint at the site, and runs the original instruction elsewhere (a uprobe), then
-/// continues behind it as if there was no probe.
+/// Chooses a tactic that changes only whole instructions in place: the site's and, for
+/// [evict](Tactic::Evicted), neighbours. Every address where an instruction starts remains one.
+/// Another tool that puts a breakpoint at the site, and runs the original instruction elsewhere
+/// (a uprobe), then continues after it as if there were no probe.
 ///
 /// The placer is used as in [`choose_placed`].
 ///
@@ -287,8 +287,8 @@ pub fn choose_one_instruction(
     Err(Refused { refusals })
 }
 
-/// Plans a jump at `from`, before the site: a [region](Tactic::Region) up to the site's instruction
-/// and as far behind as needed. So several sites are reached by one jump.
+/// Plans a jump at `from`, before the site: a [region](Tactic::Region) up to the site's
+/// instruction and as far past it as needed. One jump can thus serve several sites.
 ///
 /// # Errors
 ///
@@ -302,16 +302,15 @@ pub fn choose_from(input: &SiteInput<'_>, from: u64) -> Result<Shape, Refusal> {
     Ok(shape(&ladder, Tactic::Region, cover, refusals.to_vec()))
 }
 
-/// Reaches a site right before a `neighbour`, another site whose shape has a jump that is
-/// [free](Tactic::is_prescribed): the first bytes of that jump become a part of this one's
-/// displacement. The second value is what the neighbour's shape is [placed](Shape::placed) as from
-/// then on.
+/// Plans a jump for a site right before a `neighbour`, another site whose shape has a jump that
+/// is [free](Tactic::is_prescribed): the first bytes of that jump become a part of this one's
+/// displacement. The second value replaces the neighbour's [`Shape::placed`] from then on.
 ///
-/// The jump is at `from`: the site itself, or another one before it, for which the same shape then
-/// holds ([`Shape::for_site`]).
+/// The jump is at `from`: the site itself, or another site before it, for which the same shape
+/// then holds ([`Shape::for_site`]).
 ///
-/// The bytes from there on have to be [given back](Placer::give_back) to the placer before; it
-/// then holds them and the neighbour's.
+/// The bytes from there on have to be [given back](Placer::give_back) to the placer beforehand;
+/// it then holds them and the neighbour's.
 ///
 /// # Errors
 ///

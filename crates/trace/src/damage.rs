@@ -8,7 +8,7 @@ use crate::clock::ClockError;
 use crate::packet::HeaderFault;
 use crate::record::{MAX_FIELDS, RecordFault};
 
-/// Reasons why a trace cannot be read at all, or no further.
+/// Reason why a trace cannot be read at all, or not to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -46,12 +46,12 @@ pub enum TraceError {
         /// The latest version that this crate supports.
         known: u32,
     },
-    /// The trace's UUID is no UUID.
+    /// The trace's UUID is invalid.
     #[error("{path} is damaged: `{uuid}` is not a UUID")]
     Uuid {
         /// The JSON file.
         path: PathBuf,
-        /// The invalid text.
+        /// The invalid string.
         uuid: String,
     },
     /// The clock is invalid, so times cannot be computed.
@@ -59,7 +59,7 @@ pub enum TraceError {
     Clock {
         /// The JSON file.
         path: PathBuf,
-        /// The clock's fault.
+        /// The reason why the clock is invalid.
         source: ClockError,
     },
     /// Two events have the same id.
@@ -89,7 +89,7 @@ pub struct Damage {
     pub offset: u64,
     /// The kind of damage.
     pub kind: DamageKind,
-    /// Bytes that were skipped; 0 if everything was read nevertheless.
+    /// Bytes that were skipped; 0 if everything was still read.
     pub skipped: u64,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Display for Damage {
 /// Completeness of a trace, as far as it has been read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Health {
-    /// Hits that are not in the trace because there was no room for them.
+    /// Hits that are not in the trace because there was no space to record them.
     pub lost_events: u64,
     /// Packets missing between others.
     pub lost_packets: u64,

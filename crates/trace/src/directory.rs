@@ -1,20 +1,21 @@
-//! The trace directory: its contents, creating a new one, putting the older one aside.
+//! The trace directory: its contents, creating a new one, moving the older one aside.
 //!
 //! ```text
 //! capriole.trace/
-//!   metadata              TSDL: what the streams look like      replaced as a whole
-//!   cpu0 cpu1 cpu0.1 ...  the streams: packets of records       appended to
-//!   info/capriole.json    what CTF has no place for             replaced as a whole
+//!   metadata              TSDL: the layout of the streams         replaced as a whole
+//!   cpu0 cpu1 cpu0.1 ...  the streams: packets of records         appended to
+//!   info/capriole.json    data that CTF has no place for          replaced as a whole
 //! ```
 //!
-//! The JSON file is in a directory of its own because babeltrace2 and Trace Compass take every
-//! visible plain file beside `metadata` for a stream, and refuse the whole trace if one is not.
+//! The JSON file is in a directory of its own because babeltrace2 and Trace Compass treat every
+//! visible plain file beside `metadata` as a stream, and refuse the whole trace if one is not.
 //! Names of temporary files start with a dot for the same reason.
 //!
-//! A running recording holds a lock (`flock`) on the directory, so that another one does not put it
-//! aside. All files are opened relative to the open directory: renaming it does not mislead the
-//! recorder. The directory must belong to the user, and no other user may write to it: otherwise
-//! another user could choose which files are overwritten, see [`place`](crate::place).
+//! A running recording holds a lock (`flock`) on the directory, so that another recording does
+//! not move it aside. All files are opened relative to the open directory: renaming it does not
+//! mislead the recorder. The directory must belong to the user, and no other user may write to
+//! it: otherwise another user could choose which files are overwritten, see
+//! [`place`](crate::place).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -40,7 +41,8 @@ const JSON: &str = "capriole.json";
 
 /// Permissions of a trace's files: the owner may read and write.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Maximum number of bytes of a metadata file read to identify its writer, named at its beginning.
+/// Maximum number of bytes of a metadata file read to identify its writer, which is named near
+/// the start.
 const MAX_HEAD: u64 = 1 << 20;
 
 /// Returns the path of the JSON file in a trace directory.
@@ -48,7 +50,7 @@ pub(crate) fn json_path(directory: &Path) -> PathBuf {
     directory.join(INFO).join(JSON)
 }
 
-/// Reasons why a directory for a new trace could not be made.
+/// Reason why a directory for a new trace could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -58,7 +60,7 @@ pub enum DirectoryError {
     /// The path is a directory with other contents.
     #[error("{0} is there and is not a trace; move it away, or choose another place for the trace")]
     NotATrace(PathBuf),
-    /// Putting the older trace aside would replace something that is not a trace.
+    /// Moving the older trace aside would replace something that is not a trace.
     #[error("{0} is in the way of the older trace and is not a trace; move it away")]
     OldNotATrace(PathBuf),
     /// The older trace's predecessor would be removed, but a file in it is not part of a trace.
@@ -104,9 +106,9 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory, after putting an older trace of that name aside as `NAME.old`, which
-    /// replaces an even older one. An empty directory is used as it is, also one left by a recorder
-    /// that was killed when it had just begun there.
+    /// Creates the directory, after moving an older trace of that name aside to `NAME.old`, which
+    /// replaces an even older one. An empty directory is used as it is, including one left by a
+    /// recorder that was killed just after creating it.
     ///
     /// Checks everything before changing anything, and removes nothing that is not part of a trace
     /// made by this crate.
@@ -160,8 +162,8 @@ impl Directory {
             }),
             Err(error) => {
                 if made {
-                    // Fails, and leaves it there, if another process has put something into it
-                    // meanwhile.
+                    // Fails, and leaves the directory in place, if another process has put
+                    // something into it meanwhile.
                     let _ = unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR);
                 }
                 Err(error)
@@ -219,15 +221,15 @@ impl Directory {
             root,
             info,
         } = self;
-        // Frees a descriptor for `copy`: the process may have no other left.
+        // Frees a descriptor for `copy`: the process may have no other free one.
         drop(info);
-        // Release the lock: `remove` takes only a trace without a writer.
+        // Releases the lock: `remove` refuses a trace that has a writer.
         let directory = copy(&root.0).map_err(failed("remove", &path))?;
         drop(root);
         remove(&place, directory, &path)
     }
 
-    /// Returns the path with which the directory was made.
+    /// Returns the path under which the directory was created.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -349,7 +351,7 @@ fn is_trace(directory: &OwnedFd) -> bool {
 
 /// True if a recording holds the lock of a directory.
 fn is_busy(directory: &OwnedFd) -> bool {
-    // Opened anew: a lock belongs to the open file description.
+    // Opened again: a lock belongs to the open file description.
     open_directory(directory, OsStr::new(".")).is_ok_and(|again| Locked::take(again).is_none())
 }
 
@@ -474,7 +476,7 @@ fn is_file(name: &str, file: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Like the copy held by a forked child that is about to execute another program.
+    /// Same situation as a forked child that holds a copy and is about to execute another program.
     #[test]
     fn a_copy_of_the_open_directory_does_not_keep_the_lock() {
         let place = tempfile::tempdir().unwrap();

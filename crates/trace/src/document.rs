@@ -40,7 +40,7 @@ pub struct Document {
     /// Hits that are not in the trace, over all streams.
     pub lost_events: u64,
     /// The times of losses in lanes from 1 on; losses in lane 0 are between the records of two
-    /// packets. `None` if the times are not known: then the events were lost in the packet that
+    /// packets. `None` if the times are not known: the events were then lost in the packet that
     /// counts them, or directly before or after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losses: Option<Losses>,
@@ -72,7 +72,8 @@ pub struct Losses {
 const MOST_TIMES: usize = 10_000;
 
 impl Losses {
-    /// Adds an interval that ends at the new `known_until`; `lost` says if events were lost in it.
+    /// Adds an interval that ends at the new `known_until`; `lost` is true if events were lost in
+    /// it.
     pub fn add(&mut self, (begin, end): (u64, u64), lost: bool) {
         self.known_until = end;
         match self.between.last_mut() {
@@ -119,7 +120,7 @@ pub struct TraceInfo {
     pub target: Target,
     /// The first events; more may come with `TraceWriter::add_events`.
     pub events: Vec<EventInfo>,
-    /// The clock as far as it is known.
+    /// The clock as far as it is known at the start.
     pub clock: ClockModel,
     /// Warnings for readers, such as `clock::unstable_warning()`.
     pub warnings: Vec<String>,
@@ -195,12 +196,12 @@ impl Role {
     }
 }
 
-/// One event: a probe site and its recorded fields. The event of a function's returns, or of its
-/// tail jumps, may have several sites; this struct then describes the first.
+/// One event: a probe site and its recorded fields. The event of a function's returns, or of
+/// its tail jumps, may have several sites; this struct then describes the first one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "stored::EventInfo")]
 pub struct EventInfo {
-    /// Event id in each record; different for each site.
+    /// Event id in each record; each event has a different id.
     pub id: u32,
     /// The event's name, usually the symbol's. Several sites may share one.
     pub name: String,
@@ -237,14 +238,13 @@ pub struct EventInfo {
     /// there is none, of the first exit event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<u32>,
-    /// Text format given by the marker's authors; for markers that have one and whose arguments are
-    /// all recorded.
+    /// The marker's printf-style format, if it has one and all its arguments are recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<TextFormat>,
 }
 
 impl EventInfo {
-    /// True if the words of a record are its fields: all are of the type `x64` and always readable.
+    /// True if the words of a record are its fields: all are of type `x64` and always readable.
     pub fn is_hexadecimal(&self) -> bool {
         let plain = |field: &FieldInfo| field.field_type == FieldType::X64;
         !self.faults && self.fields.iter().all(plain)
@@ -262,7 +262,8 @@ impl EventInfo {
 pub struct FieldInfo {
     /// Its name. Several fields of an event may share one.
     pub name: String,
-    /// Type of the value, and how it is shown; in the file by its name, such as `u32`.
+    /// Type of the value, which also selects how it is shown; the file stores its name, such as
+    /// `u32`.
     #[serde(rename = "type", with = "spelled")]
     pub field_type: FieldType,
 }
@@ -291,7 +292,7 @@ pub struct RefusalInfo {
 /// A pause of all threads of the target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// The operation meanwhile: `attach`, `detach`.
+    /// The operation during the pause: `attach`, `detach`.
     pub what: String,
     /// From the first thread's stop to the last one's resumption, in ns.
     pub duration_ns: u64,
@@ -309,7 +310,7 @@ pub enum ExitStatus {
     Signaled(i32),
 }
 
-/// (De)serialises a type as `"u16[4]"`.
+/// (De)serialises a type by its name, such as `"u16[4]"`.
 mod spelled {
     use capriole_event::{FieldType, ParseError};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -326,7 +327,7 @@ mod spelled {
     }
 }
 
-/// (De)serialises a list of types.
+/// (De)serialises a list of types by their names.
 mod all_spelled {
     use capriole_event::FieldType;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -370,7 +371,7 @@ mod stored {
         address: u64,
         fields: Option<Vec<FieldInfo>>,
         faults: Option<bool>,
-        /// Version 1 has only this: field names, all of the type `x64`.
+        /// Field names, all of type `x64`. Version 1 has only this.
         arguments: Option<Vec<String>>,
         tactic: String,
         refusals: Vec<RefusalInfo>,

@@ -1,47 +1,46 @@
 //! Trace directories: writing them while a program is recorded, and reading them afterwards.
 //!
-//! A trace is a CTF 1.8 trace, which `babeltrace2` and Trace Compass read unchanged, plus one JSON
-//! file for data that does not fit into CTF:
+//! A trace is a CTF 1.8 trace, which `babeltrace2` and Trace Compass read unchanged, plus one
+//! JSON file for data that does not fit into CTF:
 //!
 //! ```text
 //! capriole.trace/
-//!   metadata              what the streams look like, in CTF's language
+//!   metadata              layout of the streams, in CTF's language
 //!   cpu0 cpu1 cpu0.1 ...  the streams: packets of records, one file for each CPU and lane
-//!   info/capriole.json    target, events, threads' names, clock, losses (see `Document`)
+//!   info/capriole.json    target, events, thread names, clock, losses (see `Document`)
 //! ```
 //!
 //! # Writing
 //!
-//! [`TraceWriter`] takes packets as they come out of the ring. The trace on disk can be read at any
-//! time, whatever happens to the recorder or the disk. Records are checked before they are written,
-//! because CTF readers refuse a whole trace if one record is wrong; the target's timestamps are put
-//! in order, and invalid records are left out and counted. A trace whose recorder was killed can be
-//! reopened to add the rest ([`TraceWriter::reopen`]).
+//! [`TraceWriter`] takes packets as they come out of the ring. The trace on disk can be read at
+//! any time, even if the recorder is killed or the disk fails. Records are checked before they
+//! are written, because CTF readers refuse a whole trace if one record is wrong; the target's
+//! timestamps are put in order, and invalid records are left out and counted. A trace whose
+//! recorder was killed can be reopened to add the remaining records ([`TraceWriter::reopen`]).
 //!
 //! # Reading
 //!
 //! [`Trace`] returns all events in time order, keeping one packet of each stream in memory. It
 //! trusts nothing: damage is skipped, counted and reported by file and byte ([`Health`]).
-//! [`report`] turns a trace into text, JSON lines or a summary. [`calls`] pairs the entries and
-//! exits of functions.
+//! Text, JSON lines, summaries, and the pairing of entries and exits are the crate `report`.
 //!
 //! # Time
 //!
 //! Records carry raw TSC ticks; [`clock`] converts them to `CLOCK_MONOTONIC`. The CTF
 //! metadata maps them to UTC along one straight line. babeltrace2 computes in floating point
-//! and so rounds to about 1 ns for each 50 days that the machine is up.
+//! and so rounds to about 1 ns for each 50 days of machine uptime.
 //!
 //! # Versions of the format
 //!
-//! | version | since | what changed |
+//! | version | since | change |
 //! | --- | --- | --- |
 //! | 1 | before 0.1.0 | first version; all fields are 64-bit numbers in hexadecimal |
 //! | 2 | 0.1.0 | fields have types; a packet's last bits may be padding |
 //! | 3 | 0.1.0 | the type `stack`, and `mappings` |
 //!
-//! A reader accepts every version up to its own ([`FORMAT_VERSION`]) and refuses later ones with an
-//! error that names the version. Unknown fields are ignored, so adding one needs no new version;
-//! changing the meaning of a field, of a file's name or of the packets' layout does.
+//! A reader accepts every version up to its own ([`FORMAT_VERSION`]) and refuses later ones
+//! with an error that names the version. Unknown fields are ignored, so adding one needs no new
+//! version; changing the meaning of a field, of a file's name or of the packets' layout does.
 
 #![deny(unsafe_code)]
 

@@ -79,7 +79,8 @@ impl OutputStream {
         };
         if self.file.length == 0 && discarded > 0 {
             // Readers compute losses as the difference from the previous packet, so losses before
-            // the first packet would go unnoticed: write an empty packet without losses before it.
+            // the first packet would go unnoticed: first write an empty packet that counts no
+            // losses.
             let (seq, ts_end) = (meta.seq, begin);
             self.append(
                 &Header {
@@ -116,8 +117,8 @@ impl OutputStream {
         Ok(())
     }
 
-    /// Returns a packet's begin time: not before the stream's latest record, not after its own
-    /// first.
+    /// Returns a packet's begin time: no earlier than the stream's latest record, no later than its
+    /// own first.
     fn begin(&self, meta: &PacketMeta, walk: &Walk) -> u64 {
         let first = walk.first.unwrap_or(u64::MAX);
         let begin = meta.ts_begin.or(walk.first).unwrap_or(self.last_time);
@@ -129,7 +130,7 @@ impl OutputStream {
 #[derive(Debug)]
 struct StreamFile {
     file: File,
-    /// Bytes of complete packets: the offset of the next one.
+    /// Length of all complete packets in bytes: the offset of the next packet.
     length: u64,
 }
 
@@ -159,7 +160,7 @@ impl StreamFile {
     fn write(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
         let mut slices = [IoSlice::new(header), IoSlice::new(content)];
         let mut left = &mut slices[..];
-        // A final empty slice would never be removed otherwise.
+        // Otherwise a final empty slice would never be removed.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             match self.file.write_vectored(left) {

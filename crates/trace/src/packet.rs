@@ -6,15 +6,16 @@
 //!      20  stream id  0        u32
 //!      24  timestamp_begin     u64     packet.context; times are TSC ticks
 //!      32  timestamp_end       u64
-//!      40  content_size        u64     bits, header included
-//!      48  packet_size         u64     bits, with what the last record is filled up with
+//!      40  content_size        u64     bits, including the header
+//!      48  packet_size         u64     bits, including the padding of the last record
 //!      56  packet_seq_num      u64
 //!      64  events_discarded    u64     since the stream began
 //!      72  cpu_id              u32
 //!      76  lane                u32
 //! ```
 //!
-//! All little endian. A packet's length is a multiple of 8 bytes, as a record's (see `record`).
+//! All numbers are little endian. The length of a packet, like that of a record (see `record`),
+//! is a multiple of 8 bytes.
 
 /// Bytes before the first record of a packet.
 pub const HEADER_BYTES: usize = 80;
@@ -32,9 +33,10 @@ pub(crate) const PREFIX_BYTES: usize = 20;
 pub(crate) struct Header {
     pub ts_begin: u64,
     pub ts_end: u64,
-    /// Bytes of records after the header; the next header follows.
+    /// Bytes of records after the header; the next header follows the records.
     pub content_bytes: u64,
-    /// Padding bits at the end of the last record, less than 64: CTF readers find no event there.
+    /// Padding bits at the end of the last record, less than 64. CTF readers do not look for events
+    /// there.
     pub padding_bits: u32,
     pub seq: u64,
     pub discarded: u64,
@@ -42,7 +44,7 @@ pub(crate) struct Header {
     pub lane: u32,
 }
 
-/// Faults in a packet's header.
+/// Fault in a packet's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
     /// It does not start with CTF's magic number.
@@ -160,7 +162,7 @@ pub(crate) fn file_name(cpu: u32, lane: u32) -> String {
     }
 }
 
-/// Returns CPU and lane of a stream's file; `None` if [`file_name`] does not make such a name.
+/// Returns CPU and lane of a stream's file; `None` if [`file_name`] cannot produce this name.
 pub(crate) fn parse_file_name(name: &str) -> Option<(u32, u32)> {
     let numbers = name.strip_prefix("cpu")?;
     let (cpu, lane) = match numbers.split_once('.') {

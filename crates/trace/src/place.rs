@@ -1,9 +1,9 @@
 //! Places to write to: an open directory, and a name in it.
 //!
-//! A user who may write to a directory on a path can change at any moment where the names in it
-//! lead. So a path is walked once, with each directory held open, and only through symbolic links
-//! that belong to us or root. New files are created in the directory that was found, and never
-//! through a link.
+//! A user who may write to a directory on a path can change the targets of the names in it at
+//! any moment. So a path is walked once, with each directory held open, and only through
+//! symbolic links that belong to us or root. New files are created in the directory that was
+//! found, and never through a link.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat};
@@ -28,11 +28,11 @@ impl Place {
     /// The name of the directory itself.
     pub(crate) const HERE: &str = ".";
 
-    /// Resolves a path. If it has no last name, as `/` and `..`, the name is [`HERE`](Self::HERE).
-    /// The name is not a link that would be followed; it need not exist.
+    /// Resolves a path. If the path ends in no name, such as `/` and `..`, the name is
+    /// [`HERE`](Self::HERE). The name is not a link that would be followed; it need not exist.
     ///
     /// # Errors
-    /// A directory on the way is missing, or a link belongs to another user.
+    /// A directory on the path is missing, or a link belongs to another user.
     pub(crate) fn of(path: &Path) -> io::Result<Place> {
         let start = if path.is_absolute() { "/" } else { "." };
         let mut directory = open_directory(CWD, OsStr::new(start))?;
@@ -112,7 +112,8 @@ pub(crate) fn open_directory(at: impl AsFd, name: &OsStr) -> io::Result<OwnedFd>
     }
 }
 
-/// Returns the target of the link of this name, if it may be followed; `None` if it is no link.
+/// Returns the target of the link of this name, if it may be followed; `None` if it is not a
+/// link.
 fn link_at(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<PathBuf>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = match openat(directory, name, flags, Mode::empty()) {
@@ -142,8 +143,8 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// True if a directory belongs to us, and no other user may write to it. (A group with the user's
-/// own number counts as the user.)
+/// True if a directory belongs to us, and no other user may write to it. (A group whose id
+/// equals the user's id counts as the user.)
 pub(crate) fn is_ours(directory: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = rustix::fs::fstat(directory)?;
     let mode = Mode::from_raw_mode(stat.st_mode);
@@ -151,7 +152,7 @@ pub(crate) fn is_ours(directory: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(stat.st_uid == own_user() && !by_group && !mode.contains(Mode::WOTH))
 }
 
-/// Returns the name of a file while it is being written.
+/// Returns the temporary name that a file has while it is being written.
 pub(crate) fn temporary(name: impl AsRef<OsStr>) -> OsString {
     let mut temporary = OsString::from(".");
     temporary.push(name.as_ref());
@@ -172,7 +173,7 @@ pub(crate) fn replace(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || openat(directory, &temporary, flags, mode);
     let file = match create() {
-        // Left by a killed process; if it is another user's and must not be removed, it stays.
+        // Left by a killed process. If it belongs to another user and cannot be removed, it stays.
         Err(Errno::EXIST) => unlink().and_then(|()| create()),
         result => result,
     };
@@ -183,7 +184,7 @@ pub(crate) fn replace(
         )?)
     });
     if written.is_err() {
-        // Half a temporary file is useless; if even this fails, it stays, hidden.
+        // A partial temporary file is useless; if even removing it fails, it stays, hidden.
         let _ = unlink();
     }
     written
@@ -211,11 +212,11 @@ fn own_descriptor(path: &Path) -> Option<io::Result<OwnedFd>> {
     })
 }
 
-/// Writes a file that the user named, replacing an older one. A path that is no regular file, such
-/// as `/dev/stdout`, is written to if it is one of our own descriptors.
+/// Writes a file that the user named, replacing an older one. A path that is not a regular
+/// file, such as `/dev/stdout`, is written to if it is one of our own descriptors.
 ///
 /// # Errors
-/// It cannot be written; the older file is then unchanged.
+/// The file cannot be written; the older file is then unchanged.
 pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(own) = own_descriptor(path) {
         return File::from(own?).write_all(bytes);

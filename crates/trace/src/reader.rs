@@ -37,7 +37,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// If it is not a trace, is of a later version, or if its description is damaged.
+    /// If it is not a trace, has a later format version, or has a damaged description.
     pub fn open(directory: &Path) -> Result<Trace, TraceError> {
         let path = json_path(directory);
         let document = read_document(directory, &path)?;
@@ -70,7 +70,7 @@ impl Trace {
         })
     }
 
-    /// Returns the directory, as it was given.
+    /// Returns the directory, as it was given to [`Trace::open`].
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -140,11 +140,11 @@ pub struct Events<'t> {
     gaps: Gaps,
 }
 
-/// Gaps in which events are missing, as far as the streams have been read. (A thread may continue
-/// in another stream than the one that lost its event.)
+/// Gaps in which events are missing, as far as the streams have been read. (A thread may
+/// continue in a different stream from the one that lost its event.)
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gaps {
-    /// Number of gaps that have `until`. Each begins at the last event before which it was found.
+    /// Number of gaps that set `until`. Each begins at the last event returned before it was found.
     found: u64,
     /// Time up to which some events are missing, in ticks.
     until: u64,
@@ -209,8 +209,8 @@ impl<'a> Event<'a> {
     }
 
     /// Returns the raw record after its header, in words of eight bytes. If all fields are numbers
-    /// that are always readable, these are the fields; the unused high bytes of shorter ones are
-    /// undefined.
+    /// that are always readable, the words are the fields; the unused high bytes of shorter fields
+    /// are undefined.
     #[inline]
     pub fn words(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
         self.payload
@@ -252,7 +252,7 @@ impl Kept {
         self.tid
     }
 
-    /// Returns the event. `events` are those of its trace.
+    /// Returns the event. `events` are the events of its trace.
     pub fn event<'a>(&'a self, events: &'a [EventInfo]) -> Event<'a> {
         Event {
             tsc: self.tsc,
@@ -275,7 +275,7 @@ impl Events<'_> {
     ///
     /// # Errors
     ///
-    /// If a file cannot be read. Damage in a file is no error: see [`Events::health`].
+    /// If a file cannot be read. Damage in a file is not an error: see [`Events::health`].
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Event<'_>>, TraceError> {
         let Some(at) = self.step()? else {
@@ -314,7 +314,7 @@ impl Events<'_> {
             }
             None => None,
         };
-        // Mostly the same stream continues, and the heap stays as it is.
+        // Usually the same stream continues, and the heap does not change.
         self.current = match (advanced, self.others.peek_mut()) {
             (Some(own), Some(mut first)) => {
                 if first.0 < own {
@@ -387,7 +387,7 @@ pub(crate) fn parse_document(text: &[u8], path: &Path) -> Result<Document, Trace
     serde_json::from_slice(text).map_err(damaged)
 }
 
-/// The one field that every version has.
+/// The one field that all versions have.
 #[derive(Deserialize)]
 struct Version {
     format_version: u64,

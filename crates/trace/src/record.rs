@@ -4,16 +4,16 @@
 //! byte  0  timestamp           u64     event.header
 //!       8  id                  u32
 //!      12  tid                 u32     stream event.context
-//!      16  faults              u64     only of events with `EventInfo::faults`: bit i is set
+//!      16  faults              u64     only in events with `EventInfo::faults`: bit i is set
 //!                                      if field i could not be read; the first 64 fields
 //!       .  field 1 ...
 //! ```
 //!
-//! All little endian. Every field starts at a multiple of 8 bytes:
+//! All numbers are little endian. Every field starts at a multiple of 8 bytes:
 //!
 //! ```text
-//! number            its bytes, then anything up to 8
-//! bit field         the number that the bits are in, likewise
+//! number            its bytes, then undefined bytes up to 8
+//! bit field         the number that contains the bits, likewise
 //! array of numbers  number, number, ..., zeros up to a multiple of 8
 //! string            u32 length, that many bytes, zeros up to a multiple of 8
 //! array of strings  string, string, ...
@@ -28,20 +28,20 @@ use capriole_event::{Bits, Element, FieldType};
 use crate::document::EventInfo;
 use crate::packet::word;
 
-/// Bytes of a record without fields.
+/// Size of a record without fields, bytes.
 pub const RECORD_BYTES: usize = 16;
-/// Every part of a record is a multiple of this long, in bytes.
+/// The size of every part of a record is a multiple of this, bytes.
 pub const WORD_BYTES: usize = 8;
 /// Maximum number of fields of one event, as in the kernel (`MAX_TRACE_ARGS`).
 pub const MAX_FIELDS: usize = 128;
-/// Maximum bytes of a string.
+/// Maximum length of a string, bytes.
 pub const MAX_STRING_BYTES: usize = 4000;
-/// Maximum bytes of a copy of the stack.
+/// Maximum length of a copy of the stack, bytes.
 pub const MAX_STACK_BYTES: usize = FieldType::MOST_STACK as usize;
 
-/// Bytes of the length before a string.
+/// Size of the length before a string, bytes.
 pub(crate) const LENGTH_BYTES: usize = 4;
-/// Bytes of the registers before a copy of the stack.
+/// Size of the registers before a copy of the stack, bytes.
 pub(crate) const STACK_HEAD: usize = 2 * WORD_BYTES;
 
 /// Returns the size of a string of `length` bytes, with its length field and padding.
@@ -49,10 +49,10 @@ pub(crate) fn string_bytes(length: usize) -> usize {
     (LENGTH_BYTES + length).next_multiple_of(WORD_BYTES)
 }
 
-/// Faults in a record.
+/// Fault in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordFault {
-    /// Its packet ends inside it.
+    /// The packet ends inside the record.
     #[error("the packet ends inside a record")]
     CutOff,
     /// No event has this id.
@@ -77,8 +77,8 @@ pub(crate) struct EventTable {
     layouts: Vec<Layout>,
 }
 
-/// Minimum bytes of an event's record, with `VARIABLE` if it may be longer, and the event's index
-/// in the list of events. Size 0 means that there is no such event.
+/// Minimum size of an event's record in bytes, with `VARIABLE` if it may be longer, and the
+/// event's index in the list of events. Size 0 means that there is no such event.
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     size: u32,
@@ -89,11 +89,11 @@ struct Entry {
 /// [`MAX_FIELDS`] arrays of 64 strings each, 33 MB.
 const VARIABLE: u32 = 1 << 31;
 
-/// Positions of the strings and stack copies in an event's records.
+/// Positions of the strings and stack copies in an event's record.
 #[derive(Debug, Clone, Default)]
 struct Layout {
     runs: Vec<Run>,
-    /// Bytes of the fields after the last of them.
+    /// Bytes of the fields after the last string or stack copy.
     rest: usize,
     /// Unused bits at the end of the last field; `None` if the record determines its length.
     padding_bits: Option<u32>,
@@ -150,7 +150,7 @@ impl Layout {
         layout
     }
 
-    /// Returns the size of a record whose strings are all empty.
+    /// Returns the size of a record whose strings and stack copies are all empty.
     fn least(&self) -> usize {
         let run = |run: &Run| run.bytes + run.strings * string_bytes(0);
         self.runs.iter().map(run).sum::<usize>() + self.rest
@@ -182,7 +182,7 @@ impl Layout {
     }
 }
 
-/// Returns the number of bits from a field's start that are used, if it is fixed.
+/// Returns the number of bits used, counted from the field's start, if it is fixed.
 fn used_bits(field_type: FieldType) -> Option<usize> {
     match (field_type.element, field_type.count) {
         (Element::String { .. } | Element::CallStack { .. }, _) => None,
@@ -209,7 +209,7 @@ impl EventTable {
     /// Ids below this limit are looked up in an array.
     const DENSE: u32 = 1 << 20;
 
-    /// Adds the next event of the list; false if its id is already in use.
+    /// Adds the next event of the list; returns false if its id is already in use.
     pub(crate) fn add(&mut self, event: &EventInfo) -> bool {
         let layout = Layout::new(event);
         let variable = if layout.runs.is_empty() { 0 } else { VARIABLE };

@@ -16,7 +16,7 @@ use crate::record::EventTable;
 use crate::tsdl::parse_uuid;
 use crate::writer::{Totals, TraceWriter, WriteError, add_events_to};
 
-/// Reasons why nothing can be added to a trace. The trace is then unchanged.
+/// Reason why nothing can be added to a trace. The trace is then unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReopenError {
@@ -38,7 +38,7 @@ pub enum ReopenError {
     /// The recording has ended normally.
     #[error("{0} was ended by its recorder")]
     Complete(PathBuf),
-    /// The trace has another version of the format.
+    /// The trace has a different version of the format.
     #[error("{path} has version {found} of the format, and only {FORMAT_VERSION} is written")]
     Version {
         /// The trace.
@@ -73,7 +73,7 @@ pub enum ReopenError {
 pub(crate) struct End {
     /// Bytes of complete packets.
     pub length: u64,
-    /// From the last complete packet, as in [`Header`].
+    /// End time of the last complete packet, as in [`Header`].
     pub ts_end: u64,
     pub seq: u64,
     pub discarded: u64,
@@ -82,13 +82,13 @@ pub(crate) struct End {
 }
 
 impl TraceWriter {
-    /// Reopens the trace with this UUID, to add what its killed recorder has not written. An
-    /// incomplete packet at the end of a stream is cut off.
+    /// Reopens the trace with this UUID, to add the records that its killed recorder did not write.
+    /// An incomplete packet at the end of a stream is cut off.
     ///
     /// # Errors
     ///
     /// The trace does not exist, has another UUID, is being written, belongs to another user, is
-    /// complete, or damaged; nothing has been changed then.
+    /// complete, or damaged; nothing is changed in these cases.
     pub fn reopen(path: &Path, uuid: &[u8; 16]) -> Result<TraceWriter, ReopenError> {
         let directory = Directory::reopen(path)?;
         let directory = directory.ok_or_else(|| ReopenError::NotFound(path.to_path_buf()))?;

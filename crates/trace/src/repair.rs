@@ -1,7 +1,7 @@
 //! Repairs records written by the target, so that they are valid in a trace.
 //!
-//! A stream's records must be in time order. Mostly they are; a record is late if its thread was
-//! interrupted between reading the time and writing the record.
+//! A stream's records must be in time order. Usually they are; a record is late if its thread
+//! was interrupted between reading the time and writing the record.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use crate::record::EventTable;
 /// Result of walking a packet's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Walk {
-    /// Complete records.
+    /// Number of complete records.
     pub events: u64,
     /// The earliest and the latest time, after the repair.
     pub first: Option<u64>,
     pub last: Option<u64>,
-    /// Records whose time was changed.
+    /// Number of records whose time was changed.
     pub adjusted: u64,
-    /// Bytes after the last valid record.
+    /// Number of bytes after the last valid record.
     pub damaged_bytes: u64,
-    /// Padding bits of the record that is last after the repair.
+    /// Padding bits of the last record after the repair.
     pub padding_bits: u32,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn walk<'a>(
     not_before: u64,
     not_after: Option<u64>,
 ) -> (Walk, Cow<'a, [u8]>) {
-    // If the two contradict each other, the previous packet's time wins.
+    // If the two limits contradict each other, the previous packet's time takes precedence.
     let not_after = not_after.unwrap_or(u64::MAX).max(not_before);
     let mut walk = Walk::default();
     let mut at = 0;
@@ -68,8 +68,8 @@ fn padding_bits(table: &EventTable, record: &[u8]) -> u32 {
     table.padding_bits(record).unwrap_or(0)
 }
 
-/// Returns a copy in time order with all times within the limits. `content` has complete records
-/// only.
+/// Returns a copy in time order with all times within the limits. `content` has only complete
+/// records.
 fn sort(
     content: &[u8],
     table: &EventTable,

@@ -32,7 +32,8 @@ struct Packet {
     header: Header,
     /// Offset of its records in the file.
     start: u64,
-    /// Bytes of it that were read; fewer than in the header if the file ends before.
+    /// Number of bytes of the packet that were read; fewer than in the header if the file ends
+    /// earlier.
     length: usize,
     /// Position of the next record.
     at: usize,
@@ -46,7 +47,7 @@ pub(crate) struct StreamReader {
     pub(crate) lane: u32,
     uuid: [u8; 16],
     file: File,
-    /// The file's length when it was opened; what is appended later is not read.
+    /// Length of the file when it was opened; data appended later is not read.
     length: u64,
     /// Offset of the next packet's header.
     next: u64,
@@ -57,12 +58,12 @@ pub(crate) struct StreamReader {
     last_seq: Option<u64>,
     lost: u64,
     lost_before: u64,
-    /// True if lost events are missing between packets only.
+    /// True if losses are between packets only.
     is_exact: bool,
-    /// Only if `is_exact` is false: true if the packet being read counts losses. The events may be
-    /// missing in it, or after its last record.
+    /// Used only if `is_exact` is false: true if the packet being read counts losses. The events
+    /// may be missing in it, or after its last record.
     is_lossy: bool,
-    /// True if a packet that reports losses was opened.
+    /// True if a packet that reports losses has been opened since the previous record.
     has_losses: bool,
     gap: Gap,
 }
@@ -112,12 +113,13 @@ impl StreamReader {
         })
     }
 
-    /// Returns the gap between the last two records returned by `advance`, or after the last one.
+    /// Returns the gap between the last two records returned by `advance`, or after the last
+    /// record.
     pub(crate) fn gap(&self) -> Gap {
         self.gap
     }
 
-    /// Returns the fields of the record that `advance` returned last.
+    /// Returns the fields of the last record that `advance` returned.
     pub(crate) fn payload(&self, record: &Record) -> &[u8] {
         &self.buffer[record.start..record.end]
     }
@@ -199,7 +201,7 @@ impl StreamReader {
         }
     }
 
-    /// Reads the next packet; false at the end of the file.
+    /// Reads the next packet; returns false at the end of the file.
     fn open_packet(&mut self, health: &mut Health) -> Result<bool, TraceError> {
         let left = self.length - self.next;
         if left < HEADER_BYTES as u64 {
@@ -226,7 +228,7 @@ impl StreamReader {
         };
         self.count_losses(&header, health);
         let start = self.next + HEADER_BYTES as u64;
-        // At most MAX_CONTENT_BYTES, since the header was checked.
+        // At most MAX_CONTENT_BYTES, which the header check ensures.
         let length = header.content_bytes.min(self.length - start) as usize;
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.len() < length {
@@ -263,7 +265,7 @@ impl StreamReader {
         }
     }
 
-    /// Gives up a packet at a record that cannot be read.
+    /// Skips the rest of a packet from a record that cannot be read on.
     fn abandon_packet(
         &mut self,
         packet: Packet,
@@ -277,7 +279,7 @@ impl StreamReader {
             self.next = self.length;
             return Ok(());
         }
-        // The packet's own size may be the damage: do not use it to find the next packet.
+        // The packet's size field may itself be damaged: do not use it to find the next packet.
         self.search(at, at, DamageKind::Record(fault), health)
     }
 

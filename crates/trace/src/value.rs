@@ -11,21 +11,21 @@ use crate::record::{LENGTH_BYTES, STACK_HEAD, WORD_BYTES, string_bytes};
 /// The value of a field.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// A number that is shown in decimal (`u8` to `u64`, and bit fields).
+    /// A number shown in decimal (`u8` to `u64`, and bit fields).
     Unsigned(u64),
     /// A number with a sign (`s8` to `s64`).
     Signed(i64),
-    /// A number that is shown in hexadecimal (`x8` to `x64`).
+    /// A number shown in hexadecimal (`x8` to `x64`).
     Hexadecimal(u64),
     /// A floating point number of 32 bits (`f32`).
     Single(f32),
     /// A floating point number of 64 bits (`f64`).
     Double(f64),
-    /// A character, in whatever encoding the program has (`char`).
+    /// A character, in the program's encoding (`char`).
     Character(u8),
     /// An address (`symbol`).
     Symbol(u64),
-    /// Text, without the NUL, in whatever encoding the program has (`string`, `ustring`).
+    /// Text without the terminating NUL, in the program's encoding (`string`, `ustring`).
     Text(&'a [u8]),
     /// The data for a call stack (`stack`).
     CallStack(CallStack<'a>),
@@ -35,14 +35,14 @@ pub enum Value<'a> {
     Fault,
 }
 
-/// Registers, and a copy of the stack.
+/// Registers and a copy of the stack, for a call stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallStack<'a> {
     /// The stack pointer.
     pub stack_pointer: u64,
     /// The register rbp, which may be a frame pointer.
     pub frame_pointer: u64,
-    /// The memory from the stack pointer up, as far as it was copied.
+    /// The memory from the stack pointer upwards, as far as it was copied.
     pub bytes: &'a [u8],
 }
 
@@ -112,14 +112,14 @@ impl ExactSizeIterator for Elements<'_> {}
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
     fields: slice::Iter<'a, FieldInfo>,
-    /// Bit 0 is for the next field.
+    /// Faults of the remaining fields; bit 0 belongs to the next field.
     faults: u64,
     bytes: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    /// Creates the iterator. `payload` is a record of the event, without its header, that
-    /// `EventTable::record` has found complete.
+    /// Creates the iterator. `payload` is a record of the event, without its header, which
+    /// `EventTable::record` has checked to be complete.
     #[inline]
     pub(crate) fn new(event: &'a EventInfo, payload: &'a [u8]) -> Fields<'a> {
         let mut fields = Fields {
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::record::tests::event;
 
-    /// Returns the fields of one record as `Debug` shows them, arrays as lists.
+    /// Returns the fields of one record as `Debug` prints them, arrays as lists.
     fn shown(types: &[&str], faults: bool, payload: &[u8]) -> Vec<String> {
         let event = event(1, types, faults);
         let fields = Fields::new(&event, payload);

@@ -19,11 +19,11 @@ use crate::packet::{MAX_CONTENT_BYTES, file_name};
 use crate::record::{EventTable, MAX_FIELDS};
 use crate::tsdl::{metadata, uuid_text};
 
-/// Reasons why a trace could not be written.
+/// Reason why a trace could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The directory could not be made.
+    /// The directory could not be created.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// A file could not be written; its previous contents are intact.
@@ -45,7 +45,7 @@ pub enum WriteError {
         /// Number of its fields.
         count: usize,
     },
-    /// A field's type has no name, so it could not be read back.
+    /// A field has a type without a name, so it could not be read back.
     #[error(
         "the field {field} of the event {name} has the type `{field_type}`, which does not exist"
     )]
@@ -67,54 +67,55 @@ pub enum WriteError {
 pub struct PacketMeta {
     /// The CPU it was written on.
     pub cpu: u32,
-    /// The lane: 0 for records written in restartable sequences, others for other methods.
+    /// The lane: 0 for records written in restartable sequences, higher lanes for writers that use
+    /// a lock.
     pub lane: u32,
     /// Sequence number of the packet in the ring's stream; a gap is reported as lost packets.
     pub seq: u64,
-    /// Time when the packet was opened, in ticks, not later than its first record and not earlier
+    /// Time when the packet was opened, in ticks, no later than its first record and no earlier
     /// than the last record of the previous packet. If `None`, the first record's time is used.
     pub ts_begin: Option<u64>,
     /// Upper limit for the times of the packet's records, in ticks, such as the time when it was
-    /// taken from the ring. Later records are broken, and are moved to this time.
+    /// taken from the ring. A record with a later time is broken; its time is set to this limit.
     pub ts_end: Option<u64>,
     /// Events lost in this stream from its start up to this packet's first record; in lanes from 1
-    /// on also later. See `TraceWriter::note_losses`. Never decreases.
+    /// on, possibly later ones too. See `TraceWriter::note_losses`. Never decreases.
     pub discarded: u64,
 }
 
 /// Result of writing one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
-    /// Records that are now in the file.
+    /// Number of records written to the file.
     pub events: u64,
-    /// Records whose time was changed so that time runs forward in the stream.
+    /// Number of records whose time was changed so that time runs forward in the stream.
     pub adjusted: u64,
-    /// Bytes at the end that were not valid records and were left out.
+    /// Number of bytes at the end that were left out because they were not valid records.
     pub damaged_bytes: u64,
 }
 
 /// Totals of a trace, as far as it has been written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Records.
+    /// Number of records.
     pub events: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes of all streams.
+    /// Size of all streams in bytes.
     pub bytes: u64,
-    /// Events lost, according to the packets.
+    /// Number of events lost, according to the packets.
     pub lost_events: u64,
-    /// Records whose time was changed.
+    /// Number of records whose time was changed.
     pub adjusted: u64,
-    /// Bytes left out because they were not valid records.
+    /// Number of bytes left out because they were not valid records.
     pub damaged_bytes: u64,
 }
 
 /// A trace directory that is being written.
 ///
-/// The trace on disk can be read at any time, also after the writer was killed or the disk became
-/// full: packets are written completely or removed again, and the other files are replaced
-/// atomically.
+/// The trace on disk can be read at any time, even after the writer was killed or the disk
+/// became full: packets are written completely or removed again, and the other files are
+/// replaced atomically.
 #[derive(Debug)]
 pub struct TraceWriter {
     pub(crate) directory: Directory,
@@ -131,7 +132,7 @@ impl TraceWriter {
     ///
     /// # Errors
     ///
-    /// If the place is taken by something else or is being recorded to, if the files cannot be
+    /// If something else exists at the path or is being recorded to, if the files cannot be
     /// written, or if `info.events` has the same id twice or fields that cannot be recorded.
     pub fn create(directory: &Path, info: &TraceInfo) -> Result<TraceWriter, WriteError> {
         let mut table = EventTable::default();
@@ -176,14 +177,14 @@ impl TraceWriter {
         match writer.describe() {
             Ok(()) => Ok(writer),
             Err(error) => {
-                // The incomplete directory is no trace.
+                // The incomplete directory is not a trace.
                 let _ = writer.remove();
                 Err(error)
             }
         }
     }
 
-    /// Returns the directory, as it was given.
+    /// Returns the directory, as it was given to [`TraceWriter::create`].
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -193,7 +194,7 @@ impl TraceWriter {
         &self.uuid
     }
 
-    /// Returns the description, as it will be written next.
+    /// Returns the description in its current state, which the next write stores.
     pub fn document(&self) -> &Document {
         &self.document
     }
@@ -234,7 +235,7 @@ impl TraceWriter {
     }
 
     /// Adds code mappings of the program, for call stacks. Ignores a mapping that overlaps a known
-    /// one: libraries come and go, but an address range is seldom used twice.
+    /// one: libraries are loaded and unloaded, but an address range is seldom used twice.
     ///
     /// # Errors
     ///
@@ -256,9 +257,9 @@ impl TraceWriter {
     }
 
     /// Records whether events of lanes from 1 on were lost between two times, in ticks. The first
-    /// is not before the end of the previous such interval. Written to disk by the next
-    /// `checkpoint`. Without this, readers assume that events of any lane may have been lost at any
-    /// time from the packet before the one that counts them to the packet after it.
+    /// time is not before the end of the previous such interval. The next `checkpoint` writes this
+    /// to disk. Without it, readers assume that events of any lane may have been lost at any time
+    /// from the packet before the one that counts them to the packet after it.
     pub fn note_losses(&mut self, between: (u64, u64), lost: bool) {
         let losses = self.document.losses.get_or_insert_default();
         losses.add(between, lost);
@@ -269,7 +270,7 @@ impl TraceWriter {
         self.document.last_threads = Some(threads);
     }
 
-    /// Updates the clock and the threads' names on disk, so that less is missing if the recorder is
+    /// Updates the clock and the thread names on disk, so that less is missing if the recorder is
     /// killed.
     ///
     /// # Errors
@@ -287,11 +288,11 @@ impl TraceWriter {
 
     /// Appends a packet to its stream.
     ///
-    /// Checks the records first: from the first invalid one on, the rest is left out; and if time
-    /// runs backwards it is corrected (by sorting within the packet, then by moving times older
-    /// than the previous packet), because CTF readers would otherwise refuse the whole trace. A
-    /// packet without records carries only its count of lost events; write one to report losses
-    /// after a stream's last packet.
+    /// Checks the records first. From the first invalid record on, the rest is left out. If time
+    /// runs backwards it is corrected (by sorting within the packet, then by moving forward the
+    /// times older than the previous packet), because CTF readers would otherwise refuse the whole
+    /// trace. A packet without records carries only its count of lost events; write one to report
+    /// losses after a stream's last packet.
     ///
     /// `content` must be memory that no other process writes to; copy it out of the ring if the
     /// target may still change it. Set `meta.ts_end` whenever the records come from a target that
@@ -329,8 +330,8 @@ impl TraceWriter {
     ///
     /// # Errors
     ///
-    /// If the files cannot be written. The trace can still be read then, with the last written
-    /// description.
+    /// If the files cannot be written. The trace can then still be read, with the last description
+    /// that was written.
     pub fn finish(mut self, finish: Finish) -> Result<Totals, WriteError> {
         self.end(finish)?;
         Ok(self.totals)

@@ -19,12 +19,12 @@ use crate::units::parse_size;
 /// Measure what probes cost on this machine
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// What to measure: the hit of a probe next to other ways of seeing a call, attaching
-    /// to programs with many functions, real programs with every function probed, or static
-    /// markers, off and on
+    /// Benchmark to run: hit (a probe hit next to other ways of observing a call), attach
+    /// (attaching to programs with many functions), program (real programs with every function
+    /// probed), or marker (static markers, off and on)
     #[arg(value_parser = ["hit", "attach", "program", "marker"], default_value = "hit")]
     what: String,
-    /// Rounds; the median of them counts [default: 9 for hit and marker, 5 for the others]
+    /// Number of rounds, whose median counts [default: 9 for hit and marker, 5 for the others]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Length of a round of one row, in milliseconds [default: 25, for program 100]
@@ -33,20 +33,20 @@ pub struct Arguments {
     /// hit, marker: measure on this CPU
     #[arg(long)]
     cpu: Option<usize>,
-    /// hit: rows with so many threads, besides those with one [default: the number of CPUs]
+    /// hit: add rows with this many threads to those with one [default: the number of CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// hit, marker: only these rows, and those that they are compared with; a name's first
-    /// part stands for all that begin so
+    /// hit, marker: only these rows and the rows they are compared with; the first part of a name
+    /// selects all rows that begin with it
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     rows: Vec<String>,
     /// hit: also draw a chart
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// attach: at most so many sites
+    /// attach: maximum number of sites
     #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1..))]
     sites: u32,
-    /// program: memory shared with a program that is recorded
+    /// program: size of the memory shared with the recorded program
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     buffer_size: u64,
     /// Print JSON
@@ -57,7 +57,7 @@ pub struct Arguments {
 /// Arguments of the measured program.
 #[derive(Debug, clap::Args)]
 pub struct TargetArguments {
-    /// Passed on
+    /// Arguments, passed on unchanged
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
 }

@@ -29,16 +29,16 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// The event, such as `libc:malloc` or `:main+4`
     event: String,
-    /// A file instead of a process; not needed if the event has the path of one
+    /// File to check instead of a process; not needed if the event contains the path of one
     #[arg(conflicts_with = "pid")]
     path: Option<PathBuf>,
     /// The running process
     #[arg(short, long, value_name = "PID")]
     pid: Option<u32>,
-    /// How it is seen that a function returns
+    /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
-    /// Take it that an instruction begins at the given address, where nothing shows it
+    /// Assume that an instruction begins at the given address, even where nothing shows it
     #[arg(long)]
     trust_address: bool,
     /// Print JSON

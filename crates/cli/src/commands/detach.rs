@@ -1,4 +1,4 @@
-//! `capriole detach`: takes every probe out, including those of a dead recorder.
+//! `capriole detach`: removes every probe, including those of a dead recorder.
 
 use crate::output::{say, tell};
 use crate::saving;
@@ -10,12 +10,12 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Take every probe out of a process, also those of a recorder that was killed
+/// Remove every probe from a process, including those of a recorder that was killed
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The process
     pid: u32,
-    /// The trace of the recorder that was killed: what it had not written is added there
+    /// The trace of the killed recorder; the records that it had not written are added there
     #[arg(short, long, value_name = "DIR", default_value = "capriole.trace")]
     output: PathBuf,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `capriole list`: what can be probed, and how.
+//! `capriole list`: lists the functions and markers that can be probed, and how.
 
 mod args;
 mod markers;
@@ -37,10 +37,10 @@ pub struct Arguments {
     /// Count tactics and reasons instead of listing functions
     #[arg(long)]
     summary: bool,
-    /// Count every instruction of every function, each by itself
+    /// Count every instruction of every function, each planned on its own
     #[arg(long, requires = "summary", conflicts_with = "pid")]
     instructions: bool,
-    /// Show parameters and variables as debug information has them, and what can be recorded
+    /// Show parameters and variables from debug information, and which of them can be recorded
     #[arg(long, conflicts_with = "summary")]
     args: bool,
     /// Print JSON
@@ -154,10 +154,10 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Number of sites by word.
+/// Number of sites by key: a tactic or a reason.
 type Counts = BTreeMap<&'static str, u64>;
 
-/// Number of sites that each tactic reaches, and why the others cannot be reached.
+/// Number of sites that each tactic reaches, and the reasons why the others cannot be reached.
 #[derive(Debug, Default)]
 struct Summary {
     functions: u64,

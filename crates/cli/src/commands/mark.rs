@@ -17,19 +17,19 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Write a text into recordings that are running, and into the kernel's trace
+/// Write a message into running recordings, and into the kernel's trace
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Only into the recording of this process; may be given several times
+    /// Write only into the recording of this process; may be given several times
     #[arg(short, long, value_name = "PID")]
     pid: Vec<u32>,
-    /// Into the kernel's trace as well (trace_marker)
+    /// Also write into the kernel's trace (trace_marker)
     #[arg(short, long)]
     kernel: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The text, at most 1,024 bytes; several words are one text
+    /// The message, at most 1,024 bytes; several words form one message
     #[arg(required = true, value_name = "TEXT")]
     text: Vec<String>,
 }
@@ -74,8 +74,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         });
         errors.extend(written.err());
     }
-    // Without -p, a session that takes no messages is no failure; for a process that was named it
-    // is.
+    // Without -p, a session that takes no messages is not a failure; for a process that the user
+    // named, it is.
     let mut failed = !arguments.pid.is_empty() && !errors.is_empty();
     let mut kernel = None;
     if arguments.kernel {
@@ -203,7 +203,7 @@ fn to_kernel(text: &str) -> anyhow::Result<String> {
     let mut problem = None;
     for directory in TRACEFS {
         let path = format!("{directory}/trace_marker");
-        // One write makes one line: the kernel ends it where the write ends.
+        // One write makes one line: the kernel ends the line where the write ends.
         let written = OpenOptions::new()
             .write(true)
             .open(&path)

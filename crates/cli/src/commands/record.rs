@@ -29,13 +29,13 @@ use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-/// Record every call of functions of a running program, or of one that is started
+/// Record every call of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)"
 )]
 pub struct Arguments {
-    /// What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,
+    /// Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,
     /// patterns allowed; an empty LIB is the main program
     #[arg(
         short,
@@ -44,15 +44,15 @@ pub struct Arguments {
         required_unless_present_any = ["files", "graph"]
     )]
     events: Vec<String>,
-    /// A function whose calls are recorded from entry to exit, with what it returns, for
-    /// graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
+    /// Function whose calls are recorded from entry to exit, with the return value, for call
+    /// graphs: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
     #[arg(long, value_name = "EVENT")]
     graph: Vec<String>,
-    /// With --graph: record calls that took at least this time, such as 10us, and no others;
-    /// that is decided in the program
+    /// With --graph: record only calls that took at least this time, such as 10us; shorter calls
+    /// are dropped inside the program
     #[arg(long, value_name = "TIME", requires = "graph", value_parser = parse_duration)]
     min_duration: Option<Duration>,
-    /// A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+    /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The running process
@@ -67,12 +67,12 @@ pub struct Arguments {
     /// Memory shared with the program for events not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     buffer_size: u64,
-    /// How it is seen that a function returns
+    /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
     #[command(flatten)]
     means: Means,
-    /// Print what was recorded where as JSON, when it is over
+    /// At the end, print a JSON summary of the recording and its sites
     #[arg(long)]
     json: bool,
     /// The program to start, and its arguments
@@ -104,9 +104,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     record(&arguments, program, probed, recorder)
 }
 
-/// Converts a time to ticks, rounded up, as exact as the clock is shortly after its start. If the
-/// clock advances in steps, rounds down to a whole step: a call that took this time may measure up
-/// to a step less.
+/// Converts a time to ticks, rounded up, as precisely as the clock allows shortly after its
+/// start. If the clock advances in steps, rounds down to a whole step: a call that took this
+/// time may measure up to a step less.
 fn ticks(clock: &Clock, time: Duration) -> anyhow::Result<u64> {
     let model = clock.model()?;
     let hz = u128::from(model.freq_hz);
@@ -131,13 +131,13 @@ fn prepare(
     let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
         Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
     })?;
-    // Save what a killed recorder left in the process before its trace is put aside.
+    // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {message}");
     }
     // Create the trace directory first: no need to attach if that fails.
     let mut events = selection::infos(planned.kept());
-    // An event number that no other event has.
+    // An event number that no other event uses.
     let texts = planned.selected.len() as u32;
     events.push(message::from_outside(texts));
     let recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;

@@ -23,40 +23,40 @@ pub struct Arguments {
     /// The trace directory
     #[arg(default_value = "capriole.trace")]
     directory: PathBuf,
-    /// Calls, one within the other, with what each took, instead of every event
+    /// Show nested calls with the time that each took, instead of every event
     #[arg(long)]
     graph: bool,
-    /// A table: how often each event was hit, or what the calls of each function took
+    /// Show a table: the number of hits of each event, or the times of each function's calls
     #[arg(long)]
     summary: bool,
-    /// Who called whom, how often and how long
+    /// Show which function called which, how often and for how long
     #[arg(long)]
     callers: bool,
     /// Draw a flame graph into this file (SVG)
     #[arg(long, value_name = "FILE")]
     flame: Option<PathBuf>,
-    /// With --graph: show only so many levels of calls
+    /// With --graph: maximum depth of the calls shown
     #[arg(long, value_name = "N", requires = "graph", value_parser = clap::value_parser!(u64).range(1..))]
     depth: Option<u64>,
-    /// With --graph: leave out calls that took less, such as 10us
+    /// With --graph: leave out calls shorter than this time, such as 10us
     #[arg(long, value_name = "TIME", requires = "graph", value_parser = units::parse_duration)]
     min_duration: Option<Duration>,
-    /// With --summary of calls: by what functions are sorted, self time unless given
+    /// With --summary of calls: sort key for functions, self time unless given
     #[arg(long, value_name = "BY", value_enum, requires = "summary")]
     sort: Option<Sort>,
-    /// With --flame and --callers: what is shown of functions; time if calls were recorded,
-    /// else events by their call stacks
+    /// With --flame and --callers: quantity shown for functions; by default time if calls were
+    /// recorded, else events by call stack
     #[arg(long, value_name = "BY", value_enum)]
     by: Option<By>,
-    /// Show markers by their fields, and not by their formats
+    /// Show markers by their fields instead of their printf formats
     #[arg(long, conflicts_with_all = ["summary", "callers", "flame", "json"])]
     fields: bool,
-    /// Print JSON: one object, or with --graph and for every event one a line
+    /// Print JSON: one object, or one per line with --graph and when listing events
     #[arg(long)]
     json: bool,
 }
 
-/// What `--sort` can be.
+/// Values of `--sort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sort {
     // Time in the function itself
@@ -68,7 +68,7 @@ enum Sort {
     Calls,
 }
 
-/// What `--by` can be.
+/// Values of `--by`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum By {
     // Time

@@ -48,11 +48,11 @@ use std::time::{Duration, Instant};
 use terminal::Size;
 use text::{Page, Style};
 
-/// Count the calls of functions of a running program, or of one that is started
+/// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)")]
 pub struct Arguments {
-    /// What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
+    /// Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
     /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
     #[arg(
         short,
@@ -61,7 +61,7 @@ pub struct Arguments {
         required_unless_present = "files"
     )]
     events: Vec<String>,
-    /// A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+    /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The running process
@@ -70,13 +70,13 @@ pub struct Arguments {
     /// Stop counting after this time, such as 500ms, 2s, 1m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
-    /// Also print, each time this time is over, what was called in it
+    /// Also print the calls of every interval of this length
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
-    /// Show at most so many rows of a table, the most frequent ones
+    /// Show at most this many rows of a table, the most frequent ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
-    /// Keys there is room for in each event's table
+    /// Number of keys that each event's table has room for
     #[arg(
         long,
         value_name = "N",
@@ -84,7 +84,7 @@ pub struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20)
     )]
     keys: u32,
-    /// How it is seen that a function returns
+    /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
     returns: Returns,
     #[command(flatten)]
@@ -140,7 +140,7 @@ enum Hits {
 }
 
 impl Definition {
-    /// Returns the definition of an event, preceded by that of its entry if values are kept there.
+    /// Returns the definition of an event, preceded by one for its entry if values are kept there.
     fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
         with_companion(spec).map(|spec| {
             let hits = match spec.keeps {
@@ -391,13 +391,13 @@ fn watch(
 struct Shown {
     /// The events' names.
     names: Vec<String>,
-    /// Names as shown in tables: with where the time of a call ends, if not at its return.
+    /// Names as shown in tables. For a timed call that ends at a tail call, the name says so.
     titles: Vec<String>,
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
     blocks: bool,
-    /// Terminal on which the table is redrawn in place, if it is.
+    /// Terminal on which the table is redrawn in place; `None` if it is not redrawn.
     screen: Option<Screen<Stdout>>,
 }
 

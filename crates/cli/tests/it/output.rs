@@ -1031,18 +1031,18 @@ fn help() {
         String::from_utf8(output.stdout).expect("UTF-8")
     };
     insta::assert_snapshot!(help(&["--help"]), @r"
-    Dynamic probes and a flight recorder for native programs that are running
+    Dynamic probes and a flight recorder for running native programs
 
     Usage: capriole <COMMAND>
 
     Commands:
-      record  Record every call of functions of a running program, or of one that is started
+      record  Record every call of functions in a running program, or in one that it starts
       report  Show a recorded trace
-      stat    Count the calls of functions of a running program, or of one that is started
+      stat    Count the calls of functions in a running program, or in one that it starts
       list    List functions, and the tactic by which each would be reached
       check   Show how a site would be probed: tactics, reasons, bytes, the detour
-      detach  Take every probe out of a process, also those of a recorder that was killed
-      mark    Write a text into recordings that are running, and into the kernel's trace
+      detach  Remove every probe from a process, including those of a recorder that was killed
+      mark    Write a message into running recordings, and into the kernel's trace
       bench   Measure what probes cost on this machine
       help    Print this message or the help of the given subcommand(s)
 
@@ -1051,7 +1051,7 @@ fn help() {
       -V, --version  Print version
     ");
     insta::assert_snapshot!(help(&["record", "--help"]), @r"
-    Record every call of functions of a running program, or of one that is started
+    Record every call of functions in a running program, or in one that it starts
 
     Usage: capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)
 
@@ -1059,25 +1059,25 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>        What to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
-          --graph <EVENT>        A function whose calls are recorded from entry to exit, with what it returns, for graphs of calls: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
-          --min-duration <TIME>  With --graph: record calls that took at least this time, such as 10us, and no others; that is decided in the program
-      -f, --file <FILE>          A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+      -e, --event <EVENT>        Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
+          --graph <EVENT>        Function whose calls are recorded from entry to exit, with the return value, for call graphs: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
+          --min-duration <TIME>  With --graph: record only calls that took at least this time, such as 10us; shorter calls are dropped inside the program
+      -f, --file <FILE>          File of events, one per line, in the format of uprobe_events; `#` begins a comment
       -p, --pid <PID>            The running process
       -o, --output <DIR>         The trace directory [default: capriole.trace]
           --duration <TIME>      Stop recording after this time, such as 500ms, 2s, 1m
           --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default: 64M]
-          --return <HOW>         How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --breakpoints          Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
-          --one-instruction      Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
-          --keep-going           Go on without the events that cannot be probed, also if they were named: what is left out is told
-          --trust-address        Probe the given addresses also where nothing shows that an instruction begins there; a program runs wrong if none does
-          --ordered-clock        Read the clock only when all that the thread read before is there: times of several CPUs then agree with what happened first, at the price of some nanoseconds an event
-          --json                 Print what was recorded where as JSON, when it is over
+          --return <HOW>         How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
+          --breakpoints          Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP is killed
+          --one-instruction      Change only one instruction for each probe wherever possible: slower, but safe if another tool puts uprobes at the same places meanwhile
+          --keep-going           Continue without the events that cannot be probed, even if they were named, and report what is left out
+          --trust-address        Probe the given addresses even where nothing shows that an instruction begins there; if none does, the program malfunctions
+          --ordered-clock        Read the clock only after all earlier loads of the thread have completed: times of different CPUs then agree with the order of events, at a cost of some nanoseconds per event
+          --json                 At the end, print a JSON summary of the recording and its sites
       -h, --help                 Print help
     ");
     insta::assert_snapshot!(help(&["stat", "--help"]), @r"
-    Count the calls of functions of a running program, or of one that is started
+    Count the calls of functions in a running program, or in one that it starts
 
     Usage: capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)
 
@@ -1085,19 +1085,19 @@ fn help() {
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>    What to count, and to add up: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
-      -f, --file <FILE>      A file of events, one a line, as uprobe_events takes them; `#` begins a comment
+      -e, --event <EVENT>    Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
+      -f, --file <FILE>      File of events, one per line, in the format of uprobe_events; `#` begins a comment
       -p, --pid <PID>        The running process
           --duration <TIME>  Stop counting after this time, such as 500ms, 2s, 1m
-          --interval <TIME>  Also print, each time this time is over, what was called in it
-          --top <N>          Show at most so many rows of a table, the most frequent ones
-          --keys <N>         Keys there is room for in each event's table [default: 1024]
-          --return <HOW>     How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --breakpoints      Use breakpoints where no jump can be put; a program that runs into one while it blocks SIGTRAP is killed
-          --one-instruction  Change one instruction for each probe wherever that can be done, and not several: slower, but safe if somebody puts uprobes at the same places meanwhile
-          --keep-going       Go on without the events that cannot be probed, also if they were named: what is left out is told
-          --trust-address    Probe the given addresses also where nothing shows that an instruction begins there; a program runs wrong if none does
-          --ordered-clock    Read the clock only when all that the thread read before is there: times of several CPUs then agree with what happened first, at the price of some nanoseconds an event
+          --interval <TIME>  Also print the calls of every interval of this length
+          --top <N>          Show at most this many rows of a table, the most frequent ones
+          --keys <N>         Number of keys that each event's table has room for [default: 1024]
+          --return <HOW>     How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
+          --breakpoints      Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP is killed
+          --one-instruction  Change only one instruction for each probe wherever possible: slower, but safe if another tool puts uprobes at the same places meanwhile
+          --keep-going       Continue without the events that cannot be probed, even if they were named, and report what is left out
+          --trust-address    Probe the given addresses even where nothing shows that an instruction begins there; if none does, the program malfunctions
+          --ordered-clock    Read the clock only after all earlier loads of the thread have completed: times of different CPUs then agree with the order of events, at a cost of some nanoseconds per event
           --json             Print JSON
       -h, --help             Print help
     ");
@@ -1110,16 +1110,16 @@ fn help() {
       [DIRECTORY]  The trace directory [default: capriole.trace]
 
     Options:
-          --graph                Calls, one within the other, with what each took, instead of every event
-          --summary              A table: how often each event was hit, or what the calls of each function took
-          --callers              Who called whom, how often and how long
+          --graph                Show nested calls with the time that each took, instead of every event
+          --summary              Show a table: the number of hits of each event, or the times of each function's calls
+          --callers              Show which function called which, how often and for how long
           --flame <FILE>         Draw a flame graph into this file (SVG)
-          --depth <N>            With --graph: show only so many levels of calls
-          --min-duration <TIME>  With --graph: leave out calls that took less, such as 10us
-          --sort <BY>            With --summary of calls: by what functions are sorted, self time unless given [possible values: self, total, calls]
-          --by <BY>              With --flame and --callers: what is shown of functions; time if calls were recorded, else events by their call stacks [possible values: time, calls, events]
-          --fields               Show markers by their fields, and not by their formats
-          --json                 Print JSON: one object, or with --graph and for every event one a line
+          --depth <N>            With --graph: maximum depth of the calls shown
+          --min-duration <TIME>  With --graph: leave out calls shorter than this time, such as 10us
+          --sort <BY>            With --summary of calls: sort key for functions, self time unless given [possible values: self, total, calls]
+          --by <BY>              With --flame and --callers: quantity shown for functions; by default time if calls were recorded, else events by call stack [possible values: time, calls, events]
+          --fields               Show markers by their fields instead of their printf formats
+          --json                 Print JSON: one object, or one per line with --graph and when listing events
       -h, --help                 Print help
     ");
     insta::assert_snapshot!(help(&["list", "--help"]), @r"
@@ -1133,8 +1133,8 @@ fn help() {
     Options:
       -p, --pid <PID>     The running process
           --summary       Count tactics and reasons instead of listing functions
-          --instructions  Count every instruction of every function, each by itself
-          --args          Show parameters and variables as debug information has them, and what can be recorded
+          --instructions  Count every instruction of every function, each planned on its own
+          --args          Show parameters and variables from debug information, and which of them can be recorded
           --json          Print JSON
       -h, --help          Print help
     ");
@@ -1145,31 +1145,31 @@ fn help() {
 
     Arguments:
       <EVENT>  The event, such as `libc:malloc` or `:main+4`
-      [PATH]   A file instead of a process; not needed if the event has the path of one
+      [PATH]   File to check instead of a process; not needed if the event contains the path of one
 
     Options:
       -p, --pid <PID>      The running process
-          --return <HOW>   How it is seen that a function returns [default: exits] [possible values: exits, stack]
-          --trust-address  Take it that an instruction begins at the given address, where nothing shows it
+          --return <HOW>   How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
+          --trust-address  Assume that an instruction begins at the given address, even where nothing shows it
           --json           Print JSON
       -h, --help           Print help
     ");
     insta::assert_snapshot!(help(&["mark", "--help"]), @r"
-    Write a text into recordings that are running, and into the kernel's trace
+    Write a message into running recordings, and into the kernel's trace
 
     Usage: capriole mark [OPTIONS] <TEXT>...
 
     Arguments:
-      <TEXT>...  The text, at most 1,024 bytes; several words are one text
+      <TEXT>...  The message, at most 1,024 bytes; several words form one message
 
     Options:
-      -p, --pid <PID>  Only into the recording of this process; may be given several times
-      -k, --kernel     Into the kernel's trace as well (trace_marker)
+      -p, --pid <PID>  Write only into the recording of this process; may be given several times
+      -k, --kernel     Also write into the kernel's trace (trace_marker)
           --json       Print JSON
       -h, --help       Print help
     ");
     insta::assert_snapshot!(help(&["detach", "--help"]), @r"
-    Take every probe out of a process, also those of a recorder that was killed
+    Remove every probe from a process, including those of a recorder that was killed
 
     Usage: capriole detach [OPTIONS] <PID>
 
@@ -1177,7 +1177,7 @@ fn help() {
       <PID>  The process
 
     Options:
-      -o, --output <DIR>  The trace of the recorder that was killed: what it had not written is added there [default: capriole.trace]
+      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are added there [default: capriole.trace]
           --json          Print JSON
       -h, --help          Print help
     ");
@@ -1187,17 +1187,17 @@ fn help() {
     Usage: capriole bench [OPTIONS] [WHAT]
 
     Arguments:
-      [WHAT]  What to measure: the hit of a probe next to other ways of seeing a call, attaching to programs with many functions, real programs with every function probed, or static markers, off and on [default: hit] [possible values: hit, attach, program, marker]
+      [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach (attaching to programs with many functions), program (real programs with every function probed), or marker (static markers, off and on) [default: hit] [possible values: hit, attach, program, marker]
 
     Options:
-          --rounds <ROUNDS>      Rounds; the median of them counts [default: 9 for hit and marker, 5 for the others]
+          --rounds <ROUNDS>      Number of rounds, whose median counts [default: 9 for hit and marker, 5 for the others]
           --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
           --cpu <CPU>            hit, marker: measure on this CPU
-          --threads <N>          hit: rows with so many threads, besides those with one [default: the number of CPUs]
-          --rows <NAME,...>      hit, marker: only these rows, and those that they are compared with; a name's first part stands for all that begin so
+          --threads <N>          hit: add rows with this many threads to those with one [default: the number of CPUs]
+          --rows <NAME,...>      hit, marker: only these rows and the rows they are compared with; the first part of a name selects all rows that begin with it
           --svg <FILE>           hit: also draw a chart
-          --sites <SITES>        attach: at most so many sites [default: 40000]
-          --buffer-size <SIZE>   program: memory shared with a program that is recorded [default: 1G]
+          --sites <SITES>        attach: maximum number of sites [default: 40000]
+          --buffer-size <SIZE>   program: size of the memory shared with the recorded program [default: 1G]
           --json                 Print JSON
       -h, --help                 Print help
     ");

@@ -1,5 +1,5 @@
-//! Machine code made by the assembler: all of a detour except the copies, and the code that detours
-//! of the same form share.
+//! Machine code made by the assembler: everything in a detour except the copies, and the code
+//! that detours of the same form share.
 
 use super::filter::{Literals, common_flags, reject_unless, reject_unless_flags};
 use super::frame::Frame;
@@ -10,7 +10,7 @@ use super::{Filter, Runtime, Work};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
 
-/// Signature before every abort address, as glibc registers it (`RSEQ_SIG`).
+/// Signature before every abort address, as registered by glibc (`RSEQ_SIG`).
 pub(super) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 /// Offsets in `struct rseq` (linux/rseq.h).
 pub(super) const RSEQ_CPU_ID: i32 = 4;
@@ -30,16 +30,16 @@ pub(super) struct Links {
 /// Addresses in the code that detours share, for one work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shared {
-    /// Where an aborted attempt continues.
+    /// Address at which an aborted attempt continues.
     pub aborted: u64,
-    /// For a record: where it continues when the packet is full. For a count or tally: the word
-    /// that holds the address of the first CPU's counters.
+    /// For a record: the address at which it continues when the packet is full. For a count or
+    /// tally: the word that holds the address of the first CPU's counters.
     pub other: u64,
     /// For a record: the word that holds the address of the first CPU's stream.
     pub streams: u64,
 }
 
-/// Positions in a body of the words that differ from detour to detour, and of places that other
+/// Positions in a body of the words that differ from detour to detour, and of points that other
 /// code refers to. All are offsets from the body's first byte.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Part {
@@ -70,7 +70,7 @@ impl Part {
 /// A restartable sequence in a body, in offsets from the body's first byte.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sequence {
-    /// The first instruction that is restarted; `done` is behind the last.
+    /// The first instruction of the sequence; `done` is just past the last.
     pub start: usize,
     /// The abort address: a [way into shared code](into_shared).
     pub abort: usize,
@@ -107,7 +107,7 @@ pub(super) struct Body {
 pub(super) struct Labels {
     pub begin: CodeLabel,
     pub done: CodeLabel,
-    /// End of the instruction that holds the value, and how far before that the value starts.
+    /// End of the instruction that holds the value, and the distance back to the value's start.
     pub value: (CodeLabel, usize),
     pub sequence: Option<SequenceLabels>,
     pub locked: Option<CodeLabel>,
@@ -139,10 +139,10 @@ pub(super) fn bind(a: &mut CodeAssembler, label: &mut CodeLabel) -> Result<(), I
     a.zero_bytes() // takes the label, so that the next instruction can have one, too
 }
 
-/// Enters shared code, which expects the address behind this on the stack, and returns by a jump.
-/// `scratch` is overwritten. Returns the label behind.
+/// Emits a jump into shared code, which expects on the stack the address after this code, and
+/// returns by a jump. Overwrites `scratch`. Returns the label of that address.
 ///
-/// A call is shorter, but a shadow stack would keep its return address for ever.
+/// A call is shorter, but a shadow stack would keep its return address forever.
 pub(super) fn into_shared(
     a: &mut CodeAssembler,
     runtime: &Runtime,
@@ -178,9 +178,9 @@ pub(super) struct Cold {
     /// The label that the hot path jumps to when it cannot continue.
     pub way_out: CodeLabel,
     pub abort: CodeLabel,
-    /// End of the way into shared code there, if it leads there.
+    /// End of the way into shared code, if the abort address leads there.
     pub after_abort: Option<CodeLabel>,
-    /// End of the rel32 of the call for [`Shared::other`], if that is called.
+    /// End of the rel32 of the call to [`Shared::other`], if that is called.
     pub other: Option<CodeLabel>,
 }
 
@@ -245,14 +245,15 @@ pub(super) fn body(
     if let Some(flags) = common {
         reject_unless_flags(&mut a, flags, copies)?;
     }
-    // Flags that a single work requires, if not all share them.
+    // Flags that this work tests by itself; `None` if all work shares the test.
     let flags_of = |work: &Work| match common {
         Some(_) => None,
         None => work.filter().and_then(Filter::flags),
     };
     frame.enter(&mut a)?;
     let mut labels: Vec<Option<Labels>> = work.iter().map(|_| None).collect();
-    // For a call that begins and ends at the same instruction, the resident needs its start.
+    // If a call begins and ends at the same instruction, the program that the resident runs needs
+    // the call's start, so `Enter` comes first.
     let runs = work.iter().any(|w| matches!(w, Work::Run { .. }));
     let is_first = |w: &Work| runs && matches!(w, Work::Enter { .. });
     for (work, labels) in work.iter().zip(&mut labels) {
@@ -299,8 +300,8 @@ pub(super) fn body(
     let is_late = |w: &Work| !w.is_early() && !is_first(w);
     let late = work.iter().filter(|w| is_late(w)).count();
     let mut out = a.create_label();
-    // If possible, reject before anything is saved. (A call that is not timed still has something
-    // to do.)
+    // If possible, reject before anything is saved. (A rejected `Enter` still has something to
+    // do.)
     let enters = work.iter().any(|w| matches!(w, Work::Enter { .. }));
     let soon = late == 1 && !frame.flags_live && !enters;
     if soon && let Some(filter) = work.iter().find_map(|w| w.filter().filter(|_| is_late(w))) {
@@ -345,7 +346,7 @@ pub(super) fn body(
             (Work::Count { counter, .. }, ..) => {
                 super::count::locked(&mut a, frame, runtime, *counter)?
             }
-            // These are early, or do not occur without restartable sequences.
+            // These run early, or do not occur without restartable sequences.
             (Work::Run { .. } | Work::Unregister | Work::Help { .. } | Work::Tally(_), ..) => {
                 continue;
             }
@@ -493,7 +494,7 @@ pub(super) fn shared(
     let mut a = CodeAssembler::new(64)?;
     let counts = |w: &Work| matches!(w, Work::Count { .. } | Work::Tally(_));
     let records = work.iter().any(|w| matches!(w, Work::Record(_)));
-    // Addresses of literals are known before the code that refers to them.
+    // Literals come first, so their addresses are known before the code that refers to them.
     let streams = address.next_multiple_of(8);
     let bases = streams + if records { 8 } else { 0 };
     a.db(&[0xcc; 8][..(streams - address) as usize])?;
@@ -544,8 +545,8 @@ pub(super) fn shared(
     Ok((code.inner.code_buffer, entries))
 }
 
-/// Jumps from shared code to offset `to` of the detour that it serves: `register` holds the address
-/// at offset `from` of it, and is overwritten.
+/// Jumps from shared code to offset `to` of the detour that it serves: `register` holds the
+/// address of that detour's offset `from`, and is overwritten.
 pub(super) fn go(
     a: &mut CodeAssembler,
     register: iced_x86::Register,
@@ -556,7 +557,8 @@ pub(super) fn go(
     a.add_instruction(Instruction::with1(iced_x86::Code::Jmp_rm64, register)?)
 }
 
-/// Changes `register` from the address at offset `from` of a detour to that at `to`.
+/// Changes `register` from the address of a detour's offset `from` to the address of its offset
+/// `to`.
 pub(super) fn advance(
     a: &mut CodeAssembler,
     register: iced_x86::Register,

@@ -1,4 +1,4 @@
-//! Chains of detours: for a region in which not only the first instruction has work to do.
+//! Chains of detours, for a region in which not only the first instruction has work to do.
 //!
 //! ```text
 //! program                     detours
@@ -30,8 +30,8 @@ pub struct Point<'a> {
 /// A chain of detours, each for a part of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// In the order of the program's instructions; at least one. All but the first begin with
-    /// the work of a point.
+    /// The detours, in the order of the program's instructions; at least one. All but the first
+    /// begin with the work of a point.
     pub parts: Vec<Detour>,
 }
 
@@ -48,9 +48,9 @@ impl Chain {
         self.parts.iter().map(|part| part.size).sum()
     }
 
-    /// Returns where a thread continues that has run everything of the region before the
-    /// instruction at `address`, which is not the first: at the instruction's copy, or if it is a
-    /// point, at its work.
+    /// Returns the address at which a thread continues that has executed everything of the region
+    /// before the instruction at `address`, which must not be the first: the instruction's copy,
+    /// or, if it is a point, its work.
     #[must_use]
     pub fn goes_on(&self, address: u64) -> Option<u64> {
         let found = self.parts.iter().enumerate().find_map(|(index, part)| {
@@ -68,10 +68,10 @@ impl Chain {
 
 impl Compiler {
     /// Compiles the detours for `points` (ascending) of a region with the instructions `displaced`.
-    /// Points that are not among these are taken as the region's start.
+    /// Points that are not among these count as the region's start.
     ///
     /// # Errors
-    /// As for a single detour.
+    /// The same as for a single detour.
     pub fn compile_chain(
         &mut self,
         points: &[Point<'_>],
@@ -83,7 +83,7 @@ impl Compiler {
             found.unwrap_or(0)
         };
         let (mut parts, mut end, mut next) = (Vec::new(), displaced.len(), resume);
-        // Last one first: its successor's address is then known.
+        // In reverse order, so that the successor's address is known.
         for point in points.iter().rev() {
             let start = index(point);
             let part = self.compile(&Request {

@@ -17,27 +17,27 @@ use std::sync::Arc;
 const DESCRIPTOR: usize = 32;
 /// Alignment of programs.
 const PROGRAM_ALIGN: usize = 8;
-/// Filler between the pieces: a stray jump must not run on.
+/// Filler between the pieces, so that a stray jump traps.
 const INT3: u8 = 0xcc;
 
-/// Maximum number of descriptors that are reserved at once.
+/// Maximum number of descriptors reserved at once.
 const DESCRIPTORS: usize = 64;
 
 /// Returns the maximum number of bytes that a site with this work takes in an image. The sum of
 /// this over all sites is enough, even if no two detours have the same form. Most sites take a
 /// quarter of it.
 pub fn room(work: &[Work]) -> u64 {
-    // Saving and restoring, copies, way back; the first descriptors, aligned.
+    // Saving and restoring, copies, jump back; the first descriptors, aligned.
     const SITE: u64 = 192 + 5 * DESCRIPTOR as u64;
-    // Hot, cold and shared code; descriptors, of which at most half are left over.
+    // Hot, cold and shared code; descriptors, of which at most half stay unused.
     const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
     // A comparison, its jump, and a constant.
     const COMPARE: u64 = 40;
-    // The flags, and a jump.
+    // The test of the flags, and a jump.
     const FLAGS: u64 = 24;
-    // Registers once more, if something comes before a program.
+    // A second save and restore of registers, if something precedes a program.
     const ENTER: u64 = 128;
-    // The amount, the row, and the registers once more.
+    // The amount, the row, and a second save and restore of registers.
     const TALLY: u64 = 448;
     // Stored in the hot path, and pushed in the shared code or for a program.
     const FIELD: u64 = 48;
@@ -68,7 +68,7 @@ struct Template {
     shared: Vec<Shared>,
 }
 
-/// Compiles detours into the image of an arena, one behind the other.
+/// Compiles detours into the image of an arena, one after the other.
 ///
 /// ```text
 ///  address   head: whatever the caller puts there first
@@ -79,7 +79,7 @@ struct Template {
 ///            ...
 /// ```
 ///
-/// The image must be written unchanged and whole, at the address it is made for.
+/// The image must be written unchanged and complete, at the address it is made for.
 #[derive(Debug)]
 pub struct Compiler {
     runtime: Runtime,
@@ -89,11 +89,11 @@ pub struct Compiler {
     /// Templates by the form of their detours.
     known: HashMap<Vec<u8>, usize>,
     key: Vec<u8>,
-    /// Programs that are in the image, and where.
+    /// Programs in the image, and their addresses.
     programs: HashMap<Arc<Program>, u64>,
     /// Addresses of unused descriptors, the next one last.
     free: Vec<u64>,
-    /// Number of descriptors in all.
+    /// Total number of descriptors.
     descriptors: usize,
 }
 
@@ -120,7 +120,7 @@ impl Compiler {
         &self.image
     }
 
-    /// Returns the image.
+    /// Returns the finished image.
     pub fn into_image(self) -> Vec<u8> {
         self.image
     }
@@ -134,10 +134,10 @@ impl Compiler {
         self.address + self.image.len() as u64
     }
 
-    /// Compiles the detour of a site to the end of the image.
+    /// Compiles the detour of a site and appends it to the image.
     ///
     /// # Errors
-    /// A displaced instruction or the way back is out of reach. The image may have grown by shared
+    /// A displaced instruction or the jump back is out of reach. The image may have grown by shared
     /// parts that later detours will use.
     ///
     /// # Panics
@@ -176,7 +176,7 @@ impl Compiler {
         }
         let address = self.here();
         let body = &self.templates[template].body;
-        // Everything that can fail, before anything is allocated.
+        // Do everything that can fail before anything is allocated.
         let copies_at = address + body.bytes.len() as u64;
         let relocated = relocate(request.displaced, copies_at)?;
         let back_at = copies_at + relocated.bytes.len() as u64;
@@ -204,11 +204,11 @@ impl Compiler {
         })
     }
 
-    /// Appends a copy of one instruction to the image. The copy continues behind the original.
+    /// Appends a copy of one instruction to the image; the copy continues after the original.
     /// Returns its address.
     ///
     /// # Errors
-    /// The instruction, or the way back, does not work from there.
+    /// The instruction, or the jump back, does not work from there.
     pub fn copy_out(&mut self, instruction: &Instruction) -> Result<u64, CompileError> {
         let request = Request {
             work: &[],
@@ -309,8 +309,8 @@ impl Compiler {
         Ok(index)
     }
 
-    /// Makes sure that `wanted` descriptors are free. They are allocated together: between detours
-    /// each would need padding for alignment.
+    /// Makes sure that `wanted` descriptors are free. They are allocated in batches: between
+    /// detours each would need padding for alignment.
     fn reserve(&mut self, wanted: usize) {
         if self.free.len() >= wanted {
             return;

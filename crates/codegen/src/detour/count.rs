@@ -11,8 +11,8 @@
 //!         addq $1, counter(%r)          the commit
 //! ```
 //!
-//! When the kernel looks, an instruction is either done or not. So an abort means that nothing was
-//! added yet, and the value added after it is added once.
+//! To the kernel, an instruction is either complete or not started. So an abort means that
+//! nothing has been added yet, and the addition made after the abort happens exactly once.
 
 use super::Runtime;
 use super::assemble::{
@@ -54,7 +54,7 @@ pub(super) fn hot(
     let r = frame.pointer;
     let begin = mark(a)?;
     let counters = own_counters(a, r, runtime, rseq, links, cold.way_out)?;
-    // Always with a displacement of 32 bits.
+    // Always uses a 32-bit displacement.
     let offset = i64::from(runtime.counters.offset(counter));
     let to = MemoryOperand::new(r, Register::None, 1, offset, 8, false, Register::None);
     a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;

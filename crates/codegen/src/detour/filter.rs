@@ -1,4 +1,4 @@
-//! The code that tests whether an event is to be recorded.
+//! The code that tests whether to record an event.
 //!
 //! ```text
 //!         cmp  $3, %edi         fd == 3 && tid != 77
@@ -11,9 +11,9 @@
 //! this comes before anything is saved: a rejected hit costs the jump to the detour, the
 //! comparison and the copies.
 //!
-//! **The flags themselves** may be tested, too: at a conditional jump they tell whether it is going
-//! to be taken. That test comes first. If all work of the site requires the same flags, as at a
-//! jump that is only an exit, one jump is enough, before anything is changed:
+//! **The flags themselves** may be tested, too: at a conditional jump they determine whether
+//! the jump will be taken. That test comes first. If all work of the site requires the same
+//! flags, as at a jump that is only an exit, one jump is enough, before anything is changed:
 //!
 //! ```text
 //!  entry  jne  copies           of `je other`: it will not be taken
@@ -21,8 +21,8 @@
 //!  copies je   other
 //! ```
 //!
-//! Otherwise each work has its own test: work that comes before registers are saved finds the flags
-//! unchanged, later work restores them from where they were saved.
+//! Otherwise each work has its own test: work that comes before registers are saved finds the
+//! flags unchanged, later work restores them from where they were saved.
 
 use super::frame::{Frame, at, fs};
 use super::{CompileError, Runtime, Work};
@@ -74,12 +74,12 @@ impl Filter {
         self.flags
     }
 
-    /// True if it tests anything.
+    /// True if the filter tests anything.
     pub(crate) fn asks(&self) -> bool {
         self.flags.is_some() || self.compares_any()
     }
 
-    /// True if it tests more than the flags.
+    /// True if the filter tests more than the flags.
     pub(super) fn compares_any(&self) -> bool {
         self.tree != Tree::Constant(true)
     }
@@ -95,7 +95,7 @@ impl Filter {
         self.compares().len()
     }
 
-    /// Returns the registers that it reads.
+    /// Returns the registers that the filter reads.
     pub(crate) fn registers(&self) -> impl Iterator<Item = Register> {
         let compares = self.compares();
         let register = |compare: &&Compare| match compare.operand {
@@ -112,7 +112,7 @@ impl Filter {
         let _ = write!(key, "{self:?}"); // a vector takes everything
     }
 
-    /// Checks that everything it tests can be found.
+    /// Checks that the location of everything the filter tests is known.
     pub(super) fn check(&self, runtime: &Runtime) -> Result<(), CompileError> {
         let asks = |compare: &&Compare| compare.operand == Operand::Thread;
         match runtime.tid_offset.is_none() && self.compares().iter().any(asks) {
@@ -161,7 +161,8 @@ pub(super) fn part(register: Register, bytes: u8) -> Register {
         8 => register,
         4 => Register::EAX + number,
         2 => Register::AX + number,
-        // Those without a prefix, those with one, and between them four high-byte registers.
+        // Numbering of 8-bit registers: low bytes without a REX prefix, four high-byte registers,
+        // then low bytes that need REX.
         _ if number < 4 => Register::AL + number,
         _ => Register::SPL + (number - 4),
     }
@@ -206,7 +207,7 @@ pub(super) fn common_flags(work: &[Work]) -> Option<ConditionCode> {
     all.all(|flags| flags == Some(first)).then_some(first)
 }
 
-/// True if work tests the flags, each with its own condition.
+/// True if some work tests the flags, but not all work tests the same condition.
 pub(super) fn asks_for_flags(work: &[Work]) -> bool {
     let asks = |w: &Work| w.filter().is_some_and(|filter| filter.flags.is_some());
     common_flags(work).is_none() && work.iter().any(asks)
@@ -256,7 +257,7 @@ fn compare(
         }
         Operand::Register(register) => register,
     };
-    // A saved register may hold something else now.
+    // A saved register may have been overwritten since; read it from its slot.
     let slot = saved.and_then(|frame| frame.slot(register));
     match (
         literals

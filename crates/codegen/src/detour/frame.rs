@@ -8,8 +8,9 @@ use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
 pub(super) const RED_ZONE: i32 = 128;
 
-/// Registers for the work, in addition to rax and rdx which `rdtsc` overwrites, in order of
-/// preference: those that the ABI lets a function clobber come first, being most often dead.
+/// Registers for the work, in addition to rax and rdx, which `rdtsc` overwrites, in order of
+/// preference: those that the ABI lets a function clobber come first, as they are most often
+/// dead.
 const SCRATCH: [Register; 13] = [
     Register::R11,
     Register::R10,
@@ -57,7 +58,7 @@ pub(super) struct Frame {
     /// A table's key, and the amount added there.
     pub key: Register,
     pub amount: Register,
-    /// Saved registers, from the stack pointer downwards; then `None`.
+    /// Saved registers, from the stack pointer downwards, padded with `None`.
     saved: [Register; 7],
     /// True if rcx is free for shifts.
     shifts: bool,
@@ -68,7 +69,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Chooses the registers. `None` if the work reads so many that too few are left.
+    /// Chooses the registers. `None` if the work reads so many that too few remain.
     pub fn new(request: &Request<'_>, restartable: bool) -> Option<Frame> {
         let mut fields = RegSet::EMPTY;
         let late = || request.work.iter().filter(|w| !w.is_early());
@@ -82,7 +83,7 @@ impl Frame {
         let filters = filters.clone().any(Filter::compares_any);
         let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         let runs = request.work.iter().any(|w| matches!(w, Work::Run { .. }));
-        // Work that comes before a program must leave it every register.
+        // Work that precedes a program must leave every register intact for it.
         let live = match enters && runs {
             true => RegSet::ALL,
             false => request.live.gprs,
@@ -118,8 +119,8 @@ impl Frame {
             taken.0 |= RegSet::of(found).0;
             found
         };
-        // Registers that are free once the time is in rax: rdx, and that of the slot's address if
-        // rcx holds the entry's time.
+        // Registers that are free once the time is in rax: rdx, and the register with the slot's
+        // address if rcx holds the entry's time.
         let (pointer, place, key, amount) = match timed && !records {
             true => {
                 let (place, key) = (take(&[]), take(&[]));
@@ -140,7 +141,7 @@ impl Frame {
                 (pointer, also(records || keyed), also(keyed), also(amounts))
             }
         };
-        // Without restartable sequences a record needs rax only.
+        // Without restartable sequences a record needs only rax.
         let used = [
             (Register::RAX, records || keep_flags || filters || timed),
             (Register::RDX, records && restartable || timed),
@@ -153,7 +154,7 @@ impl Frame {
         let mut saved = [Register::None; 7];
         let mut count = 0;
         for (register, used) in used {
-            // A field's register is saved even if dead: it is read again from there.
+            // A field's register is saved even if it is dead: it is read back from the stack.
             let wanted = used && (live.contains(register) || fields.contains(register));
             if wanted && !saved[..count].contains(&register) {
                 saved[count] = register;
@@ -189,7 +190,7 @@ impl Frame {
         &self.saved[..self.saved.iter().position(none).unwrap_or(self.saved.len())]
     }
 
-    /// Returns the register that holds the time of a call's entry, if possible other than `place`.
+    /// Returns the register that holds the time of a call's entry, other than `place` if possible.
     pub fn earlier(&self) -> Register {
         match self.shifts {
             true => Register::RCX,
@@ -197,14 +198,15 @@ impl Frame {
         }
     }
 
-    /// Returns where `register` is saved, as an offset from the stack pointer of the hot path.
+    /// Returns the location of the saved `register`, as an offset from the hot path's stack
+    /// pointer.
     pub fn slot(&self, register: Register) -> Option<i64> {
         let index = self.saved().iter().position(|r| *r == register)?;
         Some(-8 * (index as i64 + 2))
     }
 
-    /// Returns the number of bytes in use below the stack pointer, which calls must spare: the word
-    /// for a return address, the registers, the flags.
+    /// Returns the number of bytes in use below the stack pointer, which calls must not overwrite:
+    /// the word for a return address, the registers, the flags.
     pub fn size(&self) -> i32 {
         8 * (1 + self.saved().len() + usize::from(self.keep_flags)) as i32
     }
@@ -251,7 +253,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Restores the flags of the site, in the hot path: where they are live and not saved, nothing
+    /// Restores the flags of the site, in the hot path. Where they are live and not saved, nothing
     /// has changed them. Overwrites rax if they are saved.
     pub fn restore_flags(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         if self.keep_flags {
@@ -263,8 +265,8 @@ impl Frame {
         Ok(())
     }
 
-    /// Loads the stack pointer that the program has at the site; the stack pointer of the hot path
-    /// is `above` bytes above the current one.
+    /// Loads the program's stack pointer at the site; the stack pointer of the hot path is `above`
+    /// bytes above the current one.
     pub fn stack_pointer(
         &self,
         a: &mut CodeAssembler,
@@ -277,9 +279,9 @@ impl Frame {
     }
 
     /// Pushes the fields of an event, then calls the resident with them. The stack pointer is
-    /// `below` bytes under that of the hot path; the fields still have their values, or are saved.
+    /// `below` bytes below the hot path's; the fields still have their values, or are saved.
     /// `constant` pushes the field with the given number, if it is a constant; `header` pushes
-    /// event id and size of the fields. Returns a label behind the call.
+    /// event id and size of the fields. Returns the label after the call.
     pub fn record_locked(
         &self,
         a: &mut CodeAssembler,
@@ -298,7 +300,7 @@ impl Frame {
                 }
             };
             if field == Register::RSP {
-                // Goes into rax's place on the stack; rax itself is kept.
+                // Replaces the pushed rax on the stack; rax itself keeps its value.
                 let above = i64::from(below) + 8 * (pushed as i64 + 1);
                 a.push(rax)?;
                 self.stack_pointer(a, Register::RAX, above)?;
@@ -310,7 +312,8 @@ impl Frame {
                 continue;
             }
             if field.is_xmm() {
-                // No code on this path has changed it: the resident uses no vector registers.
+                // No code on this path has changed the vector register: the resident does not use
+                // any.
                 Frame::move_stack(a, -8)?;
                 let to = at(Register::RSP, 0);
                 let code = Code::Movq_xmmm64_xmm;

@@ -1,4 +1,5 @@
-//! The code that calls a routine of the region of followed calls.
+//! The code that calls a routine in the region of followed calls (calls whose return address is
+//! replaced).
 //!
 //! ```text
 //!         push $128                     how far the stack pointer was moved, or 0
@@ -7,9 +8,9 @@
 //!         lea  16(%rsp), %rsp
 //! ```
 //!
-//! The routine preserves all registers and the flags, and may be anywhere: it stays mapped after
-//! the detours are gone. This comes last, so that an entry's events record the stack as it was
-//! before.
+//! The routine preserves all registers and the flags, and may be anywhere: it stays mapped
+//! after the detours are gone. The call comes last, so that an entry's events record the stack
+//! as it was before.
 
 use super::assemble::{Labels, mark};
 use super::frame::{Frame, RED_ZONE};
@@ -20,7 +21,7 @@ use iced_x86::{Code, IcedError, Instruction};
 pub(super) struct Words {
     routine: CodeLabel,
     argument: CodeLabel,
-    /// The position behind the argument.
+    /// The position after the argument.
     behind: CodeLabel,
 }
 

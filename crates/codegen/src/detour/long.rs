@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!         time since the entry          as for a latency; not known: done
-//!         cmp  $least, time             or too much for straight code: below
+//!         cmp  $least, time             or too long for straight code: below
 //!         jb   done
 //!         put the registers back, have the resident run the program, save them again
 //!  done
 //! ```
 //!
-//! Most calls are short: for them all of it is straight code. The program finds the slot by itself
-//! and checks again, by the time of its record.
+//! Most calls are short; they are handled entirely by straight code. The program finds the slot
+//! by itself and checks again, with the time of its record.
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::Frame;
@@ -21,12 +21,12 @@ use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, Register};
 use std::sync::Arc;
 
-/// The end of a call that is recorded if it took long.
+/// The end of a call that is recorded only if it took long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Long {
     /// The event's id in the trace.
     pub(crate) event: u32,
-    /// The function that is left, as in the work of its entry.
+    /// The function being left, identified as in the work of its entry.
     pub(crate) call: u32,
     /// The shortest time that is recorded, in time stamp counter ticks.
     pub(crate) least: u64,
@@ -38,7 +38,7 @@ pub struct Long {
     pub(crate) filter: Option<Filter>,
 }
 
-/// Emits the code before the hot path: the call of the resident.
+/// Emits the code before the hot path: the call to the resident.
 pub(super) fn before(
     a: &mut CodeAssembler,
     frame: &Frame,

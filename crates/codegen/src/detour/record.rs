@@ -11,8 +11,8 @@ use capriole_ring::layout::{MAX_STRAIGHT, UNIT, record, stream};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 
-/// Emits the ways out of the hot path: 5 bytes for a full packet, 9 for an abort. At both, rax is
-/// saved, if it is live, and holds nothing that is still needed.
+/// Emits the ways out of the hot path: 5 bytes for a full packet, 9 for an abort. At both, rax
+/// is saved, if it is live, and holds nothing that is still needed.
 pub(super) fn cold(
     a: &mut CodeAssembler,
     runtime: &Runtime,
@@ -61,7 +61,7 @@ pub(super) fn hot(
     let descriptor = mark(a)?;
     a.add_instruction(store(fs(rseq + RSEQ_CS), R::RAX)?)?;
     let start = mark(a)?;
-    // -1 or -2 for an unregistered thread: those streams have no space.
+    // -1 or -2 for an unregistered thread: the streams with these numbers have no space.
     let cpu = fs(rseq + RSEQ_CPU_ID);
     a.add_instruction(Instruction::with2(Code::Movsxd_r64_rm32, stream, cpu)?)?;
     let shift = stream::SIZE.ilog2();
@@ -70,7 +70,8 @@ pub(super) fn hot(
     a.add_instruction(Instruction::with2(Code::Add_r64_rm64, stream, first)?)?;
     let streams = mark(a)?;
     timing::read(a, runtime.clock)?;
-    // Whatever the head contains, `place` is then at most the limit, and is the end of the record.
+    // Whatever the head contains, `place` is then at most the limit, and it is the end of the
+    // record.
     let pos = at(stream, stream::HEAD as i64);
     let end = at(stream, stream::HEAD as i64 + 4);
     a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, place32, pos)?)?;
@@ -158,9 +159,9 @@ pub(super) fn hot(
     })
 }
 
-/// Emits the code that detours share: where they continue when their packet is full, and after an
-/// abort. Detours enter it from [`cold`], with the stack pointer of the hot path, and it returns by
-/// a jump. Returns the labels for [`super::assemble::Shared`].
+/// Emits the code that detours share: where they continue when their packet is full, and after
+/// an abort. Detours enter it from [`cold`], with the stack pointer of the hot path, and it
+/// returns by a jump. Returns the labels for [`super::assemble::Shared`].
 pub(super) fn shared(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -200,7 +201,7 @@ pub(super) fn shared(
     let below = frame.size() + 8;
     let in_detour = |offset: usize| at(Register::RAX, offset as i64 - full_site as i64);
     let constant = |a: &mut CodeAssembler, field: usize, _| {
-        // Other detours of this form have other constants: read it from the instruction.
+        // Other detours of this form have other constants: read the value from the instruction.
         let Some((offset, patch)) = part.constant(field) else {
             unreachable!("every constant is in the hot path");
         };
@@ -208,7 +209,7 @@ pub(super) fn shared(
         if let Patch::Long(_) = patch {
             return a.add_instruction(Instruction::with1(Code::Push_rm64, constant)?);
         }
-        // Goes into rcx's place on the stack; rcx itself is kept.
+        // Replaces the pushed rcx on the stack; rcx itself keeps its value.
         a.push(rcx)?;
         let load = Instruction::with2(Code::Movsxd_r64_rm32, Register::RCX, constant)?;
         a.add_instruction(load)?;
@@ -251,7 +252,7 @@ pub(super) fn locked(
     Frame::move_stack(a, -below)?;
     let mut value = begin;
     let mut more = Vec::new();
-    // Any field in rax is saved, so rax is free.
+    // A field in rax is always saved, so rax is free.
     let constant = |a: &mut CodeAssembler, field: usize, value: u64| {
         if let Some(short) = word::short(value) {
             a.add_instruction(Instruction::with1(Code::Pushq_imm32, short)?)?;

@@ -7,8 +7,8 @@
 //!         lea  16(%rsp), %rsp
 //! ```
 //!
-//! It comes before registers are saved: the program reads all of them, and the resident preserves
-//! them and the flags.
+//! It comes before registers are saved: the program reads all of them, and the resident
+//! preserves them and the flags.
 
 use super::Runtime;
 use super::assemble::{Labels, mark};
@@ -57,18 +57,18 @@ pub(super) fn early(
     })
 }
 
-/// A call off the hot path, for work that its straight code cannot finish.
+/// A call off the hot path, for work that the straight code cannot finish.
 pub(super) struct Apart {
     /// Start of the call's code.
     pub out: CodeLabel,
-    /// End of the event's id there, and of the call.
+    /// End of the event's id in that code, and end of the call.
     pub event: CodeLabel,
     pub called: Option<CodeLabel>,
-    /// Where it continues: behind the work.
+    /// Label at which execution continues: the end of the work.
     pub done: CodeLabel,
 }
 
-/// Emits the call: restores the registers for it, and saves them again.
+/// Emits the call: restores the registers before it, and saves them again after it.
 pub(super) fn apart(
     a: &mut CodeAssembler,
     frame: &Frame,

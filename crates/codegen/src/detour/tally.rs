@@ -15,14 +15,14 @@
 //!         add  %amount, cell(%r)        the commit
 //! ```
 //!
-//! The way *out*, taken after an abort too, restores the registers and has the resident do the same
-//! by a program: it gives a new key its row, searches beyond the key's home, and adds to the shared
-//! copy if nothing else is possible. When the kernel looks, an instruction is either done or not,
-//! so nothing is added twice.
+//! The path *out*, also taken after an abort, restores the registers and has the resident run a
+//! program that does the same: it assigns a row to a new key, searches beyond the key's home,
+//! and adds to the shared copy if nothing else is possible. To the kernel, an instruction is
+//! either complete or not started, so nothing is added twice.
 //!
-//! The row is looked up outside the restartable sequence: assigned rows are never moved or taken
-//! back. A row's tag is written after its key, so a key is certainly the row's if it is read after
-//! the tag (reading it before only finds the row).
+//! The row is looked up outside the restartable sequence: assigned rows are never moved or
+//! taken back. A row's tag is written after its key, so a key is certainly the row's if it is
+//! read after the tag (reading it before only finds the row).
 
 use super::assemble::{Labels, Links, RSEQ_SIGNATURE, SequenceLabels, bind, mark};
 use super::count::own_counters;
@@ -36,18 +36,18 @@ use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use std::sync::Arc;
 
-/// Size in bytes of a row of a directory whose keys are one word.
+/// Size in bytes of a directory row with a one-word key.
 const ROW: u32 = 16;
 
 /// A cell that straight code adds to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Straight {
     event: u32,
-    /// The cell's counter; with keys, that of the first row.
+    /// The cell's counter; with keys, the first row's.
     counter: u32,
     row: Option<StraightRow>,
     amount: StraightAmount,
-    /// Program that does the same in any state of table and thread.
+    /// Program that does the same whatever the state of the table and the thread.
     program: Arc<Program>,
     filter: Option<Filter>,
     registers: Vec<Register>,
@@ -60,7 +60,7 @@ pub(crate) struct StraightRow {
     pub key: Key,
     /// Width of the key.
     pub width: Width,
-    /// Offset of the table's directory behind the first one.
+    /// Offset of the table's directory from the first one.
     pub directory: u64,
     /// Right shift that turns the hash into the number of a set.
     pub shift: u32,
@@ -71,22 +71,22 @@ pub(crate) struct StraightRow {
 /// The key of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
-    /// A 64-bit general register, or the lower part that is as wide as the number.
+    /// A 64-bit general register, or as much of its lower part as the width says.
     Register(Register),
     /// The thread's id.
     Thread,
-    /// This number, extended as its width says.
+    /// A number, extended as its width says.
     Constant(u64),
 }
 
-/// Amount added: see [`Amount`](crate::program::Amount).
+/// Amount to add: see [`Amount`](crate::program::Amount).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum StraightAmount {
     One,
     Of(Function, Value, Width),
 }
 
-/// Way in which a number changes a cell.
+/// The way in which a number changes a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Function {
     Sum,
@@ -99,7 +99,7 @@ pub(crate) enum Function {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Value {
     Register(Register),
-    /// This constant, extended as its width says.
+    /// A constant, extended as its width says.
     Constant(u64),
     /// Duration of the call that ends here, of the function with this number.
     Latency(u32),
@@ -147,26 +147,26 @@ impl Straight {
     pub(super) fn event(&self) -> u32 {
         self.event
     }
-    /// Returns the cell's counter; with keys, that of the first row.
+    /// Returns the cell's counter; with keys, the first row's.
     pub(super) fn counter(&self) -> u32 {
         self.counter
     }
-    /// Returns the program that does the same in any case.
+    /// Returns the program that does the same in any state.
     pub(super) fn program(&self) -> &Arc<Program> {
         &self.program
     }
-    /// Returns the number of the function that is left, if the call is timed.
+    /// Returns the number of the function being left, if the call is timed.
     pub(super) fn call(&self) -> u32 {
         match self.amount.number() {
             Some((Value::Latency(call), _)) => call,
             _ => 0,
         }
     }
-    /// Returns the registers that it reads.
+    /// Returns the registers that the code reads.
     pub(super) fn registers(&self) -> &[Register] {
         &self.registers
     }
-    /// Returns the filter guarding it.
+    /// Returns the filter guarding this work.
     pub(super) fn filter(&self) -> Option<&Filter> {
         self.filter.as_ref()
     }
@@ -176,19 +176,19 @@ impl Straight {
         let number = self.amount.number().map(|(_, width)| width);
         key.into_iter().chain(number).any(|w| w.bits.is_some())
     }
-    /// True if it looks up a row.
+    /// True if the code looks up a row.
     pub(super) fn is_keyed(&self) -> bool {
         self.row.is_some()
     }
-    /// True if it needs a register for the amount.
+    /// True if the code needs a register for the amount.
     pub(super) fn has_amount(&self) -> bool {
         self.amount != StraightAmount::One
     }
-    /// True if it reads the clock.
+    /// True if the code reads the clock.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount.number(), Some((Value::Latency(_), _)))
     }
-    /// True if it needs rcx as a shift count.
+    /// True if the code needs rcx as a shift count.
     pub(super) fn shifts(&self) -> bool {
         matches!(self.amount, StraightAmount::Of(Function::Bucket, ..))
     }
@@ -200,7 +200,7 @@ impl Straight {
     }
 
     /// Appends everything that distinguishes forms, as bytes: not the event, the cell, or the
-    /// function that is left.
+    /// function being left.
     pub(super) fn key(&self, key: &mut Vec<u8>) {
         use std::io::Write;
         let amount = match self.amount {
@@ -217,7 +217,7 @@ impl Straight {
 pub(super) struct Before {
     /// The word with the address of the directory's first row.
     directory: CodeLabel,
-    /// The way out, also taken after an abort.
+    /// The way out of the hot path, also taken after an abort.
     way: Apart,
 }
 
@@ -252,7 +252,7 @@ pub(super) fn hot(
     let r = frame.pointer;
     let begin = mark(a)?;
     let mut tags = Vec::new();
-    // Set up while the clock is read, if there is a register for it.
+    // Set these up while the clock is being read, if there is a register for them.
     let mut counters = None;
     if let StraightAmount::Of(function, value, width) = work.amount {
         match value {
@@ -302,7 +302,7 @@ pub(super) fn hot(
     if work.row.is_some() {
         a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
     }
-    // Always with a displacement of 32 bits.
+    // Always uses a 32-bit displacement.
     let offset = i64::from(runtime.counters.offset(work.counter));
     let cell = |index, scale| MemoryOperand::new(r, index, scale, offset, 8, false, Register::None);
     let mut done = before.way.done;
@@ -358,16 +358,16 @@ pub(super) enum Patch {
     Tag,
     /// u32: offset of the counter.
     Counter,
-    /// u32: the number of the function that is left.
+    /// u32: the number of the function being left.
     Call,
-    /// u32: the field of this number, a sign-extended 32-bit constant.
+    /// u32: the field with this number, a sign-extended 32-bit constant.
     Short(usize),
-    /// u64: the field of this number, a constant.
+    /// u64: the field with this number, a constant.
     Long(usize),
 }
 
 impl Patch {
-    /// Its size in bytes.
+    /// Returns the word's size in bytes.
     pub fn size(self) -> usize {
         match self {
             Patch::Event | Patch::Tag | Patch::Counter | Patch::Call | Patch::Short(_) => 4,
@@ -427,8 +427,8 @@ fn find(
     a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, there, tag)?)?;
     tags.push((mark(a)?, Patch::Tag));
     a.jne(before.way.out)?;
-    // A row that was free when its key was compared may have been assigned since: keys of free rows
-    // are 0. Now that it has its tag, its key is final.
+    // A row that was free when its key was compared may have been assigned since: keys of free
+    // rows are 0. Now that the row has its tag, its key is final.
     let there = at(h, directory::KEY as i64);
     a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
     a.jne(before.way.out)?;
@@ -449,8 +449,8 @@ fn find(
     Ok(())
 }
 
-/// Loads the number in the lower bytes of a register, even if that register has been saved and
-/// holds something else now.
+/// Loads the number in the lower bytes of a register, from its saved copy if the register has
+/// been saved and may hold something else now.
 pub(super) fn load(
     a: &mut CodeAssembler,
     frame: &Frame,
@@ -526,7 +526,8 @@ fn of_positive(
     a.jb(small)?;
     a.bsr(rcx, number)?;
     if narrow {
-        // As below, with the subtraction at the end, where nothing waits for the bits.
+        // As below, but with the subtraction moved to the end, so that the shift need not wait for
+        // it.
         a.shl(number, bits)?;
         a.shr(number, cl)?;
         let by = (bits << bits) as i32;

@@ -1,5 +1,5 @@
-//! The code that times calls: at a function's entry it stores the time in the slot of the call, and
-//! at its exit looks it up there.
+//! The code that times calls: at a function's entry it stores the time in the slot of the call,
+//! and at the function's exit looks it up there.
 //!
 //! ```text
 //!  entry  slot of the stack pointer
@@ -13,40 +13,44 @@
 //!         32 bits or more?               far
 //! ```
 //!
-//! The stack pointer at a function's exit equals that at its entry, and belongs to one call alone
-//! while that is open, whatever is thrown or jumped over meanwhile. Two calls may need the same
-//! slot; then the later one gets it, and the other's exit finds a foreign owner.
+//! The stack pointer at a function's exit equals the one at its entry, and belongs to one call
+//! alone while that call is open, whatever exceptions or `longjmp` unwind meanwhile. Two calls
+//! may need the same slot; then the later one gets it, and the other's exit finds a foreign
+//! owner.
 //!
-//! Two threads may even write the same slot at the same time, and leave the owner of one with the
-//! time of the other. Stack pointers that share a slot differ above their lowest 24 bits
-//! ([`frame`]), so those bits, 24 to 39, are added to the time from its bit 48 on: two times moved
-//! by different stacks are 2^48 apart or more, which is 34 hours at 2.3 GHz. (This fails only for
-//! stacks that differ in bits 40 to 46 only: those stacks are a terabyte apart.)
+//! Two threads may even write the same slot at the same time, and leave the owner of one with
+//! the time of the other. Stack pointers that share a slot differ above their lowest 24 bits
+//! ([`frame`]), so those bits, 24 to 39, are added to the time from its bit 48 on: two times
+//! adjusted for different stacks are 2^48 apart or more, which is 34 hours at 2.3 GHz. (This
+//! fails only for stacks that differ in bits 40 to 46 only: those stacks are a terabyte apart.)
 //!
-//! **Far**: straight code leaves calls that took 2^32 ticks or more to the resident, which repeats
-//! the check for 48 bits.
+//! **Far**: straight code leaves calls that took 2^32 ticks or more to the resident, which
+//! repeats the check for 48 bits.
 //!
-//! **Order.** As `rdtsc` begins when everything before it is done ([`super`]), the cost is the
-//! length of the dependency chain from one reading to the next. The slot is looked up before the
-//! clock is read, at the exit too: that needs only the stack pointer, which is known long before.
-//! Behind the exit's clock there is a chain of half a dozen instructions to the bucket, for which
-//! the lower half of the time is enough; all other setup for it comes before the first of them. An
-//! entry's clock also comes last for another reason: the call is not charged for the rest.
+//! **Order.** As `rdtsc` starts when everything before it is done ([`super`]), the cost is the
+//! length of the dependency chain from one reading to the next. The slot is looked up before
+//! the clock is read, at the exit too: that needs only the stack pointer, which is known long
+//! before. After the exit's clock reading there is a chain of half a dozen instructions to the
+//! bucket, for which the lower half of the time is enough; all other setup for it comes before
+//! the first of them. An entry's clock reading also comes last for another reason: the call is
+//! not charged for the rest.
 //!
-//! **Kept words** are verified as well. A word is kept in two halves of eight bytes; each contains
-//! half of the word below a tag: all bits of the stack pointer from 24 on. A store of eight bytes
-//! is never seen in part. Threads that write the same slot have stack pointers that differ in the
-//! tag, as the lower bits of those that share a slot follow from it. So a half with the tag of the
-//! call that is left was written on its stack, at its stack position, by a call of the function
-//! that the owner names. Such calls come one after the other, and each writes all its words before
-//! its owner, so both halves are from the last of them: the one that is left. (A forked child,
-//! which has calls at the same positions, has slots of its own: they are private memory.)
+//! **Kept words** are verified as well. A word is kept in two halves of eight bytes; each
+//! contains half of the word below a tag: all bits of the stack pointer from 24 on. A store of
+//! eight bytes is never seen in part. Threads that write the same slot have stack pointers that
+//! differ in the tag, since stack pointers that share a slot and have the same tag have the
+//! same lower bits. So a half with the tag of the call being left was written on its stack, at
+//! its stack position, by a call of the function that the owner names. Such calls come one
+//! after the other, and each writes all its words before its owner, so both halves are from the
+//! last of them: the call being left. (A forked child, which has calls at the same positions,
+//! has slots of its own: they are private memory.)
 //!
-//! **A call that the filter rejects** removes the entry that an earlier call of its function left
-//! at its stack position: otherwise its exit would find that.
+//! **A call that the filter rejects** removes the entry that an earlier call of its function
+//! left at its stack position: otherwise its exit would find that entry.
 //!
-//! **Areas.** A function may be entered for several purposes, each with its own filter and words.
-//! Their calls are at the same stack positions; each has slots in an area of its own.
+//! **Areas.** A function may be entered for several purposes, each with its own filter and
+//! words. Their calls are at the same stack positions; each purpose has slots in an area of its
+//! own.
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};
@@ -60,7 +64,8 @@ use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 /// Position of the function's number in the upper half of a slot's owner.
 const CALL_SHIFT: u32 = 32 - frame::CALL_BITS;
 
-/// Returns the upper half of a slot's owner: the function's number, above any stack pointer.
+/// Returns the upper half of a slot's owner: the function's number, above all bits of any stack
+/// pointer.
 pub(super) fn above_pointer(call: u32) -> u32 {
     call << CALL_SHIFT
 }
@@ -116,7 +121,8 @@ pub(super) fn enter(
     })
 }
 
-/// Stores a word in the slot, under the tag in the upper half of rdx. Overwrites rax and `key`.
+/// Stores a word in the slot, with the tag in the upper half of rdx above each half. Overwrites
+/// rax and `key`.
 fn keep(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -165,16 +171,17 @@ pub(super) fn forget(
 
 /// A clock reading, and the time at which the call was entered.
 ///
-/// The reading is in eax and edx, available a few instructions later than all the rest.
+/// The reading is in eax and edx, and becomes available a few instructions later than
+/// everything else.
 #[must_use]
 pub(super) struct Clock {
-    /// Lower half of the earlier time, in a 32-bit register; and the upper half.
+    /// Lower half of the entry's time, in a 32-bit register; then the upper half.
     low: Register,
     high: Register,
 }
 
-/// Reads the clock at the end of a call, or goes to `unknown` if the call's start is not known.
-/// Overwrites rax, rdx, `key`, and either `place` or, if there are shifts, rcx.
+/// Reads the clock at the end of a call, or jumps to `unknown` if the call's start is not
+/// known. Overwrites rax, rdx, `key`, and either `place` or, if there are shifts, rcx.
 pub(super) fn clock(
     a: &mut CodeAssembler,
     registers: &Frame,
@@ -204,8 +211,8 @@ pub(super) fn clock(
     })
 }
 
-/// Computes the time since the entry, into rax, or goes to `far` if it is 2^32 or more. Overwrites
-/// rdx.
+/// Computes the time since the entry in rax, or jumps to `far` if it is 2^32 or more.
+/// Overwrites rdx.
 pub(super) fn since(a: &mut CodeAssembler, clock: Clock, far: CodeLabel) -> Result<(), IcedError> {
     let (low, high) = (Register::EAX, Register::EDX);
     a.add_instruction(Instruction::with2(Code::Sub_r32_rm32, low, clock.low)?)?;
@@ -213,7 +220,8 @@ pub(super) fn since(a: &mut CodeAssembler, clock: Clock, far: CodeLabel) -> Resu
     a.jne(far)
 }
 
-/// Reads the time stamp counter into eax and edx. Overwrites the flags if it is rounded to steps.
+/// Reads the time stamp counter into eax and edx. Overwrites the flags if the time is rounded
+/// to steps.
 pub(super) fn read(a: &mut CodeAssembler, clock: ClockReading) -> Result<(), IcedError> {
     if clock.ordered {
         a.lfence()?;
@@ -259,11 +267,11 @@ fn owner(a: &mut CodeAssembler, registers: &Frame, call: u32) -> Result<CodeLabe
     Ok(value)
 }
 
-/// Loads the address of the slot for the site's stack pointer into `place`, and the stack pointer
-/// without its lowest 24 bits into `key`. Overwrites rax.
+/// Loads the address of the slot for the site's stack pointer into `place`, and the stack
+/// pointer without its lowest 24 bits into `key`. Overwrites rax.
 ///
-/// The slot's number and its offset are computed in one: dropping four bits fewer of the stack
-/// pointer equals multiplying the number by 16.
+/// The slot's number and its offset are computed together: dropping four bits fewer of the
+/// stack pointer equals multiplying the number by 16.
 fn slot(
     a: &mut CodeAssembler,
     registers: &Frame,

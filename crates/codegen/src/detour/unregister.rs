@@ -1,11 +1,11 @@
-//! The code that marks a new thread as one without restartable sequences.
+//! The code that marks a new thread as having no restartable sequences.
 //!
-//! A thread has them once its C library has registered its `struct rseq` (rseq(2)). Before that,
-//! `cpu_id` there should be negative. But it is 0 in a new stack, a stale number in a reused one,
-//! and in a child of `vfork` the parent's, whose structure the child uses (the kernel registers
-//! none for it). Such a number would be taken as a CPU's, and the thread would write to that CPU's
-//! packet, on whatever CPU it runs, and without being restarted. So this code runs behind every
-//! system call that creates such threads, which returns 0 to them:
+//! A thread has them once its C library has registered its `struct rseq` (rseq(2)). Before
+//! that, `cpu_id` there should be negative. But it is 0 on a new stack and a stale number on a
+//! reused one; in a child of `vfork` it is the parent's, whose structure the child uses (the
+//! kernel registers none for it). Such a number would be taken for a CPU's, and the thread
+//! would write to that CPU's packet, on whatever CPU it runs, and without being restarted. So
+//! this code runs after every system call that creates such threads, which returns 0 to them:
 //!
 //! ```text
 //!         test %rax, %rax
@@ -14,9 +14,9 @@
 //!  done
 //! ```
 //!
-//! The value is correct for the thread, and the C library itself writes it before it registers. The
-//! kernel writes the CPU's number once the library has registered, and when the parent of a `vfork`
-//! child continues after its suspension.
+//! The value is correct for the thread, and the C library itself writes it before it registers.
+//! The kernel writes the CPU's number once the library has registered, and when the parent of a
+//! `vfork` child continues after its suspension.
 
 use super::assemble::{Labels, RSEQ_CPU_ID, bind, mark};
 use super::frame::fs;

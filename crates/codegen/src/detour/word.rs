@@ -1,16 +1,16 @@
 //! A word that straight code stores: a register, or a constant.
 //!
-//! A constant is in an instruction of the detour's own, as short as it can be:
+//! A constant is in an instruction of the detour's own, encoded as short as possible:
 //!
 //! ```text
-//!         movq $5, field(%r)            32 bits, which are extended with their sign
+//!         movq $5, field(%r)            32 bits, sign-extended
 //!
 //!         mov  $0x1122334455667788, %rax
 //!         mov  %rax, field(%r)
 //! ```
 //!
-//! Detours of one form have constants of the same length in the same places, and their values are
-//! patched. Code that such detours share reads the values from there.
+//! Detours of one form have constants of the same length in the same places, and their values
+//! are patched. Code that such detours share reads the values from there.
 
 use super::assemble::mark;
 use super::tally::Patch;
@@ -27,7 +27,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// Returns the register, if it is one.
+    /// Returns the register, if this is one.
     #[must_use]
     pub const fn register(self) -> Option<Register> {
         match self {
@@ -36,7 +36,7 @@ impl Word {
         }
     }
 
-    /// Returns everything that distinguishes forms, as a byte: for a constant its length.
+    /// Returns everything that distinguishes forms, as a byte; for a constant, its length.
     pub(super) fn key(self) -> u8 {
         const SHORT: u8 = u8::MAX;
         const LONG: u8 = u8::MAX - 1;
@@ -55,12 +55,12 @@ impl From<Register> for Word {
     }
 }
 
-/// Returns the 32 bits that sign-extend to a constant, if there are such.
+/// Returns the 32 bits that sign-extend to the constant, if there are any.
 pub(super) fn short(value: u64) -> Option<i32> {
     i32::try_from(value as i64).ok()
 }
 
-/// Loads the constant of field `index`. Returns the label behind it, and how it is patched.
+/// Loads the constant of field `index`. Returns the label after it, and how to patch it.
 pub(super) fn load(
     a: &mut CodeAssembler,
     to: Register,

@@ -1,9 +1,9 @@
-//! Events that are aggregated in a table, rather than recorded.
+//! Events that are aggregated in a table instead of recorded.
 //!
-//! Aggregation that depends on registers alone (no key or one, which is a register, a constant or
-//! the thread; numbers in registers, and constants) is straight code, a piece for each cell.
-//! Otherwise the resident fetches key and numbers into the spare part of a packet, where nothing is
-//! committed, and adds them up from there.
+//! Aggregation that depends on registers alone (no key, or one that is a register, a constant
+//! or the thread; numbers in registers, and constants) is straight code, one piece for each
+//! cell. Otherwise the resident fetches key and numbers into the spare part of a packet, where
+//! nothing is committed, and aggregates them from there.
 
 use super::{Builder, FAULTS, Fetch, FetchError, Field, STRING_LIMIT, Source, Step, TALLIES, step};
 use crate::condition::{Condition, Width};
@@ -33,15 +33,14 @@ const LATENCY: Width = Width {
 };
 
 /// Log-linear histograms: each number below 2^3 has a bucket of its own, and every power of two
-/// from there on has eight, so that the width of a bucket is at most an eighth of its numbers. (The
-/// scheme of HdrHistogram, with one digit of octal precision.)
+/// from there on has eight, so that the width of a bucket is at most an eighth of the numbers
+/// in it. (The scheme of HdrHistogram, with one digit of octal precision.)
 pub mod histogram {
     use std::ops::RangeInclusive;
 
     /// Number of bits below a number's highest bit that select its bucket.
     pub const BITS: u32 = 3;
-    /// Number of buckets for 0 to 2^64 - 1. Negative numbers have as many again, by their absolute
-    /// values.
+    /// Number of buckets for 0 to 2^64 - 1. Negative numbers have as many again, by absolute value.
     pub const BUCKETS: u32 = (64 - BITS + 1) << BITS;
 
     /// Returns the number of buckets for signed or for unsigned numbers.
@@ -90,29 +89,29 @@ pub mod histogram {
 pub enum Amount {
     /// Adds one.
     One,
-    /// Adds one, if a field can be read.
+    /// Adds one if a field can be read.
     Readable(usize),
     /// Adds the number in a field.
     Sum(usize),
-    /// Keeps the largest value of the number in a field with these bits inverted; adds nothing.
+    /// Keeps the largest value of the field's number with these bits inverted; adds nothing.
     Maximum {
         /// The field.
         field: usize,
         /// The bits: 0 for the maximum of unsigned numbers, the highest bit for the maximum of
-        /// signed ones, the opposite for the minimum.
+        /// signed ones, the complement of these for the minimum.
         flip: u64,
     },
-    /// Adds one to the [bucket](histogram) of the number in a field, counted from this cell.
+    /// Adds one to the [bucket](histogram) of the field's number, counted from this cell.
     Bucket(usize),
 }
 
-/// Aggregation of an event: its table, key and cells. The event's first fields are the key, then
-/// come numbers; as many as are `recorded`.
+/// Aggregation of an event: its table, key and cells. The event's first fields are the key; the
+/// numbers follow, up to `recorded` fields in all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// The table.
     pub table: Table,
-    /// Number of fields that are the key.
+    /// Number of fields that form the key.
     pub keys: usize,
     /// Cells of the row, and the change made to each. If a field cannot be read, its cells stay
     /// unchanged.
@@ -134,7 +133,7 @@ impl Amount {
 }
 
 impl Tally {
-    /// Returns the maximum size in bytes of these fields as a key; 0 without fields.
+    /// Returns the maximum size in bytes of a key made of these fields; 0 without fields.
     pub fn key_size(keys: &[Field]) -> u32 {
         let size = |field: &Field| match field.content {
             _ if matches!(field.source, Source::Comm | Source::Text(_)) => field.size(),
@@ -249,7 +248,7 @@ impl Fetch {
                 });
                 continue;
             }
-            // The program does what the straight code cannot, with the same result.
+            // The program does whatever the straight code cannot, with the same result.
             let first = works.is_empty();
             let program = self.tally_program(tally, &[(*cell, *amount)], None, first)?;
             works.push(Work::Tally(Straight::new(
@@ -268,8 +267,8 @@ impl Fetch {
         Ok((all.len() <= MOST_REGISTERS && !works.iter().any(bits)).then_some(works))
     }
 
-    /// Builds the program that adds to these cells if `condition` holds. The first of a hit's
-    /// programs counts unreadable numbers, and keys for which no row is free.
+    /// Builds the program that adds to these cells if `condition` holds. Of the programs of one
+    /// hit, the first counts unreadable numbers, and keys for which no row is free.
     fn tally_program(
         &self,
         tally: &Tally,
@@ -289,7 +288,7 @@ impl Fetch {
             let is_key = index < tally.keys;
             let limit = if is_key { KEY_TEXT_LIMIT } else { STRING_LIMIT };
             builder.field(index, limit)?;
-            // The key is the number only, without the register's upper bits.
+            // The key is only the number, without the register's upper bits.
             if is_key && let Some(width) = self.width(index) {
                 builder.steps.push(Step::made(step::NARROW, 0, width));
             }

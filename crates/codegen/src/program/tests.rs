@@ -105,7 +105,7 @@ fn what_a_filter_asks_of_a_constant_is_decided() {
         let wanted = holds.then_some(Tree::Constant(false));
         assert_eq!(filter(Condition::Not(Box::new(condition))), wanted);
     }
-    // Next to another condition, that one is tested, or none is.
+    // Combined with another condition, only the other one is tested, or none.
     let register = Condition::Number {
         subject: Subject::Field(1),
         relation: Relation::Equal,
@@ -117,7 +117,7 @@ fn what_a_filter_asks_of_a_constant_is_decided() {
     assert!(matches!(both(Condition::All, -5), Some(tree) if !matches!(tree, Tree::Constant(_))));
     assert_eq!(both(Condition::All, 5), Some(Tree::Constant(false)));
     assert_eq!(both(Condition::Any, -5), None);
-    // Programs contain no such test either.
+    // Programs do not test constants either.
     let mut memory = field(Source::Register(Register::RSI));
     memory.pointers.push(0);
     let program = |condition: Option<Condition>| {

@@ -7,11 +7,11 @@ use capriole_event::Gpr;
 use super::super::place::{Place, Start, Sum};
 use super::{ARGUMENTS, At, Byte, Prologue, Source, State, add, at};
 
-/// Maximum bytes of an object examined: first instructions store no more.
+/// Maximum bytes of an object examined: a function's first instructions store no more.
 const OBJECT: u64 = 256;
 
 impl Prologue<'_> {
-    /// Expresses a number that is calculated here in terms of the state at the entry.
+    /// Expresses the current value of `sum` in terms of the state at the entry.
     fn at_entry(&mut self, sum: &Sum) -> Option<Source> {
         let mut source = match sum.start {
             Start::Register(register) => self.register_source(register as usize)?,
@@ -31,8 +31,8 @@ impl Prologue<'_> {
         add(source, sum.plus)
     }
 
-    /// Returns the place at the entry of the object of `size` bytes that is at `place` here.
-    /// `truth` is true for a boolean.
+    /// Returns where the object of `size` bytes, now at `place`, was at the entry. `truth` is
+    /// true for a boolean.
     pub(crate) fn arrival(&mut self, place: &Place, size: u64, truth: bool) -> Option<Place> {
         let size = usize::try_from(size.min(OBJECT)).ok()?;
         match place {
@@ -100,8 +100,8 @@ impl Prologue<'_> {
         }
     }
 
-    /// Returns the address after the next instruction that stores to the object at `sum` here, if
-    /// nothing was stored to it yet.
+    /// Returns the address after the next instruction that stores to the object at `sum` (in the
+    /// current state), if nothing was stored to it yet.
     pub(crate) fn next_store(&mut self, sum: &Sum) -> Option<u64> {
         let at = match at(&self.at_entry(sum)?)? {
             At::Entry(0..) => return None,
@@ -119,8 +119,8 @@ impl Prologue<'_> {
         None
     }
 
-    /// Returns the place of an object with these bytes, some of them perhaps not stored at all;
-    /// `None` if the place of no byte is known.
+    /// Returns the place of an object with these bytes, some of which may not be stored at all.
+    /// `None` if no byte has a known place.
     fn of_bytes(&self, bytes: &[Option<Byte>], truth: bool) -> Option<Place> {
         let mut pieces: Vec<(u64, Place)> = Vec::new();
         let mut before = None;

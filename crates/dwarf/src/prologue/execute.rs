@@ -103,12 +103,12 @@ impl Prologue<'_> {
         match (i.mnemonic(), size) {
             (M::Add, 8) => self.set(number, source.and_then(|s| add(s, value))),
             (M::Sub, 8) => self.set(number, source.and_then(|s| add(s, value.wrapping_neg()))),
-            // The stack pointer is aligned, once.
+            // The stack pointer is aligned; this is followed only once.
             (M::And, 8) if value < 0 && !self.rounded && source.as_ref().is_some_and(is_entry) => {
                 self.rounded = true;
                 self.set(number, Some(Source::Rounded(0)));
             }
-            // A boolean, as clang stores it.
+            // clang masks a boolean before it stores it.
             (M::And, 1) if value == 1 => {
                 if let Some((source, 0)) = before[0]
                     && let Source::Number(sum) = &self.sources[usize::from(source)]
@@ -118,7 +118,7 @@ impl Prologue<'_> {
                     self.state.general[number][0] = Some((bit, 0));
                 }
             }
-            // The rest of a struct of odd size.
+            // The shift extracts the rest of a struct of odd size.
             (M::Shr | M::Sar, 4 | 8) if value > 0 && value % 8 == 0 => {
                 let by = (value / 8) as usize;
                 if let Some(rest) = before.get(by..size) {
@@ -181,7 +181,7 @@ impl Prologue<'_> {
             }
         } else if let Some((number, own)) = general(i.op0_register()) {
             let register = &mut self.state.general[number];
-            // Writing 1 or 2 bytes keeps the others.
+            // Writing 1 or 2 bytes of a register keeps its other bytes.
             if own >= 4 {
                 *register = [None; 8];
             }
@@ -263,8 +263,8 @@ impl Prologue<'_> {
             .collect()
     }
 
-    /// Stores bytes to the stack. After the first statement, only to bytes that no parameter was
-    /// stored to yet: later stores are the program's own.
+    /// Stores bytes to the stack. After the first statement, skips bytes to which a parameter was
+    /// already stored: later stores there are the program's own.
     fn store(&mut self, at: At, value: &[Byte], pushed: bool) {
         let late = self.decoder.ip() > self.body;
         for (index, byte) in value.iter().enumerate() {
@@ -277,8 +277,8 @@ impl Prologue<'_> {
     }
 }
 
-/// Finds the instructions that store to the memory at `base` plus `offset`: their link addresses
-/// and those of the next instructions.
+/// Finds the instructions that store to the memory at `base` plus `offset`. Yields the link
+/// address of each, and of the instruction after it.
 pub(crate) fn stores(
     code: &[u8],
     start: u64,
@@ -306,7 +306,7 @@ fn writes(access: OpAccess) -> bool {
     )
 }
 
-/// Returns number and size of (a part of) a general register.
+/// Returns the number and the size in bytes of a general register, or of a part of one.
 fn general(register: Register) -> Option<(usize, usize)> {
     use Register::{AH, BH, CH, DH};
     if !register.is_gpr() || matches!(register, AH | BH | CH | DH) {

@@ -158,8 +158,8 @@ fn shown<'a>(field: &'a FetchArg, word: &'a str) -> &'a str {
     if field.named { &field.name } else { word }
 }
 
-/// If the field, written as `word`, certainly is no number that can be added up, returns what it is
-/// and what to write instead.
+/// Returns a description of the field, written as `word`, and what to write instead, if it is
+/// certainly not a number that can be aggregated.
 fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String)> {
     if field.fetch.base == Base::AllArguments {
         let help = "write the name of one argument".to_string();
@@ -215,7 +215,7 @@ pub(super) fn misplaced(
     ParseError::at(text, at, message, help)
 }
 
-/// Rejects a word among the arguments that looks like an aggregate but is none.
+/// Rejects a word among the arguments that looks like an aggregate but is not one.
 pub(super) fn not_one(text: &str, at: usize, word: &str) -> Result<(), ParseError> {
     let name = &word[..word.find(|c| !is_word(c)).unwrap_or(word.len())];
     let is_name = name.starts_with(|c: char| !c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Parsing the list of fetch arguments: names, types, and which of them fit together.
+//! Parsing the list of fetch arguments: names, types, and which of them can be combined.
 
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
@@ -85,7 +85,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// Returns the first byte from `at` on that is not blank, or the end.
+    /// Returns the first position from `at` on that is not blank, or the end.
     pub fn skip_blanks(&self, at: usize) -> usize {
         self.end - self.text[at..self.end].trim_start().len()
     }

@@ -288,7 +288,7 @@ fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
             .find(|c| !is_word(c))
             .map_or(word.len(), |n| from + n)
     };
-    // The end of a name with its scopes, and whether its last word is there.
+    // The end of a name with its scopes, and true if its last word is present.
     let name_end = |from: usize| {
         let mut end = word_end(from);
         let mut whole = end > from;

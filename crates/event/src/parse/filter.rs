@@ -264,7 +264,7 @@ impl Parser<'_> {
                 };
                 return Err(self.error(at, message, "one character in single quotes is a number"));
             }
-            // In a pattern, a backslash escapes the next character: keep it.
+            // In a pattern, a backslash escapes the next character, so keep it.
             let text = match comparison {
                 Comparison::Matches => unescaped(inside, &[quote]),
                 _ => unescaped(inside, &[quote, '\\']),
@@ -298,7 +298,7 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the only condition, or joins all.
+/// Returns the only condition, or joins all of them with `join`.
 fn single(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter {
     match all.len() {
         1 => all.remove(0),

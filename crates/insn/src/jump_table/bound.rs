@@ -5,7 +5,7 @@ use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpAccess, OpKi
 use super::table::MAX_ENTRIES;
 use super::{Resolver, is_call};
 
-/// Location that held the table index earlier, while searching backwards.
+/// Where the table index was held at an earlier point of the backward search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Register(Register),
@@ -21,8 +21,8 @@ enum Place {
 /// Number of entries of a table.
 #[derive(Clone, Copy)]
 pub(super) enum Bound {
-    /// A comparison lets exactly the indices below this through. All of them are entries, and this
-    /// jump uses no others.
+    /// A comparison lets exactly the indices below this number through. All of them are entries,
+    /// and this jump uses no others.
     Exactly(usize),
     /// The index is less than this, but the table may be shorter.
     AtMost(usize),
@@ -31,7 +31,7 @@ pub(super) enum Bound {
 }
 
 impl Resolver<'_> {
-    /// Finds the number of entries, from the comparison that guards the table.
+    /// Finds the number of entries from the comparison that guards the table.
     pub(super) fn bound(&mut self, index: Register, before: usize) -> Bound {
         let mut place = Place::Register(index.full_register());
         let mut condition = ConditionCode::None;
@@ -85,7 +85,7 @@ impl Resolver<'_> {
                                 None => fallback,
                             };
                         }
-                        // GCC without optimisation: `lea 0(,%rax,4), %rdx`.
+                        // Unoptimised GCC code: `lea 0(,%rax,4), %rdx`.
                         Mnemonic::Lea
                             if instruction.memory_base() == Register::None
                                 && instruction.memory_displacement64() == 0
@@ -144,7 +144,7 @@ fn operand_place(instruction: &Instruction, operand: u32) -> Option<Place> {
     }
 }
 
-/// Returns an immediate second operand that is plausible as a number of entries.
+/// Returns the immediate second operand if it is plausible as a number of entries.
 fn immediate(instruction: &Instruction) -> Option<usize> {
     let value = match instruction.op1_kind() {
         OpKind::Immediate8 => u64::from(instruction.immediate8()),

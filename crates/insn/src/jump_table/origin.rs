@@ -1,4 +1,4 @@
-//! Origin of a register's value over all paths, to decide whether a jump through it is a jump
+//! Origins of a register's value over all paths, to decide whether a jump through it is a jump
 //! through a pointer.
 
 use std::collections::HashSet;
@@ -14,8 +14,8 @@ const LIMIT: usize = 4096;
 
 impl Resolver<'_> {
     /// True if the memory operand may be a slot where the compiler spilled a register: an address
-    /// in it may have been computed before. Slots are addressed by `rsp`, or by `rbp` if that is
-    /// the frame pointer.
+    /// in it may have been computed earlier. Slots are addressed through `rsp`, or through `rbp` if
+    /// that is the frame pointer.
     pub(super) fn is_stack_slot(&mut self, load: &Instruction) -> bool {
         match load.memory_base() {
             Register::RSP => true,
@@ -44,9 +44,9 @@ impl Resolver<'_> {
         found
     }
 
-    /// True if `register`, before the instruction number `jump`, holds on every path a value as it
-    /// was loaded from memory (not from a stack slot), passed to the function, returned by a call,
-    /// or an address made by `lea`.
+    /// True if, before instruction number `jump` and on every path, `register` holds an unchanged
+    /// value that was loaded from memory (not from a stack slot), passed to the function, returned
+    /// by a call, or made by `lea`.
     pub(super) fn origins_are_pointers(&mut self, jump: usize, register: Register) -> bool {
         let mut seen = HashSet::new();
         let mut work = vec![(jump, register)];
@@ -62,7 +62,8 @@ impl Resolver<'_> {
                 return false;
             }
             let before = self.predecessors(index);
-            // At the start it is an argument. Padding that no control flow reaches never runs.
+            // At the function's start it is an argument. Padding that no control flow reaches never
+            // runs.
             let at_start = record.address == self.extent.start;
             if before.is_empty() && !at_start && !self.is_padding(index) {
                 return false;
@@ -116,7 +117,7 @@ impl Resolver<'_> {
         before
     }
 
-    /// Returns where the value that `register` has after instruction number `index` came from.
+    /// Returns the origin of the value that `register` holds after instruction number `index`.
     fn step_back(&mut self, index: usize, register: Register) -> Origin {
         let record = self.records[index];
         let Some(instruction) = self.code.instruction_at(record.address, record.end()) else {
@@ -160,7 +161,7 @@ impl Resolver<'_> {
     }
 }
 
-/// Where the value of a register came from, one instruction back.
+/// Origin of a register's value, one instruction back.
 enum Origin {
     /// From outside: a pointer.
     Pointer,

@@ -8,7 +8,7 @@ pub const MAX_ENTRIES: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// 32 bits, to be added to the table's address.
+    /// 32 bits, added to the table's address.
     Offset,
     /// A 64-bit address.
     Address,
@@ -16,17 +16,17 @@ pub(super) enum Entry {
 
 /// Result of reading a possible table.
 enum Read {
-    /// Targets, and the number of them that are certain.
+    /// The targets, and how many of them are certain.
     Table(Vec<u64>, usize),
-    /// This is no table.
+    /// Not a table.
     None,
-    /// It may be a table whose end is not known.
+    /// Possibly a table, but its end is unknown.
     Doubtful,
 }
 
 impl Resolver<'_> {
     /// Reads the tables at `candidates`. A single candidate must be a table; of several, all that
-    /// may be tables count.
+    /// may be tables are used.
     pub(super) fn read_tables(
         &self,
         candidates: &[u64],

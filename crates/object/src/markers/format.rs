@@ -1,4 +1,4 @@
-//! The format of a marker: names of its arguments, and how they are printed.
+//! The format of a marker: the names of its arguments, and how they are printed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Part {
     /// Literal text; `%%` is one `%`.
     Text(String),
-    /// An argument; the arguments for its `*` come before it.
+    /// An argument; the arguments for its `*` precede it.
     Value(Value),
     /// `%m`: the message for `errno`, which takes no argument.
     Errno,
@@ -41,15 +41,15 @@ pub enum Amount {
     Argument,
 }
 
-/// Flags between the `%` and the width. `'` and `I` have no effect in the locale that programs
-/// start with.
+/// Flags between the `%` and the width. `'` and `I` have no effect in the locale in which
+/// programs start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags {
     /// `-`: pads on the right.
     pub left: bool,
     /// `+`: prints the sign of positive numbers.
     pub plus: bool,
-    /// Blank: prints a blank in place of a plus sign.
+    /// Space: prints a space in place of a plus sign.
     pub blank: bool,
     /// `#`: the alternate form, such as `0x1f`.
     pub alternate: bool,
@@ -60,7 +60,7 @@ pub struct Flags {
 /// One conversion, such as `fd=%d`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversion {
-    /// The word before it, a name.
+    /// The word before the conversion, a name.
     pub name: Option<String>,
     /// Text from the `%` on.
     pub text: String,
@@ -174,7 +174,8 @@ impl Value {
     }
 }
 
-/// Returns the name that precedes a conversion, as in `fd=`, `fd `, `fd: `, `at 0x`, `"`.
+/// Returns the name before a conversion, as in `fd=`, `fd `, `fd: `, `at 0x`; quotes and
+/// brackets right before the conversion are skipped.
 fn name(before: &str) -> Option<String> {
     let mut text = before.trim_end_matches(['"', '\'', '<', '(', '[', '{', '#']);
     if let Some(shorter) = text.strip_suffix("0x").or(text.strip_suffix("0X"))
@@ -190,7 +191,7 @@ fn name(before: &str) -> Option<String> {
     (!word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit())).then(|| word.to_owned())
 }
 
-/// Parses the conversion that `text` begins with; returns it and its length in bytes.
+/// Parses the conversion at the start of `text`; returns it and its length in bytes.
 fn conversion(text: &str) -> Result<(Part, usize), String> {
     let unknown = || {
         let end = text.char_indices().nth(4).map_or(text.len(), |(at, _)| at);
@@ -311,7 +312,7 @@ mod tests {
         }
         for format in ["%", "%y", "%5", "100% sure", "%ü", "%n"] {
             let error = conversions(format);
-            // A blank is a flag, and `s` behind it a conversion.
+            // The space is a flag, and the `s` after it a conversion.
             if format == "100% sure" {
                 assert!(error.is_ok());
             } else {

@@ -1,5 +1,5 @@
-//! Parser of the argument strings of static probes: for each argument its size and its operand in
-//! assembler syntax.
+//! Parser of the argument strings of static probes: the size of each argument, and its operand
+//! in assembler syntax.
 //!
 //! ```text
 //! [-]N[f]@OP      N bytes; - signed, f floating point
@@ -11,8 +11,8 @@
 //! mp_+24(%rip)    a variable
 //! ```
 //!
-//! The sums are as compilers write them when they add to an operand: `-8+4-8(%rbp)`,
-//! `24+mp_(%rip)`. (The format is that of `sys/sdt.h`; the variants found in real files are from
+//! The sums have the form that compilers write when they add to an operand: `-8+4-8(%rbp)`,
+//! `24+mp_(%rip)`. (`sys/sdt.h` defines the format; the variants found in real files come from
 //! the C library, Hotspot, PostgreSQL and CPython, and from the parsers of gdb and bcc.)
 
 use iced_x86::Register;
@@ -21,11 +21,11 @@ use std::fmt;
 /// One argument of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Argument {
-    /// Size in bytes: 1, 2, 4 or 8; at most that of the operand.
+    /// Size in bytes: 1, 2, 4 or 8; at most the size of the operand.
     pub bytes: u8,
     /// True if the value is signed.
     pub signed: bool,
-    /// True if it is a floating point number, of 4 or 8 bytes.
+    /// True if the value is a floating point number, of 4 or 8 bytes.
     pub float: bool,
     /// Its location.
     pub operand: Operand,
@@ -36,7 +36,7 @@ pub struct Argument {
 pub enum Operand {
     /// The lowest bytes of a 64-bit general register.
     Register(Register),
-    /// The second byte of rax, rcx, rdx or rbx.
+    /// The second byte of rax, rcx, rdx or rbx (ah, ch, dh, bh).
     SecondByte(Register),
     /// The lowest bytes of xmm0 to xmm15.
     Vector(u8),
@@ -58,7 +58,7 @@ pub enum Operand {
 pub struct Place {
     /// The symbol.
     pub symbol: Option<String>,
-    /// The offset, as two's complement.
+    /// The offset, in two's complement.
     pub offset: i64,
 }
 
@@ -72,7 +72,8 @@ pub struct OperandError {
     pub reason: String,
 }
 
-/// Register names by encoding number; names from the ninth on follow a rule.
+/// Names of the first eight registers, by encoding number; the names of the others follow a
+/// rule.
 const OLD: [[&str; 4]; 8] = [
     ["al", "ax", "eax", "rax"],
     ["cl", "cx", "ecx", "rcx"],
@@ -128,13 +129,13 @@ fn named(name: &str) -> Option<Named> {
     Some(Named::General(number.into(), bytes))
 }
 
-/// Parses the arguments of a note. Each one can fail by itself.
+/// Parses the arguments of a note. Each argument can fail on its own.
 #[must_use]
 pub fn arguments(text: &str) -> Vec<Result<Argument, OperandError>> {
     words(text).into_iter().map(argument).collect()
 }
 
-/// Splits arguments at blanks outside of parentheses and brackets.
+/// Splits the string into arguments at spaces outside of parentheses and brackets.
 fn words(text: &str) -> Vec<&str> {
     let mut words: Vec<(usize, usize)> = Vec::new();
     let (mut depth, mut start) = (0_usize, None);
@@ -197,7 +198,7 @@ fn argument(text: &str) -> Result<Argument, OperandError> {
         let (bytes, signed, float) = size(before)?;
         Some((Some(bytes), signed, float, operand))
     });
-    // Without a size it is as large as its operand, as in gdb.
+    // Without a size, the argument is as large as its operand, as in gdb.
     let (bytes, signed, float, body) = given.unwrap_or((None, false, false, text));
     match bytes {
         Some(4 | 8) | None => {}
@@ -223,7 +224,8 @@ fn argument(text: &str) -> Result<Argument, OperandError> {
     Ok(Argument {
         bytes,
         signed,
-        // Vector registers hold nothing else, even if an older header did not say so.
+        // Vector registers hold only floating point numbers, even if an older header did not record
+        // that.
         float: float || vector,
         operand,
     })
@@ -267,7 +269,7 @@ fn operand(text: &str) -> Result<(Operand, u8), String> {
     if registers.trim() == "%rip" {
         return match place.symbol {
             Some(_) => Ok((memory(place, None, None), 8)),
-            // The instruction that it is relative to is unknown.
+            // The instruction that the address is relative to is unknown.
             None => Err("is relative to an unknown instruction".into()),
         };
     }
@@ -356,7 +358,8 @@ fn place(text: &str) -> Result<Place, String> {
     Ok(found)
 }
 
-/// Parses a number as an assembler does; values of more than 63 bits are two's complement.
+/// Parses a number as an assembler does; values that need more than 63 bits are two's
+/// complement.
 fn number(text: &str) -> Option<u64> {
     let hexadecimal = text.strip_prefix("0x").or(text.strip_prefix("0X"));
     let (digits, radix) = match hexadecimal {
@@ -364,7 +367,7 @@ fn number(text: &str) -> Option<u64> {
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
         None => (text, 10),
     };
-    // A sign is not part of the number.
+    // `from_str_radix` would accept a sign, which is not part of the number.
     if digits.starts_with('+') {
         return None;
     }

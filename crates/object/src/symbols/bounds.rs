@@ -8,10 +8,10 @@ use crate::unwind::Frame;
 
 /// Merges the symbols (sorted by address) and the frames into functions.
 ///
-/// A function ends where its symbol says. Without a symbol size it ends at the end of the frame
-/// that starts there, else at the end of the frame around it, the next function or the end of the
-/// section, whichever comes first. A frame that starts inside no function makes a function without
-/// name.
+/// The size of its symbol determines where a function ends. Without a symbol size, it ends at
+/// the end of the frame that starts at the same address. Without such a frame, it ends at the
+/// end of the frame around it, the next function or the end of the section, whichever comes
+/// first. A frame that does not start inside a function becomes a function without a name.
 pub(super) fn build(raw: RawSymbols, headers: &Headers, frames: &[Frame]) -> SymbolTable {
     let mut functions = named(&raw);
     let nameless = nameless(&functions, headers, frames);
@@ -58,7 +58,7 @@ pub(super) fn build(raw: RawSymbols, headers: &Headers, frames: &[Frame]) -> Sym
     }
 }
 
-/// Makes one function for each address that has symbols, with the largest of their sizes.
+/// Makes one function for each address that has symbols, with the largest of the symbol sizes.
 fn named(raw: &RawSymbols) -> Vec<Function> {
     let mut functions: Vec<Function> = Vec::new();
     for (index, symbol) in raw.symbols.iter().enumerate() {
@@ -81,7 +81,7 @@ fn named(raw: &RawSymbols) -> Vec<Function> {
     functions
 }
 
-/// Makes functions of the frames that start in the text and inside none of `named`.
+/// Makes functions from the frames that start in the text and inside none of `named`.
 fn nameless(named: &[Function], headers: &Headers, frames: &[Frame]) -> Vec<Function> {
     let mut covered = 0;
     let mut index = 0;
@@ -108,7 +108,7 @@ fn nameless(named: &[Function], headers: &Headers, frames: &[Frame]) -> Vec<Func
 }
 
 /// Returns the data in the text. Data without a size extends to the next symbol. The start of a
-/// function is never data, whatever a symbol says.
+/// function is never data, whatever a symbol says about it.
 fn data(raw: &RawSymbols, functions: &[Function], bounds: &[u64]) -> Vec<Extent> {
     let mut labels = raw.labels.clone();
     labels.sort_unstable();
@@ -147,8 +147,9 @@ fn text_ends(headers: &Headers) -> Vec<u64> {
         .collect()
 }
 
-/// Finds for each function the nearest earlier one that ends beyond its start, or itself. Following
-/// these links finds every function around an address: functions between such a pair end before it.
+/// Finds, for each function, the nearest earlier one that ends beyond its start, or the
+/// function itself if there is none. Following these links finds every function around an
+/// address, because any function between two linked ones ends before the address.
 fn enclosing(functions: &[Function]) -> Vec<u32> {
     let mut open: Vec<usize> = Vec::new();
     let mut enclosing = Vec::with_capacity(functions.len());

@@ -2,8 +2,8 @@
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Maximum length of a name to demangle: it may take time quadratic in the length, and nobody types
-/// such names.
+/// Maximum length of a name to demangle: demangling may take time quadratic in the length, and
+/// nobody types longer names.
 const LONGEST: usize = 4096;
 /// Maximum length of the result: it can be exponentially longer than the mangled name.
 const LONGEST_RESULT: usize = 1 << 16;
@@ -11,23 +11,23 @@ const LONGEST_RESULT: usize = 1 << 16;
 /// The forms of a demangled name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demangled {
-    /// With parameters, without return type: `ns::f<int>(char const*)`.
+    /// With parameters, without the return type: `ns::f<int>(char const*)`.
     pub full: String,
     /// Without parameters: `ns::f<int>`. Equal to `full` in Rust.
     pub short: String,
-    /// Form printed by `c++filt`, if that has a return type: `void ns::f<int>(char const*)`.
+    /// Form that `c++filt` prints, if it has a return type: `void ns::f<int>(char const*)`.
     pub with_return_type: Option<String>,
 }
 
-/// True if the name has the form of a mangled one.
+/// True if the name looks like a mangled name.
 pub fn is_mangled(name: &str) -> bool {
     ["_Z", "__Z", "_R", "_GLOBAL__"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Demangles a name of C++ (Itanium ABI) or Rust (v0 and legacy, whose hash is omitted). `None` if
-/// it is neither.
+/// Demangles a name of C++ (Itanium ABI) or Rust (v0, and legacy, whose hash is omitted).
+/// `None` if the name is neither.
 pub fn demangle(name: &str) -> Option<Demangled> {
     if !is_mangled(name) || name.len() > LONGEST {
         return None;
@@ -84,7 +84,7 @@ fn bounded(text: std::fmt::Arguments<'_>) -> Option<String> {
     Some(out.0)
 }
 
-/// Start of an ABI tag, which ends with a bracket.
+/// Start of an ABI tag; a closing bracket ends the tag.
 pub(crate) const TAG: &str = "[abi:";
 
 /// Removes ABI tags from `name`: `f[abi:cxx11]`, `ns::g[abi:one][abi:two](int)`.
@@ -95,7 +95,7 @@ pub(crate) fn without_tags(name: &str) -> String {
     std::iter::once(first).chain(rest).collect()
 }
 
-/// Removes the blanks from `name` that demanglers set differently: all that do not separate two
+/// Removes the spaces in `name` that demanglers place differently: all that do not separate two
 /// words.
 pub fn without_blanks(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
@@ -115,9 +115,9 @@ pub fn without_blanks(name: &str) -> String {
     out
 }
 
-/// Returns the last identifier of the function's own name: every mangled form of the name contains
-/// it, unless the ABI abbreviates it (`std::string::string`). `None` for operators, which have
-/// codes.
+/// Returns the last identifier of the function's own name. Every mangled form of the name
+/// contains it, unless the ABI abbreviates it (`std::string::string`). `None` for operators,
+/// which are mangled as codes.
 pub fn last_identifier(name: &str) -> Option<&str> {
     let head = &name[..parameters_start(name)];
     let head = strip_template_arguments(head)?;
@@ -131,7 +131,7 @@ pub fn last_identifier(name: &str) -> Option<&str> {
     (!head.ends_with("operator") && !head.contains("operator ")).then_some(identifier)
 }
 
-/// Returns the start of the parameter list, or the length of the name.
+/// Returns the offset of the parameter list, or the length of the name if there is none.
 fn parameters_start(name: &str) -> usize {
     let mut depth = 0u32;
     for (at, c) in name.char_indices() {

@@ -1,9 +1,9 @@
-//! Finding functions by name.
+//! Lookup of functions by name.
 
 use super::demangle::{self, Demangled, TAG, last_identifier, without_blanks, without_tags};
 use super::{Function, Name, SymbolTable};
 
-/// Number of symbols from which demangling uses several threads.
+/// Minimum number of symbols for which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
 
 /// A function and the name under which it was found.
@@ -18,13 +18,13 @@ pub struct Found<'a> {
 impl SymbolTable {
     /// Finds the functions with exactly this name, one for each address.
     ///
-    /// These are tried in order until one finds something: the linkage name; the demangled name
-    /// with parameters (blanks do not count, a template's return type may precede it); the
-    /// demangled name without parameters, which finds all overloads; the previous two without ABI
+    /// The following are tried in order until one matches: the linkage name; the demangled name
+    /// with parameters (spaces are ignored, and a template's return type may precede it); the
+    /// demangled name without parameters, which matches all overloads; the previous two without ABI
     /// tags (`f[abi:cxx11]` is `f` in the source).
     ///
-    /// Among several versions of a symbol (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`) it
-    /// returns the default one; of a function and its split-off part (`name.cold`) the function.
+    /// Of several versions of a symbol (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`), returns the
+    /// default one. Of a function and its split-off part (`name.cold`), returns the function.
     #[must_use]
     pub fn exact(&self, name: &str) -> Vec<Found<'_>> {
         let mut found = self.by_linkage_name(name);
@@ -40,7 +40,7 @@ impl SymbolTable {
     }
 
     /// Finds the functions with a matching name: linkage name, or demangled name with or without
-    /// parameters. Returns at most one match for a function.
+    /// parameters. Returns at most one match for each function.
     ///
     /// Resolvers (`STT_GNU_IFUNC`), old versions and split-off cold parts (`name.cold`) are left
     /// out.
@@ -73,7 +73,7 @@ impl SymbolTable {
         !self.by_linkage_name(name).is_empty()
     }
 
-    /// Converts symbols to functions, one for each address, by address.
+    /// Converts symbol indices to functions, one for each address, by address.
     fn found(&self, mut symbols: Vec<u32>) -> Vec<Found<'_>> {
         let default = |&index: &u32| self.raw.symbols[index as usize].default_version;
         if symbols.iter().any(default) {
@@ -112,8 +112,8 @@ impl SymbolTable {
             .collect()
     }
 
-    /// Finds symbols by demangled name. Demangles only the names that contain the identifier
-    /// searched for, unless that finds nothing.
+    /// Finds symbols by demangled name. Demangles only the names that contain the requested
+    /// identifier, unless that finds nothing.
     fn by_demangled_name(&self, name: &str) -> Vec<u32> {
         let wanted = without_blanks(name);
         if self.demangled.get().is_none()
@@ -168,8 +168,8 @@ impl SymbolTable {
     }
 }
 
-/// Returns the symbols whose full name is `wanted`; if there is none, by the name without
-/// parameters, or else by either without ABI tags.
+/// Returns the symbols whose full name is `wanted`. If there are none, compares the name
+/// without parameters, and after that either form without ABI tags.
 fn pick<D: std::borrow::Borrow<Demangled>>(
     names: impl Iterator<Item = (u32, D)>,
     wanted: &str,

@@ -46,7 +46,8 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
         .collect()
 }
 
-/// Rates how different two names are; `None` if they are not similar enough to suggest.
+/// Returns a measure of the difference between two names, smaller for more similar names;
+/// `None` if they are not similar enough to suggest.
 fn rank(wanted: &str, name: &str) -> Option<usize> {
     let name = name.to_lowercase();
     if name == wanted {
@@ -62,7 +63,7 @@ fn rank(wanted: &str, name: &str) -> Option<usize> {
     }
     let last = |name: &str| name.rsplit("::").next().map(str::len);
     match name.find(wanted) {
-        // Rank: whole last part of a qualified name, prefix, other containment.
+        // Rank by kind of match: whole last part of a qualified name, prefix, contained elsewhere.
         Some(at) if name[at..].len() == wanted.len() && last(&name) == Some(wanted.len()) => {
             Some(1)
         }
@@ -72,8 +73,8 @@ fn rank(wanted: &str, name: &str) -> Option<usize> {
     }
 }
 
-/// Returns the optimal string alignment distance (Levenshtein with transposed neighbours), if it is
-/// at most `limit`.
+/// Returns the optimal string alignment distance (Levenshtein distance with transpositions of
+/// neighbouring characters), if it is at most `limit`.
 fn edit_distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     let mut before = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();

@@ -1,4 +1,4 @@
-//! Reading `.symtab` and `.dynsym` (System V ABI, chapter 4).
+//! Reader of `.symtab` and `.dynsym` (System V ABI, chapter 4).
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::source::Source;
 const DAMAGED: ObjectProblem = ObjectProblem::Damaged("bad symbol table");
 /// Size of an entry of the symbol table, bytes.
 const ENTRY: u64 = size_of::<Sym64<LE>>() as u64;
-/// Flag in `.gnu.version`: not the version that new programs are linked with.
+/// Flag in `.gnu.version`: this is not the version with which new programs are linked.
 const VERSYM_HIDDEN: u16 = 0x8000;
 
 /// Type of a symbol.
@@ -23,9 +23,9 @@ const VERSYM_HIDDEN: u16 = 0x8000;
 pub enum SymbolKind {
     /// A function.
     Function,
-    /// Untyped symbol in text: a function written in assembly.
+    /// Untyped symbol in the text: a function written in assembly.
     Untyped,
-    /// A function that returns the address of the function to use (`STT_GNU_IFUNC`).
+    /// A function that returns the address of the implementation to use (`STT_GNU_IFUNC`).
     Resolver,
 }
 
@@ -45,13 +45,13 @@ pub enum Binding {
 pub(crate) struct RawSymbol {
     pub address: u64,
     pub size: u64,
-    /// Offset in the common string table.
+    /// Offset in the combined string table.
     pub name: u32,
     /// Length of the name without version, bytes.
     pub name_len: u32,
     pub kind: SymbolKind,
     pub binding: Binding,
-    /// True unless it is an old version kept for old programs.
+    /// False for an old version that is kept for old programs.
     pub default_version: bool,
 }
 
@@ -84,7 +84,7 @@ impl Table {
         let mut tables = Vec::new();
         for section in &headers.sections {
             if section.kind == elf::SHT_SYMTAB.0 || section.kind == elf::SHT_DYNSYM.0 {
-                // `.symtab` of a separate debug file and the like has no bytes.
+                // In some files, such as a separate debug file, `.symtab` has no bytes.
                 tables.push(Table::of_section(source, headers, section)?);
             }
         }
@@ -118,8 +118,8 @@ impl Table {
         })
     }
 
-    /// Reads `.dynsym` without section headers. Its length is not recorded; every linker puts the
-    /// strings behind the symbols.
+    /// Reads `.dynsym` without section headers. Its length is not recorded, but every linker puts
+    /// the strings after the symbols.
     fn of_dynamic(
         source: &Source,
         headers: &Headers,
@@ -140,7 +140,7 @@ impl Table {
         pod::slice_from_all_bytes(&self.entries).map_err(|()| DAMAGED)
     }
 
-    /// Returns the symbol's name if it is valid: not empty, UTF-8, inside the table.
+    /// Returns the symbol's name if it is valid: not empty, UTF-8, and inside the string table.
     pub(crate) fn name(&self, symbol: &Sym64<LE>) -> Option<&str> {
         let start = symbol.st_name.get(LE) as usize;
         let tail = self.strings.get(start..)?;
@@ -183,8 +183,8 @@ pub(crate) fn function_symbols(
                 }
                 continue;
             };
-            // Link-time optimisation of GCC leaves symbols for places in `.debug_info`, whose
-            // values only look like addresses.
+            // GCC's link-time optimisation leaves symbols for places in `.debug_info`; their values only
+            // look like addresses.
             let section = headers.sections.get(usize::from(symbol.st_shndx.get(LE).0));
             let elsewhere =
                 kind == SymbolKind::Untyped && section.is_some_and(|section| !section.allocated);
@@ -213,8 +213,8 @@ pub(crate) fn function_symbols(
     Ok(raw)
 }
 
-/// Adds the functions of Go's own table that no symbol names. In a stripped program these are all
-/// functions.
+/// Adds the functions of Go's own table that no symbol names. In a stripped program, no symbol
+/// names any of them.
 pub(crate) fn go_functions(
     headers: &Headers,
     go: &GoFunctions,
@@ -273,15 +273,15 @@ fn binding(symbol: &Sym64<LE>) -> Binding {
     }
 }
 
-/// True if an untyped symbol is a function. Such symbols also mark labels, and the bounds of
-/// sections that the linker defines.
+/// True if an untyped symbol is a function. Untyped symbols also mark labels, and the section
+/// bounds that the linker defines.
 fn is_assembly_function(name: &str, symbol: &Sym64<LE>, binding: Binding) -> bool {
     (symbol.st_size.get(LE) > 0 || binding != Binding::Local)
         && !name.starts_with("__start_")
         && !name.starts_with("__stop_")
 }
 
-/// Lookup that caches the last range, as neighbouring symbols lie in the same one.
+/// Lookup that caches the last range, because neighbouring symbols lie in the same range.
 struct TextRanges<'a> {
     headers: &'a Headers,
     last: (u64, u64, bool),
@@ -295,7 +295,7 @@ impl<'a> TextRanges<'a> {
         }
     }
 
-    /// True if `address` lies in text that is not a procedure linkage table.
+    /// True if `address` lies in text that is not a procedure linkage table (PLT).
     fn holds_function(&mut self, address: u64) -> bool {
         let (start, end, _) = self.last;
         if !(start <= address && address < end) {
@@ -308,12 +308,12 @@ impl<'a> TextRanges<'a> {
     }
 }
 
-/// Kind of a symbol that is not a function here.
+/// Kind of a symbol that is not a function in this object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherSymbol {
     /// A variable, at this link address.
     Data(u64),
-    /// Used here but defined in another object.
+    /// A symbol that is used here but defined in another object.
     Imported,
 }
 

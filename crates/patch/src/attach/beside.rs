@@ -1,28 +1,29 @@
-//! Detection of other tools that write to the site of a probe while it is in.
+//! Detection of other tools that write to a probe's site while the probe is installed.
 //!
-//! The kernel writes a uprobe, and a debugger a breakpoint, to an instruction without checking who
-//! has changed it before. A hit then runs the *file's* instruction, out of line, and goes on behind
-//! it:
+//! The kernel writes a uprobe, and a debugger a breakpoint, to an instruction without checking
+//! who has changed it before. A hit then executes the *file's* instruction, out of line, and
+//! continues behind it:
 //!
 //! ```text
 //! program        55 │ 48 89 e5 │ 41 57     push; mov; push
 //! our jump       e9   xx xx xx   xx 57
-//! a uprobe       cc   xx xx xx   xx 57     runs the push, goes on at xx
-//! taken back     cc   48 89 e5   41 57     runs the push, goes on at the mov
-//! it goes        55   48 89 e5   41 57
+//! a uprobe       cc   xx xx xx   xx 57     executes the push, continues at xx
+//! taken back     cc   48 89 e5   41 57     executes the push, continues at the mov
+//! uprobe removed 55   48 89 e5   41 57
 //! ```
 //!
-//! If the jump lies within one instruction, that is harmless until the tool goes: the kernel runs
-//! that whole instruction, and the bytes behind it were never changed. But when the tool goes, it
-//! restores one byte, and the rest of the jump would be run as that instruction. If the jump covers
-//! several instructions, the first hit runs the rest of the jump. So the recorder checks the bytes
-//! of all sites now and then, and takes out a probe whose site another tool has changed. The check
-//! stops no thread.
+//! If the jump lies within one instruction, that is harmless while the tool is there: the
+//! kernel executes that whole instruction, and the bytes behind it were never changed. But when
+//! the tool leaves, it restores one byte, and the rest of the jump would be executed as part of
+//! that instruction. If the jump covers several instructions, the first hit executes the rest
+//! of the jump. So the recorder checks the bytes of all sites now and then, and removes a probe
+//! whose site another tool has changed. The check stops no thread.
 //!
-//! Why taking out is safe: all threads stand still. The bytes that are ours become the program's,
-//! the other tool's stay (it may be about to change them, and restores the file's when it goes). No
-//! thread is inside the bytes unless that tool led it there, to the start of an instruction, which
-//! then is one again; a thread in the detour goes on behind the jump, as ever. The detour stays.
+//! Why removing the probe is safe: all threads are stopped. Bytes that hold the probe's value
+//! become the program's again; the other tool's stay (it may be about to change them, and
+//! restores the file's when it leaves). No thread is inside the bytes unless that tool led it
+//! there, to the start of an instruction, which then is one again; a thread in the detour
+//! continues behind the jump, as always. The detour stays.
 
 use super::round::Round;
 use super::{Attached, SiteError, SiteState};
@@ -40,14 +41,14 @@ use std::fmt;
 /// Kind of change that another tool made to a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// The tool's breakpoint is there.
+    /// The site holds the tool's breakpoint.
     Breakpoint,
-    /// The tool was there, and has restored the file's bytes.
+    /// The tool has been there, and has restored the file's bytes.
     Restored,
-    /// Other bytes are there, which are left alone.
+    /// The site holds other bytes, which are left alone.
     Replaced,
-    /// The change is not at the probe itself, but at the instruction whose bytes are the end of its
-    /// jump.
+    /// The change is not at the probe itself, but at the instruction whose bytes form the end of
+    /// its jump.
     Behind,
 }
 
@@ -70,12 +71,12 @@ impl fmt::Display for How {
     }
 }
 
-/// A probe that was taken out because another tool changed its site.
+/// A probe that was removed because another tool changed its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disturbance {
     /// Index of the probe in [`Attached::outcomes`].
     pub probe: usize,
-    /// Changed address: the site, or bytes that lead its jump.
+    /// Changed address: the site, or bytes that its jump relies on.
     pub address: u64,
     /// Kind of change found.
     pub how: How,
@@ -84,7 +85,7 @@ pub struct Disturbance {
 /// Result of a check of the sites.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beside {
-    /// The probes taken out, possibly none.
+    /// The probes that were removed, possibly none.
     TakenOut(Vec<Disturbance>),
     /// A probe that all others need was changed: a [guard](crate::guards), or one that answers
     /// an unwinder. Everything has to be taken out.
@@ -96,15 +97,15 @@ pub enum Beside {
 struct Expected {
     address: u64,
     bytes: Vec<u8>,
-    /// Index of the probe.
+    /// Index of the entry that expects them.
     entry: usize,
 }
 
-/// Bytes expected at the sites, page by page.
+/// Bytes expected at the sites, grouped by page.
 #[derive(Debug)]
 pub(super) struct Watched {
     memory: RemoteMemory,
-    /// Ascending, one element for each page.
+    /// Expected bytes of each page, in ascending order of address.
     pages: Vec<Vec<Expected>>,
 }
 
@@ -134,8 +135,8 @@ impl Watched {
                     }
                     let placed = entry.shape.placed.iter();
                     for (address, bytes) in placed.flat_map(|placed| &placed.relies_on) {
-                        // As they were before the attach; bytes that we changed there are expected
-                        // above.
+                        // These bytes are as before the attach, except for those that we changed, which are
+                        // expected above.
                         for (at, byte) in (*address..).zip(bytes) {
                             if !ours.contains(&at) {
                                 expect(at, &[*byte]);
@@ -181,7 +182,7 @@ impl Watched {
 }
 
 impl Round {
-    /// Returns the `probes` and all whose jumps build on theirs, the latter first.
+    /// Returns `probes` and all probes whose jumps build on theirs, the latter first.
     fn with_dependents(&self, probes: BTreeSet<usize>) -> Vec<usize> {
         let mut all: Vec<usize> = probes.into_iter().collect();
         let mut next = 0;
@@ -189,7 +190,7 @@ impl Round {
             let builds = |index: &usize| self.entries[*index].builds_on == Some(Some(on));
             let more: Vec<usize> = (0..self.entries.len()).filter(builds).collect();
             for index in more {
-                // A probe that builds on another has to go before it.
+                // A probe that builds on another has to be removed before it.
                 if !all.contains(&index) {
                     all.push(index);
                 }
@@ -200,7 +201,7 @@ impl Round {
         all
     }
 
-    /// Returns what was found at a changed probe: (address, kind).
+    /// Returns the change found at a probe: (address, kind).
     fn how(&self, index: usize, batch: &mut Batch<'_>) -> (u64, How) {
         let entry = &self.entries[index];
         let changes = entry.made.iter().flat_map(|made| &made.changes);
@@ -220,7 +221,7 @@ impl Round {
     }
 }
 
-/// Takes changes of sites back, the later ones of a site first, except for bytes that other tools
+/// Reverts changes of sites, a site's later changes first, except for bytes that other tools
 /// have written there.
 fn take_back<'c>(
     batch: &mut Batch<'_>,
@@ -231,7 +232,7 @@ fn take_back<'c>(
     for change in changes {
         match batch.inspect(change) {
             Found::Before | Found::Foreign => {}
-            // That breakpoint is ours: it would be left without a meaning.
+            // That breakpoint is ours: nothing would handle it any more.
             Found::Between => batch.revert(change)?,
             Found::After if change.crosses_pages() => batch.revert(change)?,
             Found::After | Found::Disturbed => drop(batch.take_back(change)),
@@ -244,7 +245,7 @@ fn take_back<'c>(
 
 impl Attached {
     /// Checks, without stopping the program, if another tool has changed a probe's site, and if so
-    /// takes that probe out, here and in forked children.
+    /// removes that probe, here and in forked children.
     ///
     /// # Errors
     /// The program cannot be stopped: a debugger may hold it. Nothing has changed then, and a later
@@ -272,7 +273,7 @@ impl Attached {
             let changed = watched.as_ref().map(Watched::changed);
             changed.unwrap_or_default()
         };
-        // After exec another program is there, and `capriole detach` marks that it took probes out.
+        // After exec the process runs another program; `capriole detach` sets the restored mark.
         if changed(&self.watched).is_empty() || !self.is_mapped() || self.is_restored() {
             return Ok(nothing);
         }
@@ -307,7 +308,7 @@ impl Attached {
             let made = self.round.entries[*index].made.as_ref();
             made.map_or(&[][..], |made| &made.changes)
         };
-        // One after the other: a probe that builds on a jump goes before it.
+        // One at a time: a probe that builds on another's jump is removed before it.
         for index in &all {
             take_back(&mut batch, changes(index).iter())?;
         }
@@ -341,7 +342,7 @@ impl Attached {
         Ok(Beside::TakenOut(found))
     }
 
-    /// Returns the probes that were taken out because other tools changed their sites.
+    /// Returns the probes that were removed because other tools changed their sites.
     #[must_use]
     pub fn disturbances(&self) -> &[Disturbance] {
         &self.disturbances

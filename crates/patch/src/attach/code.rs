@@ -1,5 +1,5 @@
-//! The code of a session: arenas with the resident and the detours, the stubs, the
-//! table of breakpoints.
+//! The code of a session: arenas with the resident and the detours, the stubs, and the table of
+//! breakpoints.
 
 use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
@@ -26,18 +26,19 @@ use capriole_tactic::site::{JUMP, Placed, StubTo, Tactic};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::ops::Range;
 
-/// Room for one evicted neighbour's copy, bytes; more than ever needed.
+/// Space for the copy of one evicted neighbour, bytes; more than ever needed.
 const COPY_ROOM: u64 = 64;
-/// Room for following a call, bytes: the call of the routine, the way back.
+/// Space for following a call, bytes: the call of the routine, and the code that returns.
 const RETURN_ROOM: u64 = 512;
-/// Bytes of an entry of the table of breakpoints, and of a row for a batch of system calls.
+/// Size of an entry of the table of breakpoints, and of a row of a batch of system calls,
+/// bytes.
 const ENTRY: u64 = 16;
 const ROW: u64 = 32;
 const PAGE: u64 = 4096;
 
 /// Probes whose objects can share an arena.
 pub(super) struct Cluster {
-    /// The objects.
+    /// Address range that contains the objects.
     pub near: Range<u64>,
     /// Bytes that the arena needs.
     pub size: u64,
@@ -98,8 +99,8 @@ fn room_of(probe: &Probe) -> u64 {
     points + COPY_ROOM * copies as u64 + if lead { room(&[]) } else { 0 }
 }
 
-/// Room for two tables of breakpoints (a second one with stand-ins may replace the
-/// first), for the rows by which stubs are mapped, and for the states of reference counters.
+/// Returns the size of two tables of breakpoints (a second one with stand-ins may replace the
+/// first), of the rows by which stubs are mapped, and of the states of reference counters.
 fn tables_room(probes: &[Probe]) -> u64 {
     let entries = |p: &Probe| {
         1 + placed(p)
@@ -114,7 +115,7 @@ fn tables_room(probes: &[Probe]) -> u64 {
     tables + states + copies_room(probes) + ENTRY
 }
 
-/// Room for the table of copies.
+/// Returns the size of the table of copies.
 fn copies_room(probes: &[Probe]) -> u64 {
     let evicted = |p: &Probe| placed(p).map(|p| p.evicted.len()).sum::<usize>();
     let parts = |p: &Probe| p.points.len() + 1;
@@ -126,17 +127,17 @@ fn copies_room(probes: &[Probe]) -> u64 {
 /// Code and changes compiled for one probe.
 #[derive(Debug, Clone)]
 pub(super) struct Made {
-    /// In the order in which they have to be written.
+    /// The changes, in the order in which they have to be written.
     pub changes: Vec<Change>,
     pub detour: Chain,
     stubs: Vec<(u64, Vec<u8>)>,
-    /// Breakpoints inside the changed bytes, and where they lead.
+    /// Breakpoints inside the changed bytes: (address, destination).
     traps: Vec<(u64, u64)>,
     /// The copies of neighbours: (start, end, original).
     evicted: Vec<(u64, u64, u64)>,
 }
 
-/// The code of one arena: the resident, the detours.
+/// The code of one arena: the resident and the detours.
 #[derive(Debug)]
 struct Image {
     arena: Arena,
@@ -150,13 +151,13 @@ pub(super) struct Code {
     images: Vec<Image>,
     /// Outcome for each probe.
     pub made: Vec<Result<Made, SiteError>>,
-    /// Address where free room begins in the first arena.
+    /// Address of the free space in the first arena.
     free: u64,
     /// Reference counters, with their states in the first arena.
     pub references: Vec<Reference>,
 }
 
-/// Breakpoints and where they lead.
+/// Breakpoints: (address, destination).
 #[derive(Debug, Default)]
 pub(super) struct Traps(Vec<(u64, u64)>);
 
@@ -189,10 +190,10 @@ impl Traps {
             old,
         };
         ledger.note_action(remote, &action)?;
-        // The program's own choice of stack and mask stays; SA_RESETHAND would remove our handler
-        // at the first hit. But SIGTRAP is never blocked while a handler runs: a breakpoint in what
-        // the program's own handler calls would end the program, and a later check would find
-        // SIGTRAP blocked.
+        // Keep the program's own choice of stack and mask, but not SA_RESETHAND, which would remove
+        // our handler at the first hit. SIGTRAP is never blocked while a handler runs: a breakpoint in
+        // a function that the program's own handler calls would kill the program, and a later check
+        // would find SIGTRAP blocked.
         let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
         let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
         let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
@@ -207,7 +208,7 @@ impl Traps {
     }
 }
 
-/// The flag of an action that has a restorer (asm/signal.h).
+/// Flag of a signal action that has a restorer (asm/signal.h).
 const SA_RESTORER: u64 = 0x0400_0000;
 
 fn jump(from: u64, to: u64) -> [u8; 5] {
@@ -236,9 +237,9 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
     change
 }
 
-/// Compiles the code that is run when a followed function has returned. It finds everything as at a
-/// `ret`, and then returns without the processor's prediction of returns: the function's own `ret`
-/// has used that up.
+/// Compiles the code that runs when a followed function has returned. Registers and stack are
+/// as they are at a `ret`. The code then returns without using the processor's return
+/// prediction, whose entry the function's own `ret` has consumed.
 ///
 /// ```text
 /// lea 8(%rsp), %rsp
@@ -258,7 +259,8 @@ fn returning(point: &Point, compiler: &mut Compiler) -> Result<u64, SiteError> {
     Ok(detour.entry)
 }
 
-/// Compiles one probe's detour, and what else it needs, into the image that will be at `start`.
+/// Compiles one probe's detour, and all that belongs to it, into the image that will be at
+/// `start`.
 fn make(
     probe: &Probe,
     start: u64,
@@ -317,7 +319,7 @@ fn make(
             .find(|(old, _)| *old == at)
             .map(|(_, new)| *new)
     };
-    // A jump that shares bytes with another one (`builds_on`) is written after that one.
+    // A jump that shares bytes with another one (`builds_on`) is written after it.
     let first = u8::from(placed.builds_on.is_some());
     let changes = placed.writes.iter().zip(first..).map(|(write, phase)| {
         let leads_to = copy_of(write.address).unwrap_or(detour.entry());
@@ -345,21 +347,21 @@ fn make(
 }
 
 impl Made {
-    /// Breakpoints at the starts of changes and inside them, and where they lead.
+    /// Returns the breakpoints at the starts of changes and inside them: (address, destination).
     pub(super) fn traps(&self) -> impl Iterator<Item = (u64, u64)> {
         let sites = self.changes.iter().map(|c| (c.address, c.detour));
         sites.chain(self.traps.iter().copied())
     }
 
-    /// Returns the copies of the `displaced` instructions, as rows of the table that maps faults in
-    /// copies to the addresses of the originals.
+    /// Returns the copies of the `displaced` instructions, as rows of the table that maps a fault
+    /// in a copy to the address of the original.
     fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
         let exact = |original: u64| original | resident::COPY_EXACT;
         let starts = |original: &u64| self.changes.iter().any(|c| c.address == *original);
         let mut rows = Vec::new();
         let mut displaced = displaced.iter();
         for part in &self.detour.parts {
-            // Where the next original would be if it continued the last row.
+            // The next (copy, original) if it continues the last row.
             let mut next = None;
             for ((original, copy), instruction) in part.copies.iter().zip(&mut displaced) {
                 // Instructions other than jumps and calls are copied unchanged, or with another
@@ -386,7 +388,7 @@ impl Made {
         rows
     }
 
-    /// True if a breakpoint is used, be it for a moment.
+    /// True if a breakpoint is used, even for a moment.
     pub(super) fn needs_trap(&self) -> bool {
         let changes = &self.changes;
         !self.traps.is_empty()
@@ -452,7 +454,7 @@ impl Code {
                 traps: 0,
                 old_trap: (0, 0),
             };
-            // Breakpoints between detours: a jump gone wrong must not run on.
+            // Breakpoints between detours: a stray jump must not execute on.
             let head = vec![INT3; resident::size()];
             let mut compiler = Compiler::new(runtime, arena.start, head);
             for &index in &cluster.probes {
@@ -487,7 +489,7 @@ impl Code {
         }
     }
 
-    /// Collects the breakpoints there will be; gives up probes that need one that is not allowed.
+    /// Collects the breakpoints that will be used; drops probes that need one that is not allowed.
     pub(super) fn traps(&mut self, probes: &[Probe], allowed: Result<(), &'static str>) -> Traps {
         let mut traps = Traps::default();
         for (made, probe) in self.made.iter_mut().zip(probes) {
@@ -507,17 +509,17 @@ impl Code {
         traps
     }
 
-    /// The resident's entries in the first arena.
+    /// Returns the resident's entries in the first arena.
     pub(super) fn entries(&self) -> resident::Entries {
         resident::entries(self.images[0].arena.start)
     }
 
-    /// Address in the first arena where a table can be written.
+    /// Returns an address in the first arena where a table can be written.
     pub(super) fn table_room(&self) -> u64 {
         self.free
     }
 
-    /// Writes the arenas, with the table of breakpoints in the first.
+    /// Writes the arenas; the first contains the table of breakpoints.
     pub(super) fn write(
         &mut self,
         pid: i32,
@@ -544,7 +546,7 @@ impl Code {
             image.bytes[..blob.len()].copy_from_slice(&blob);
             write(pid, remote, image.arena.start, &image.bytes)?;
             step("arena written");
-            // The target has it now; a copy of it is of no use.
+            // It is in the target now; no copy is needed here.
             image.bytes = Vec::new();
         }
         Ok(())
@@ -588,8 +590,8 @@ impl Code {
         write(pid, remote, self.entries().copies, &at.to_le_bytes())
     }
 
-    /// Puts the resident in front of the program's own handlers of faults, so that they see a
-    /// displaced instruction's fault at its own address.
+    /// Installs the resident's handlers for faults in front of the program's own, so that these see
+    /// the fault of a displaced instruction at its original address.
     pub(super) fn install_faults(
         &self,
         agent: &Agent,
@@ -601,7 +603,7 @@ impl Code {
         let ledger = &memory.ledger;
         for (index, signal) in FAULTS.into_iter().enumerate() {
             let old = agent.signal_action(remote, ledger, signal, None)?;
-            // The default action and SIG_IGN stay, and so does a handler that is for one time only.
+            // Keep the default action and SIG_IGN, and a handler that runs only once.
             let once = libc::SA_RESETHAND as u64;
             if old[0] <= 1 || old[1] & once == once {
                 continue;
@@ -616,7 +618,7 @@ impl Code {
                 old,
             };
             ledger.note_action(remote, &action)?;
-            // Stack, mask and restarting of calls stay as the program set them.
+            // Keep the stack, the mask and the restarting of calls as the program set them.
             let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
             let new = [entries.fault, flags, entries.restorer, old[3]];
             agent.signal_action(remote, ledger, signal, Some(new))?;
@@ -625,7 +627,7 @@ impl Code {
         Ok(())
     }
 
-    /// Tells the resident the previous action of SIGTRAP.
+    /// Tells the resident the previous action for SIGTRAP.
     fn write_old_trap(
         &self,
         pid: i32,
@@ -643,15 +645,15 @@ impl Code {
         )
     }
 
-    /// Returns all stubs to be mapped.
+    /// Returns all stubs that have to be mapped.
     pub(super) fn stubs(&self) -> Stubs {
         let made = self.made.iter().flatten();
         let stubs: Vec<(u64, Vec<u8>)> = made.flat_map(|m| m.stubs.iter().cloned()).collect();
         Stubs::of(&stubs)
     }
 
-    /// Marks the changes of guards, unwinder probes and action probes; gives up probes at the same
-    /// place.
+    /// Marks the changes of guards, unwinder probes and action probes; drops requested probes that
+    /// would use a guard's bytes.
     pub(super) fn guard(&mut self, guarded: &Guarded) {
         for index in &guarded.guards {
             let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
@@ -670,7 +672,7 @@ impl Code {
         }
     }
 
-    /// Gives up probes whose work may make system calls.
+    /// Drops probes whose work may make system calls.
     pub(super) fn refuse_calls(&mut self, probes: &[Probe]) {
         for (made, probe) in self.made.iter_mut().zip(probes) {
             if probe.works().any(Work::may_call) {
@@ -679,7 +681,7 @@ impl Code {
         }
     }
 
-    /// Gives up the probes with stubs in rows that could not be mapped.
+    /// Drops the probes that have stubs in rows that could not be mapped.
     pub(super) fn refuse_stubs(&mut self, rows: &[Row]) {
         if rows.is_empty() {
             return;

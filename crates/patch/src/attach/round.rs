@@ -1,9 +1,9 @@
-//! Writing the sites, in as many rounds as it takes.
+//! Writing the sites, in several rounds if threads occupy some of them.
 //!
 //! ```text
-//! before     55 48 89 e5 41 57      somebody stands, or will return, at the 48
+//! before     55 48 89 e5 41 57      a thread is at, or will return to, the 48
 //! stand-in   cc 48 89 e5 41 57      the breakpoint leads to the same detour
-//! jump       e9 xx xx xx xx 57      once nobody is inside any more
+//! jump       e9 xx xx xx xx 57      once no thread is inside any more
 //! ```
 
 use super::code::{Code, Made, Traps};
@@ -34,17 +34,18 @@ pub(super) enum Occupied {
     Wait,
     /// Put a breakpoint at its first byte.
     StandIn,
-    /// Leave this and all sites but guards as they are.
+    /// Leave this site and all others except guards as they are.
     GuardsOnly,
 }
 
-/// A probe that is being written, with its state.
+/// A probe that is being written, and its state.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) shape: Shape,
     stand_in: bool,
     counters: Vec<ReferenceCounter>,
-    /// Index of the site whose jump is a part of this one's; `Some(None)` if that site is missing.
+    /// Index of the site whose jump is part of this one's jump; `Some(None)` if that site is
+    /// missing.
     pub(super) builds_on: Option<Option<usize>>,
     pub(super) made: Result<Made, SiteError>,
     pub(super) state: SiteState,
@@ -57,15 +58,15 @@ pub(super) struct Round {
     /// Indices of the sites still to be written, ascending.
     pub(super) waiting: Vec<usize>,
     pub(super) code: Code,
-    /// True if threads blocked or ignored SIGTRAP when stand-ins were wanted.
+    /// True if threads blocked or ignored SIGTRAP when stand-ins were needed.
     traps_refused: bool,
-    /// The guards among the entries; without them no site may be written.
+    /// The guards among the entries; no site may be written without them.
     pub(super) guarded: Guarded,
 }
 
-/// Returns the range where no thread and no saved address may be when a site is written: behind the
-/// first byte of a patch that covers several instructions. No thread can be inside a single
-/// instruction; and any thread may be at a trapped boundary.
+/// Returns the range in which no thread and no saved address may be when a site is written:
+/// behind the first byte of a patch that covers several instructions. No thread can be inside a
+/// single instruction, and any thread may be at a trapped boundary.
 fn inside(shape: &Shape) -> Option<Range<u64>> {
     match shape.tactic {
         Tactic::Region | Tactic::Reserved | Tactic::Trapped => {
@@ -75,7 +76,7 @@ fn inside(shape: &Shape) -> Option<Range<u64>> {
     }
 }
 
-/// Returns [`Entry::builds_on`] for each probe. Computed before the process stands still.
+/// Returns [`Entry::builds_on`] for each probe. Computed before the process is stopped.
 fn neighbours(probes: &[Probe]) -> Vec<Option<Option<usize>>> {
     let mut writes = HashMap::new();
     for (index, probe) in probes.iter().enumerate() {
@@ -144,7 +145,7 @@ impl Round {
             .collect()
     }
 
-    /// Gives up sites whose bytes are not as expected.
+    /// Drops sites whose bytes are not as expected.
     fn verify(&mut self, batch: &mut Batch<'_>) {
         let entries = &mut self.entries;
         self.waiting.retain(|index| {
@@ -158,7 +159,7 @@ impl Round {
             let mut relied = entry.shape.placed.iter().flat_map(|p| &p.relies_on);
             let is_as_expected = made.changes.iter().all(|c| batch.inspect(c) == expected)
                 && relied.all(|(at, bytes)| batch.holds(*at, bytes));
-            // A stand-in is in the journal, and leads to its detour.
+            // An installed stand-in is in the journal and leads to its detour.
             if !is_as_expected && !stands_in {
                 entry.made = Err(SiteError::Modified);
             }
@@ -166,7 +167,7 @@ impl Round {
         });
     }
 
-    /// Gives up sites that build on others which are given up.
+    /// Drops sites that build on dropped ones.
     fn verify_neighbours(&mut self) {
         let entries = &self.entries;
         let missing = |index: &usize| {
@@ -187,7 +188,7 @@ impl Round {
     }
 
     /// Returns the occupied sites, and the threads that can be moved from inside a site to the
-    /// copies: (index of the thread, new address, site).
+    /// copies of its instructions: (index of the thread, new address, site).
     fn occupied(
         &self,
         stopped: &Stopped,
@@ -211,14 +212,14 @@ impl Round {
         let mut occupied = BTreeSet::new();
         if !ranges.is_empty() {
             // Any word counts: it may be a return address, the program counter of a signal frame or
-            // of a preempted goroutine, or there by chance.
+            // of a preempted goroutine, or equal such an address by chance.
             stacks::scan(stopped, remote, maps, |word| {
                 if let Some(index) = find(word.value)
                     && entries[index].shape.tactic != Tactic::Trapped
                 {
                     occupied.insert(index);
                 }
-                // A handler may step over the first instruction, which faulted.
+                // The first instruction has faulted, and the handler may step over it.
                 if let Some(rip) = word.saved_rip
                     && let Some(index) = find(rip.wrapping_add(1))
                     && let Ok(signal) = remote.read_u32(word.signal_at())
@@ -236,7 +237,7 @@ impl Round {
             };
             let entry = &entries[index];
             let Ok(made) = &entry.made else { continue };
-            // The fault of an instruction there is about to be delivered to the program.
+            // A fault of an instruction there is about to be delivered to the program.
             if FAULTS.contains(&thread.signal) || is_pending(thread.tid, &FAULTS) {
                 occupied.insert(index);
                 continue;
@@ -244,8 +245,8 @@ impl Round {
             if find(rip).is_none() {
                 continue; // at the start
             }
-            // The thread may have run into the breakpoint that stands in here: the handler expects
-            // to find that thread where it was.
+            // The thread may have hit the breakpoint that stands in here: the SIGTRAP handler expects to
+            // find that thread where it was.
             let stands_in = entry.state == SiteState::StandIn;
             let about_to_trap = stands_in
                 && rip == entry.shape.covered.start + 1
@@ -262,8 +263,8 @@ impl Round {
         (occupied, moves)
     }
 
-    /// Writes the waiting sites, with the process standing still. Returns `false`, and writes
-    /// nothing, if that would leave a guard out.
+    /// Writes the waiting sites while the process is stopped. Returns `false`, and writes nothing,
+    /// if that would leave a guard out.
     fn write(
         &mut self,
         stopped: &mut Stopped,
@@ -278,7 +279,7 @@ impl Round {
         self.verify(&mut batch);
         self.verify_neighbours();
         let (mut occupied, moves) = self.occupied(stopped, remote, maps);
-        // A site that builds on another jump waits for it.
+        // A site that builds on another site's jump waits for that jump.
         let waits = |index: &usize| {
             let on = self.entries[*index].builds_on??;
             let ready = self.entries[on].state == SiteState::Final
@@ -310,15 +311,15 @@ impl Round {
         let new = written.filter(|entry| entry.state == SiteState::Waiting);
         let new = new.filter_map(|entry| entry.made.as_ref().ok());
         let new: Vec<Change> = new.flat_map(|made| &made.changes).copied().collect();
-        // All entries in one write: every thread waits for it.
+        // Write all entries at once: every thread is stopped meanwhile.
         let journal: Vec<ledger::Entry> = new.iter().copied().map(ledger::Entry::Change).collect();
         memory
             .ledger
             .append(remote, installed.journalled(), &journal)?;
         installed.changes.extend(new);
         step("journal written");
-        // Threads first: a copy in a detour behaves like the original whether or not the jump is
-        // there yet, but the middle of a written jump is not code.
+        // Threads first: a copy in a detour behaves like the original with or without the jump in
+        // place, but the middle of a written jump is not code.
         for (at, new, index) in moves {
             if ready.binary_search(&index).is_ok() {
                 stopped.move_to(at, new)?;
@@ -357,8 +358,8 @@ impl Round {
         Ok(true)
     }
 
-    /// Raises the reference counters of probes, so that the program reaches code where probes are,
-    /// or will soon be.
+    /// Increments the reference counters of probes, so that the program reaches code where probes
+    /// are, or will soon be.
     fn raise(
         &self,
         pid: i32,
@@ -391,7 +392,7 @@ impl Round {
     /// and the system call, or has just made the call.
     fn is_passing_guards(&self, stopped: &Stopped) -> bool {
         const CALLS: [i64; 2] = [libc::SYS_prctl, libc::SYS_seccomp];
-        // Bytes from a guard to its call, at most.
+        // Maximum distance from a guard to its system call, bytes.
         const NEAR: u64 = 64;
         let filters = self.guarded.filters.iter().map(|i| &self.entries[*i]);
         let waiting = filters.filter(|entry| entry.state == SiteState::Waiting);
@@ -404,7 +405,7 @@ impl Round {
         !starts.is_empty() && stopped.threads().iter().any(passes)
     }
 
-    /// Returns all breakpoints there are, and those that may have to stand in.
+    /// Returns all breakpoints in use, and those that may have to stand in.
     fn traps(&self) -> Traps {
         let mut traps = Traps::default();
         for entry in &self.entries {
@@ -456,7 +457,7 @@ impl Attached {
         Ok(written)
     }
 
-    /// Puts breakpoints at occupied sites; they lead to the same detours.
+    /// Puts breakpoints at occupied sites; these lead to the same detours.
     pub(super) fn stand_in(&mut self) -> Result<(), TargetError> {
         let pid = self.process.pid() as i32;
         if breakpoints_allowed(&self.process).is_err() {
@@ -476,17 +477,18 @@ impl Attached {
         Ok(())
     }
 
-    /// True if some sites are not yet in their final state, because a thread was inside the bytes
+    /// True if some sites are not yet in their final state because a thread was inside the bytes
     /// that change.
     pub fn has_waiting(&self) -> bool {
         !self.round.waiting.is_empty()
     }
 
-    /// Stops the process once more and switches those sites to their jumps inside of which no
-    /// thread is any more. Returns how many are left, and updates [`outcomes`](Self::outcomes).
+    /// Stops the process once more and writes the jumps of those waiting sites that no thread is
+    /// inside any more. Returns the number of sites still waiting, and updates
+    /// [`outcomes`](Self::outcomes).
     ///
     /// # Errors
-    /// The errors of attaching; what is there stays as it is.
+    /// The errors of attaching; sites already written stay as they are.
     pub fn optimise(&mut self) -> Result<usize, TargetError> {
         if self.has_waiting() && self.is_mapped() && !self.is_restored() {
             tracer::check_filters(&self.process)?;

@@ -1,7 +1,7 @@
-//! Search for the system calls in an object's code that may have one of some numbers.
+//! Search of an object's code for system calls that may have one of some numbers.
 //!
-//! A `syscall` instruction takes its number from eax. Its possible values are followed back along
-//! all paths through the function that lead there, from register to register:
+//! A `syscall` instruction takes its number from eax. The search follows the possible values
+//! back along all paths through the function that lead there, from register to register:
 //!
 //! ```text
 //!  mov  $202, %r13d
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! If a path does not end at a constant (`syscall(2)` of the C library takes the number as an
-//! argument), any number is possible. An indirect jump into the middle of such a path is not seen;
-//! compilers make them lead to places that nothing else falls or jumps to, or that are reached by a
-//! comparison as well.
+//! argument), any number is possible. An indirect jump into the middle of such a path is not
+//! seen; compilers use such jumps only to reach places that nothing else falls or jumps to, or
+//! that are reached by a comparison as well.
 
 use super::{function_around, instructions};
 use capriole_insn::{Code, Extent};
@@ -24,11 +24,11 @@ use iced_x86::{
 };
 use std::collections::{BTreeSet, HashMap};
 
-/// The bytes of the instruction.
+/// Bytes of a `syscall` instruction.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Bytes in which a number may be loaded before a call that is in no known function.
+/// Distance before a call outside known functions in which the number may be loaded, bytes.
 const NEAR: usize = 40;
-/// Instructions examined on the paths back, at most.
+/// Number of instructions examined on the paths back, at most.
 const MOST: usize = 4096;
 /// Registers in which calls return values (System V ABI).
 const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
@@ -36,13 +36,13 @@ const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
 /// A `syscall` instruction that may have one of the wanted numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Address, run time.
+    /// Run-time address.
     pub address: u64,
     /// The function around it; `None` if no known function contains it.
     pub function: Option<Extent>,
-    /// Its number, if there is only one.
+    /// Its number, if only one is possible.
     pub number: Option<u32>,
-    /// The straight-line code before it, the last instruction first.
+    /// The straight-line code before it, last instruction first.
     pub before: Vec<Instruction>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
                 &*functions.entry(extent.start).or_insert_with(new)
             });
             let Some(function) = function.filter(|f| f.end() > address) else {
-                // Chance bytes, or code outside known functions.
+                // Either a chance sequence of bytes, or code outside known functions.
                 let near = &text.bytes[at.saturating_sub(NEAR)..at];
                 if loads(near, wanted) {
                     found.push(Call {
@@ -89,7 +89,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
                 continue;
             }
             let numbers = function.values(index, Register::RAX);
-            // The kernel reads the lower half, where one bit selects the table.
+            // The kernel reads the lower half, in which one bit selects the table.
             let plain = |number: &u64| *number as u32 & !X32_SYSCALL_BIT;
             let number = match &numbers {
                 Some(numbers) if !numbers.iter().any(|n| wanted.contains(&plain(n))) => continue,
@@ -110,7 +110,7 @@ pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
 /// `__X32_SYSCALL_BIT` (asm/unistd.h).
 const X32_SYSCALL_BIT: u32 = 0x4000_0000;
 
-/// True if one of the numbers is loaded in these bytes.
+/// True if these bytes load one of the numbers.
 fn loads(bytes: &[u8], wanted: &[u32]) -> bool {
     const MOV_EAX: u8 = 0xb8;
     let load = |window: &[u8]| {
@@ -120,7 +120,8 @@ fn loads(bytes: &[u8], wanted: &[u32]) -> bool {
     bytes.windows(5).any(load)
 }
 
-/// Returns the number that an instruction puts into a register, whatever that held before.
+/// Returns the number that an instruction puts into a register regardless of the register's
+/// previous value.
 pub(super) fn constant(instruction: &Instruction) -> Option<u64> {
     match instruction.code() {
         Op::Mov_r32_imm32 | Op::Mov_rm32_imm32 => Some(u64::from(instruction.immediate32())),
@@ -135,8 +136,7 @@ pub(super) fn constant(instruction: &Instruction) -> Option<u64> {
     }
 }
 
-/// Returns the register that an instruction copies to another one, or at least the lower half of
-/// it.
+/// Returns the register that an instruction copies, at least its lower half, to another one.
 pub(super) fn copied(instruction: &Instruction) -> Option<Register> {
     let copies = matches!(
         instruction.code(),
@@ -146,8 +146,8 @@ pub(super) fn copied(instruction: &Instruction) -> Option<Register> {
     register.then(|| instruction.op1_register().full_register())
 }
 
-/// Returns the place in memory from which an instruction loads all of a register's lower half: base
-/// register and offset.
+/// Returns the memory location from which an instruction loads all of a register's lower half:
+/// base register and offset.
 pub(super) fn loaded(instruction: &Instruction) -> Option<(Register, i32)> {
     let loads = matches!(instruction.code(), Op::Mov_r32_rm32 | Op::Mov_r64_rm64)
         && instruction.op1_kind() == OpKind::Memory
@@ -167,7 +167,7 @@ pub(super) fn changes(instruction: &Instruction, register: Register) -> bool {
         {
             matches!(register, Register::RAX | Register::RCX | Register::R11)
         }
-        // No code reads other registers behind a call, unless the call is known to keep them; or it
+        // No code reads other registers behind a call, unless the call is known to preserve them or
         // never returns.
         FlowControl::Call | FlowControl::IndirectCall => RESULTS.contains(&register),
         _ => {
@@ -204,7 +204,7 @@ impl Function {
                 next.push(index);
             }
         }
-        // Padding that nothing leads to is no predecessor.
+        // Unreachable padding is no predecessor.
         for index in 1..all.len() {
             let is_padding = |at: &usize| all[*at].mnemonic() == Mnemonic::Nop;
             let led_to = |before: &[Vec<usize>], at: &usize| *at == 0 || !before[*at].is_empty();
@@ -215,7 +215,7 @@ impl Function {
         Function { all, before }
     }
 
-    /// Address behind the last instruction that could be decoded.
+    /// Returns the address behind the last instruction that could be decoded.
     fn end(&self) -> u64 {
         self.all.last().map_or(0, Instruction::next_ip)
     }
@@ -268,7 +268,7 @@ impl Function {
             && test.op0_register() == test.op1_register()
             && test.op0_register().full_register() == register;
         let jumps = self.all[jump].flow_control() == FlowControl::ConditionalBranch;
-        // Both outcomes lead there if it jumps to what comes next.
+        // Both outcomes lead there if the jump's target is the next instruction.
         let next = jump + 1 == to;
         tests
             && jumps
@@ -277,7 +277,7 @@ impl Function {
             && leads_there != next
     }
 
-    /// Returns the number that an instruction makes by putting its low byte into a register that
+    /// Returns the number that an instruction produces by loading the low byte of a register that
     /// has just been cleared, as in `xor %eax, %eax; mov $56, %al`.
     fn low_byte(&self, at: usize) -> Option<u64> {
         let (cleared, instruction) = (self.all.get(at.checked_sub(1)?)?, &self.all[at]);
@@ -291,8 +291,8 @@ impl Function {
         fits.then(|| u64::from(instruction.immediate8()))
     }
 
-    /// Returns the instructions that are always run before this one, and that it always follows;
-    /// the nearest first.
+    /// Returns the instructions that always run before this one, and that it always follows; the
+    /// nearest first.
     fn straight(&self, at: usize) -> Vec<Instruction> {
         let comes_from_above = |at: &usize| *at > 0 && self.before[*at] == [*at - 1];
         let falls = |at: &usize| self.all[*at].flow_control() == FlowControl::Next;

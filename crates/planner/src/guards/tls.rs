@@ -1,9 +1,10 @@
-//! Programs that have thread pointers of their own making.
+//! Detection of programs that set up thread pointers themselves.
 //!
-//! Detours find a thread's `struct rseq` and its id by the thread pointer, as the C library has
-//! laid them out. Where a program makes threads with thread-local storage of its own (`clone` with
-//! `CLONE_SETTLS`), or changes the thread pointer (`wrfsbase`, `arch_prctl(ARCH_SET_FS)`), the
-//! thread pointer may lead to other data, or to none. Then nothing at all is looked for there.
+//! Detours find a thread's `struct rseq` and its id through the thread pointer, as the C
+//! library has laid them out. Where a program creates threads with its own thread-local storage
+//! (`clone` with `CLONE_SETTLS`), or changes the thread pointer (`wrfsbase`,
+//! `arch_prctl(ARCH_SET_FS)`), the thread pointer may point to other data, or to none. Then
+//! nothing at all is read through it.
 
 use super::calls::calls;
 use capriole_object::Object;
@@ -15,12 +16,12 @@ const CLONE3: u32 = 435;
 const ARCH_PRCTL: u32 = 158;
 /// `CLONE_VM | CLONE_SETTLS` (linux/sched.h).
 const OWN_STORAGE: u32 = 0x8_0100;
-/// The bits of a signal in the flags of `clone`, and the highest signal.
+/// The signal bits in the flags of `clone`, and the highest signal.
 const SIGNAL: u32 = 0xff;
 const LAST_SIGNAL: u32 = 64;
 
-/// True if an object that is not a C library changes thread pointers. The calls in an object that
-/// contains a C library prove nothing.
+/// True if an object that is not a C library changes thread pointers. Its system calls prove
+/// nothing if the object contains a C library.
 pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bool {
     let file = object.file();
     let Ok(texts) = file.text() else {
@@ -52,7 +53,7 @@ fn writes_base(bytes: &[u8]) -> bool {
     })
 }
 
-/// True if flags of `clone` that give a thread its own storage are loaded into edx or edi.
+/// True if `clone` flags that give a thread its own storage are loaded into edx or edi.
 fn has_flags(bytes: &[u8]) -> bool {
     bytes.windows(5).any(|window| {
         let flags = u32::from_le_bytes([window[1], window[2], window[3], window[4]]);

@@ -11,8 +11,8 @@ use capriole_tactic::site::choose_one_instruction;
 use std::collections::HashMap;
 
 impl Planner {
-    /// Runs after the first pass: sites with a jump of their own over several instructions are
-    /// planned anew with one instruction where possible, and otherwise left as they are.
+    /// Runs after the first pass. Sites whose own, unshared jump covers several instructions are
+    /// planned again with a jump in one instruction where possible, and otherwise left unchanged.
     pub(super) fn narrow(
         &self,
         sites: &[&Site],
@@ -39,7 +39,7 @@ impl Planner {
             .iter()
             .map(|plan| is_wide(plan) && is_alone(plan) && !covers_any(plan, wanted, &shared))
             .collect();
-        // Bytes that other sites change or will need must not be relied on.
+        // No jump may rely on bytes that other sites change or will need.
         for (index, plan) in plans.iter().enumerate() {
             match plan {
                 Ok(plan) if candidates[index] => {

@@ -1,11 +1,12 @@
 //! Planning of many sites that are to be probed at the same time.
 //!
-//! Sites are planned in three passes. First, on all processors, come the tactics whose jumps may
-//! lead anywhere; sites of a function whose jumps would overlap share one, if they can. Then, one
-//! by one, the few sites that are left get addresses for their stubs, without touching the bytes of
-//! all others; where that fails because of one other site's free jump, that one gets a stub, too.
-//! Finally, sites that only a breakpoint could reach and that are right before others include the
-//! first bytes of those jumps in their own.
+//! Sites are planned in three passes. The first pass runs on all processors and uses the
+//! tactics whose jumps have a free choice of target; sites of a function whose jumps would
+//! overlap share one jump if possible. The second pass assigns stub addresses, one site at a
+//! time, to the few remaining sites, without touching the bytes of any other site. If that
+//! fails because of the free jump of one other site, that site gets a stub, too. The last pass
+//! handles sites that only a breakpoint could reach and that are right before others with a
+//! jump: they use the first bytes of that jump as part of their own.
 
 use super::{Plan, Planned, Planner, give_back_instruction, plan_of, refused};
 use crate::resolve::Site;
@@ -18,19 +19,19 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of functions that a processor plans before it takes more.
+/// Number of functions that a thread takes at a time.
 const PORTION: usize = 16;
-/// Bytes from a site on that its jump may cover or rely on: prefixes, and the jump.
+/// Number of bytes from a site on that its jump may cover or rely on: prefixes and the jump.
 const NEAR: u64 = 3 + JUMP;
 
 impl Planner {
-    /// Plans many sites to be probed at the same time; in the order of the sites. Sites at the same
-    /// address get the same plan.
+    /// Plans many sites that are to be probed at the same time. The plans are in the order of the
+    /// sites. Sites at the same address get the same plan.
     pub fn plan_all(&self, sites: &[&Site]) -> Vec<Planned> {
         let Some(first) = sites.first() else {
             return Vec::new();
         };
-        // Analyse each object once; that uses all processors.
+        // Analyse each object once, in advance; the analysis uses all processors.
         for site in sites {
             let _ = site.object.code();
         }
@@ -85,8 +86,8 @@ impl Planner {
         plans
     }
 
-    /// The second pass: places sites that no free jump reaches, and those whose jump would cover
-    /// another site (all of which are in `wanted`).
+    /// The second pass: places the sites that no free jump reaches, and those whose jump would
+    /// cover another site. `wanted` contains the addresses of all sites.
     fn place_rest(
         &self,
         sites: &[&Site],
@@ -101,8 +102,8 @@ impl Planner {
             .map(|plan| covers_any(plan, wanted, &shared))
             .collect();
         let is_left = |index: usize, plan: &Planned| covers[index] || wants_placing(plan);
-        // The bytes that settled sites change; and the instructions of those still to come, so that
-        // none of them is displaced.
+        // Take the bytes that settled sites change, and reserve the instructions of the remaining
+        // sites, so that none of them is displaced.
         let settled = plans.iter().enumerate();
         let settled = settled.filter(|(index, plan)| !is_left(*index, plan));
         for plan in settled.filter_map(|(_, plan)| plan.as_ref().ok()) {
@@ -135,7 +136,7 @@ impl Planner {
                 }
                 placer.give_back(own_bytes(site, &plans[index]));
                 give_back_instruction(&mut placer, site);
-                // A site behind its `endbr64` gets the same jump.
+                // A site right after this site's `endbr64` gets the same jump.
                 let behind = behind_landing_pad(site);
                 for other in function
                     .iter()
@@ -158,12 +159,12 @@ impl Planner {
                     );
                     continue;
                 }
-                // Otherwise keep the jump that covers others: this site wins.
+                // If planning fails for a site whose jump covers others, it keeps that jump: this site wins.
                 if planned.is_ok() || !covers[index] {
                     plans[index] = planned;
                 }
                 match &plans[index] {
-                    // The last pass may find something better.
+                    // The last pass may find something better than a breakpoint.
                     Ok(plan) if plan.shape.tactic == Tactic::Int3 => {
                         placer.want(own_bytes(site, &plans[index]));
                     }
@@ -171,7 +172,7 @@ impl Planner {
                     Err(_) => {}
                 }
                 placed.insert(site.address, index);
-                // Its jump may be behind an `endbr64`, where another site may be.
+                // The jump may be after an `endbr64`, where there may be another site.
                 placed.extend(
                     plans[index]
                         .as_ref()
@@ -183,9 +184,9 @@ impl Planner {
         self.place_beside(sites, functions, plans, &mut placer);
     }
 
-    /// Plans a site that relies on bytes which a free jump of the same function would change: the
-    /// site of that jump, if it is the only one, gets a stub instead. Returns true if both could be
-    /// placed; otherwise nothing is changed.
+    /// Plans a site that relies on bytes which a free jump of the same function would change. If
+    /// one site is the only user of that jump, it gets a stub instead. Returns true if both sites
+    /// could be placed; otherwise changes nothing.
     fn make_way(
         &self,
         sites: &[&Site],
@@ -236,7 +237,7 @@ impl Planner {
             let Ok(theirs) = self.plan_in(sites[other], flow, then, &kept) else {
                 continue;
             };
-            // It had a jump, and must not get a breakpoint for the sake of another site.
+            // The other site had a jump, and must not get a breakpoint for the sake of this site.
             if theirs.shape.tactic == Tactic::Int3 {
                 continue;
             }
@@ -251,8 +252,8 @@ impl Planner {
         false
     }
 
-    /// The last pass: places sites that only a breakpoint could reach, or nothing, and that are
-    /// right before others with a jump.
+    /// The last pass: places sites that only a breakpoint, or nothing, could reach so far, and that
+    /// are right before others with a jump.
     fn place_beside(
         &self,
         sites: &[&Site],
@@ -260,7 +261,7 @@ impl Planner {
         plans: &mut [Planned],
         placer: &mut Placer,
     ) {
-        // From the address of a free jump to its plans.
+        // Maps the address of each free jump to the plans that use it.
         let mut free: HashMap<u64, Vec<usize>> = HashMap::new();
         for (index, plan) in plans.iter().enumerate() {
             if let Ok(plan) = plan {
@@ -281,7 +282,7 @@ impl Planner {
                 let Some((end, neighbours)) = behind else {
                     continue;
                 };
-                // Try it together with the unplaced sites before it, then by itself.
+                // Try this site together with the unplaced sites before it first, then on its own.
                 let near = starts[..=at].iter().copied();
                 let mut froms: Vec<u64> = near.skip_while(|from| from + JUMP <= end).collect();
                 froms.dedup();
@@ -298,8 +299,8 @@ impl Planner {
         }
     }
 
-    /// Makes a jump at `from` serve some sites, the last of which is right before `neighbours`,
-    /// sites with a free jump.
+    /// Makes a jump at `from` serve the sites `members`. The last of them is right before
+    /// `neighbours`, sites with a free jump.
     fn place_before(
         &self,
         sites: &[&Site],
@@ -352,10 +353,10 @@ impl Planner {
         }
     }
 
-    /// Lets sites of a function, in the order of addresses and each planned by itself, share a jump
-    /// where their jumps would overlap, or one has none.
+    /// Lets sites of a function share a jump where their own jumps would overlap, or where one of
+    /// them has no jump. The sites are in order of address, each already planned on its own.
     fn join(&self, sites: &[&Site], flow: &FunctionFlow, planned: &mut [(usize, Planned)]) {
-        // The latest sites that share a jump, and its extent.
+        // The latest sites that share a jump, and the extent of that jump.
         let mut group: Vec<usize> = Vec::new();
         let mut covered = Extent::new(0, 0);
         for at in 0..planned.len() {
@@ -377,7 +378,7 @@ impl Planner {
             if !group.is_empty() && !apart {
                 let joined = self.plan_from(sites[*index], flow, covered.start);
                 let Ok(joined) = joined else {
-                    // The next jump must not cover this site's instruction.
+                    // Close the group: a jump shared with later sites would cover this site's instruction.
                     group.clear();
                     covered = Extent::new(0, 0);
                     continue;
@@ -411,26 +412,27 @@ fn chosen<'a>(sites: &[&'a Site], indices: &[usize]) -> Vec<&'a Site> {
     indices.iter().map(|&index| sites[index]).collect()
 }
 
-/// Returns the part of some ascending addresses that lies in `extent`.
+/// Returns the part of a list of ascending addresses that lies in `extent`.
 fn within(addresses: &[u64], extent: Extent) -> &[u64] {
     let start = addresses.partition_point(|address| *address < extent.start);
     let tail = &addresses[start..];
     &tail[..tail.partition_point(|address| *address < extent.end)]
 }
 
-/// Returns the extents of jumps that start before a site and serve it, by site.
+/// Returns the extents of the jumps that start before a site and also serve it, by site
+/// address.
 pub(super) fn shared_jumps(plans: &[Planned]) -> HashMap<u64, Extent> {
     let shapes = plans.iter().flatten().map(|plan| &plan.shape);
     let led = shapes.filter(|shape| shape.site != shape.covered.start);
     led.map(|shape| (shape.site, shape.covered)).collect()
 }
 
-/// True if a plan changes or moves an instruction at one of `wanted` other than its own, unless its
-/// jump serves that site as well.
+/// True if a plan changes or moves an instruction at one of `wanted` other than the plan's own
+/// site, unless its jump serves that site as well.
 pub(super) fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, Extent>) -> bool {
     plan.as_ref().is_ok_and(|plan| {
         let covered = plan.shape.covered;
-        // A site at its start has the same jump.
+        // A site at the start of the covered bytes has the same jump.
         let others = within(wanted, Extent::new(covered.start + 1, covered.end));
         let mut others = others.iter().filter(|at| **at != plan.shape.site);
         others.any(|at| shared.get(at) != Some(&covered))
@@ -441,7 +443,7 @@ pub(super) fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, E
 pub(super) fn wants_placing(plan: &Planned) -> bool {
     match plan {
         Ok(plan) => plan.shape.tactic == Tactic::Int3,
-        // Reasons that hold for the site itself are the same for every tactic.
+        // A reason that holds for the site itself is the same for every tactic.
         Err(refused) => refused
             .refusals
             .iter()
@@ -462,14 +464,14 @@ pub(super) fn own_bytes(site: &Site, plan: &Planned) -> Range<u64> {
     }
 }
 
-/// Returns the address behind a site's `endbr64`, if there is one.
+/// Returns the address right after a site's `endbr64`, if there is one.
 fn behind_landing_pad(site: &Site) -> Option<u64> {
     let code = site.object.code().ok()?.code_at(site.address)?;
     let instruction = code.instruction_at(site.address, code.extent().end)?;
     (instruction.mnemonic() == Mnemonic::Endbr64).then(|| instruction.next_ip())
 }
 
-/// Returns the indices of sites, function by function, each in the order of addresses.
+/// Returns the indices of the sites, grouped by function and in order of address within each.
 fn by_function(sites: &[&Site]) -> Vec<Vec<usize>> {
     let key = |index: &usize| (sites[*index].extent, sites[*index].address);
     let mut order: Vec<usize> = (0..sites.len()).collect();

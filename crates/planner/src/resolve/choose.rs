@@ -1,4 +1,4 @@
-//! Choice of the object that an event refers to.
+//! Selection of the object that an event refers to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use capriole_object::symbols::nearest;
 use capriole_object::{Entry, FileId, Object, Objects};
 use capriole_proc::maps::Device;
 
-/// Number of loaded objects that a message lists if none is similar.
+/// Number of loaded objects that a message lists if none has a similar name.
 const LISTED: usize = 6;
 
-/// Returns the object referred to; several if its file was loaded several times.
+/// Returns the object that an event refers to; several if its file was loaded several times.
 pub(super) fn choose<'a>(
     objects: &'a Objects,
     reference: &ObjectRef,
@@ -27,8 +27,8 @@ pub(super) fn choose<'a>(
     Ok(objects.open(entry)?)
 }
 
-/// Finds an object by path as the tracer or as the process sees it, through symbolic links and even
-/// if the file was replaced since.
+/// Finds an object by path, as either the tracer or the process sees it. Symbolic links are
+/// followed, and the object is found even if the file has been replaced since it was loaded.
 fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveError> {
     let path = Path::new(text);
     let views: Vec<PathBuf> = match objects.process() {
@@ -47,7 +47,7 @@ fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveErr
         ids.iter()
             .any(|id| entry.mapped_id() == Some((Device::from_st_dev(id.dev), id.inode)))
     };
-    // Some file systems show other inodes in the memory map than in stat.
+    // On some file systems, the inode in the memory map differs from the one that stat returns.
     let same_file = |entry: &&Entry| {
         let in_root = objects
             .process()
@@ -69,13 +69,13 @@ fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveErr
 /// Quality of a file name match, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
-    /// The whole file name.
+    /// The name is the whole file name.
     Whole,
     /// `NAME.so`, `NAME.so.6`, `NAME-2.31.so`.
     Library,
-    /// It starts with the name, and is a library.
+    /// The file name starts with the name and is that of a library.
     LibraryPrefix,
-    /// It starts with the name.
+    /// The file name starts with the name.
     Prefix,
 }
 
@@ -93,8 +93,8 @@ fn fit(file: &str, name: &str) -> Option<Fit> {
     })
 }
 
-/// Finds an object by the start of its file name; if none fits, by the start of its soname (musl's
-/// `ld-musl-x86_64.so.1` has the soname `libc.musl-x86_64.so.1`).
+/// Finds an object by the start of its file name. If none matches, finds it by the start of its
+/// soname (musl's `ld-musl-x86_64.so.1` has the soname `libc.musl-x86_64.so.1`).
 fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
     let by_file = best(objects, |entry| fit(&file_name(entry.path()), name));
     let by_soname = |entry: &Entry| {
@@ -121,7 +121,7 @@ fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveErr
     }
 }
 
-/// Returns the objects that fit best.
+/// Returns the objects with the best match.
 fn best(objects: &Objects, fit: impl Fn(&Entry) -> Option<Fit>) -> Vec<&Entry> {
     let fits = || objects.entries().iter().filter_map(|e| Some((fit(e)?, e)));
     let Some(best) = fits().map(|(fit, _)| fit).min() else {

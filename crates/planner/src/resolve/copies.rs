@@ -1,8 +1,8 @@
-//! Copies of a function that compilers make, which its name also means. Other functions with the
-//! same name are told apart by the declarations that debug information gives for them.
+//! Compiler-made copies of a function, to which the function's name also refers. Other
+//! functions with the same name are distinguished by their declarations in debug information.
 //!
-//! Copies are known from debug information. It is not read for a pattern, since that takes a while
-//! for large programs.
+//! Copies are known only from debug information. For a pattern it is not read, because reading
+//! takes a while for large programs.
 
 use capriole_dwarf::DebugInfo as _;
 use capriole_event::At;
@@ -13,14 +13,14 @@ use capriole_object::symbols::{Binding, Found, display};
 
 /// A function with all of its known places.
 struct Whole {
-    /// Origins given by its places, without duplicates.
+    /// Origins that the function's places give, without duplicates.
     origins: Vec<Origin>,
     places: Vec<FunctionPlace>,
 }
 
 impl Finder<'_> {
-    /// Returns the places of a symbol's function, except the symbol's own and those of other
-    /// functions with the same name. Empty without debug information.
+    /// Returns the places of a symbol's function, except the place of the symbol itself and those
+    /// of other functions with the same name. Empty without debug information.
     pub(super) fn copies(&self, own: &Found<'_>) -> Vec<Site> {
         let Some(debug) = self.debug() else {
             return Vec::new();
@@ -34,8 +34,8 @@ impl Finder<'_> {
             .collect()
     }
 
-    /// Returns the places of the function with the requested name, which no symbol has. Empty
-    /// without debug information.
+    /// Returns the places of the function with the requested name, for a name without a symbol.
+    /// Empty without debug information.
     ///
     /// # Errors
     ///
@@ -74,7 +74,8 @@ impl Finder<'_> {
         Ok(found.pop().map(|(_, sites)| sites).unwrap_or_default())
     }
 
-    /// Returns the debug information to search for copies, if the event can mean copies.
+    /// Returns the debug information in which to search for copies, if the event may refer to
+    /// copies.
     fn debug(&self) -> Option<Debug<'_>> {
         if self.offset != 0 || self.spec.at != At::Entry || self.spec.of_calls {
             return None;
@@ -105,8 +106,8 @@ impl Finder<'_> {
             .filter_map(|name| name.linkage.strip_prefix(linkage.as_str()))
             .filter(|mark| mark.starts_with('.'))
             .peekable();
-        // GCC: `name.constprop.0`, `name.isra.0`; `name.part.0` is called by the rest of the
-        // function.
+        // GCC names copies `name.constprop.0` and `name.isra.0`. `name.part.0` is only a part, which
+        // the rest of the function calls.
         if marks.peek().is_some() {
             return marks.all(|mark| !mark.contains(".part.")).then_some(Site {
                 body: Body::Clone,
@@ -114,7 +115,7 @@ impl Finder<'_> {
                 ..site
             });
         }
-        // The function's own code, which has another name among the symbols, or none.
+        // This is the function's own code; its symbol has another name, or it has no symbol.
         Some(Site {
             symbol: Some(function),
             linkage_name: Some(linkage),
@@ -125,7 +126,7 @@ impl Finder<'_> {
     }
 }
 
-/// Finds the function whose own code belongs to a symbol.
+/// Finds the function to which a symbol's code belongs.
 fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
     let (start, linkage) = (own.function.extent.start, own.name.linkage);
     let is_own = |place: &FunctionPlace| place.address == start && !place.site.frame().inlined;
@@ -135,12 +136,13 @@ fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
     if let Some(at) = named.iter().position(has_own) {
         return Some(named.swap_remove(at));
     }
-    // It has another name in the debug information.
+    // The function may have another name in the debug information.
     let like = debug.functions_like(start).unwrap_or_default();
     if let Some(whole) = apart(like).into_iter().find(has_own) {
         return (!is_clone(&whole, linkage)).then_some(whole);
     }
-    // Its own code was compiled without debug information, and other functions inlined it.
+    // The function's own code was compiled without debug information, but other functions inlined
+    // it.
     let shared = own.name.binding != Binding::Local;
     let is_it = |origin: &Origin| shared && origin.is_external(linkage);
     named
@@ -148,7 +150,8 @@ fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
         .find(|whole| whole.origins.iter().any(is_it))
 }
 
-/// True if the name is that of one copy (`name.constprop.0`), and means only that.
+/// True if `linkage` is the name of one copy (`name.constprop.0`), and so refers only to that
+/// copy.
 fn is_clone(whole: &Whole, linkage: &str) -> bool {
     whole.places.iter().any(|place| {
         let frame = place.site.frame();
@@ -158,8 +161,7 @@ fn is_clone(whole: &Whole, linkage: &str) -> bool {
     })
 }
 
-/// Groups places by function. Within a function they keep their order, and functions are in the
-/// order of their first places.
+/// Groups places by function, in order of the first place of each function.
 fn apart(places: Vec<FunctionPlace>) -> Vec<Whole> {
     let mut found: Vec<Whole> = Vec::new();
     for place in places {
@@ -172,7 +174,7 @@ fn apart(places: Vec<FunctionPlace>) -> Vec<Whole> {
             });
             continue;
         };
-        // This place shows that they are one function.
+        // This place shows that several groups are one function.
         let joined: Vec<usize> = fitting.collect();
         for &index in joined.iter().rev() {
             let other = found.remove(index);

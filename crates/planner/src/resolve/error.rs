@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use capriole_object::ObjectError;
 
-/// One of several functions that a name may mean.
+/// One of several functions to which a name may refer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The demangled name.
@@ -14,12 +14,12 @@ pub struct Candidate {
     pub linkage_name: String,
     /// The object's file.
     pub object: PathBuf,
-    /// Offset of its start in that file.
+    /// Offset of the function's start in that file.
     pub file_offset: u64,
 }
 
 impl fmt::Display for Candidate {
-    /// Writes the place to use in an event to choose it, and its name.
+    /// Writes the function's place, as an event must give it to select the function, and its name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -35,24 +35,24 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// One of several functions that a name may mean and that have no symbol.
+/// One of several functions without symbols to which a name may refer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namesake {
     /// The demangled name.
     pub symbol: String,
-    /// Source file, as named in debug information, and line of its declaration.
+    /// Source file and line of the function's declaration, as in debug information.
     pub declared: Option<(String, u64)>,
     /// The object's file.
     pub object: PathBuf,
-    /// Its entries (own code and inlined copies), as offsets in that file.
+    /// Offsets in that file of the function's entries (own code and inlined copies).
     pub file_offsets: Vec<u64>,
 }
 
-/// Maximum number of places that a message lists for each function.
+/// Maximum number of places that a message lists for one function.
 const PLACES: usize = 4;
 
 impl fmt::Display for Namesake {
-    /// Writes its name, its declaration, and its places in event syntax.
+    /// Writes the function's name, its declaration, and its places in event syntax.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.symbol)?;
         if let Some((file, line)) = &self.declared {
@@ -69,7 +69,7 @@ impl fmt::Display for Namesake {
     }
 }
 
-/// Reason why an event's place was not found.
+/// Reason why the place of an event was not found.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ResolveError {
     /// A line was requested, but there is no debug information.
@@ -81,7 +81,7 @@ pub enum ResolveError {
     /// No static marker matches.
     #[error("no marker `{wanted}` in {}{}", object.display(), no_marker_help(*markers, *unusable, nearest))]
     NoMarker {
-        /// The requested `PROVIDER:NAME`.
+        /// The `PROVIDER:NAME` that was given.
         wanted: String,
         /// The object searched.
         object: PathBuf,
@@ -95,7 +95,7 @@ pub enum ResolveError {
     /// The program or library cannot be used.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// No loaded object has this path or a name that starts like this.
+    /// No loaded object has this path, or a name that starts with this name.
     #[error("no program or library `{name}` is loaded{}", loaded(nearest))]
     NoSuchObject {
         /// The requested name.
@@ -103,7 +103,7 @@ pub enum ResolveError {
         /// Similar names of loaded objects.
         nearest: Vec<String>,
     },
-    /// Without a process, events can only be in the one file.
+    /// Without a process, an event can refer only to the one file.
     #[error("`{name}` is not {}; without a process only that file can be looked at (use -p PID for its libraries)", file.display())]
     OtherFile {
         /// The requested name.
@@ -111,7 +111,7 @@ pub enum ResolveError {
         /// The file that was given.
         file: PathBuf,
     },
-    /// The names of several objects start like this.
+    /// The names of several objects start with this name.
     #[error("`{name}` may be any of these; write more of the name, or a path:{}", list(candidates.iter().map(|path| path.display())))]
     AmbiguousObject {
         /// The requested name.
@@ -128,7 +128,7 @@ pub enum ResolveError {
         object: PathBuf,
         /// Functions with similar names.
         nearest: Vec<String>,
-        /// Another loaded object that has the function.
+        /// Name of another loaded object that defines the function.
         defined_in: Option<String>,
         /// True if the object has no symbol names at all.
         stripped: bool,
@@ -136,11 +136,11 @@ pub enum ResolveError {
     /// No function matches the pattern.
     #[error("{}", no_match(pattern, object, *functions))]
     NoMatch {
-        /// The pattern.
+        /// The pattern that was given.
         pattern: String,
         /// The object searched.
         object: PathBuf,
-        /// Number of functions compared.
+        /// Number of functions compared with the pattern.
         functions: usize,
     },
     /// Several functions have the name: overloads, or `static` functions of
@@ -159,7 +159,7 @@ pub enum ResolveError {
         symbol: String,
         /// The implementation that the process uses, if known.
         in_use: Option<Box<Candidate>>,
-        /// Functions that are named like implementations.
+        /// Functions whose names look like those of implementations.
         implementations: Vec<String>,
     },
     /// The symbol is a variable.
@@ -167,7 +167,7 @@ pub enum ResolveError {
     Data {
         /// The requested name.
         symbol: String,
-        /// The object that has it.
+        /// The object that contains it.
         object: PathBuf,
     },
     /// The object uses the function but does not define it.
@@ -190,7 +190,8 @@ pub enum ResolveError {
         /// The reason.
         reason: String,
     },
-    /// Calls of a function were requested from entry to exit, but its returns cannot be probed.
+    /// The event asks for calls of a function, from entry to exit, but the function's returns
+    /// cannot be probed.
     #[error(
         "calls of `{function}` cannot be followed to their end: {reason}; their beginnings can be \
          recorded and counted: write the event with `-e`, without `latency(...)`"
@@ -228,7 +229,7 @@ pub enum ResolveError {
         object: PathBuf,
     },
     /// The name belongs to several functions without symbols: overloads, or local functions of
-    /// several source files, that were inlined at all their calls.
+    /// several source files, that were inlined at all of their calls.
     #[error("`{symbol}` names {} functions; choose one{}:{}", candidates.len(), namesake_help(candidates), list(candidates))]
     AmbiguousCopies {
         /// The requested name.
@@ -250,7 +251,8 @@ fn quoted(names: &[String]) -> String {
     names.join(", ")
 }
 
-/// Returns advice on choosing; local C functions of one name differ only in code.
+/// Returns advice on how to choose; local C functions with the same name differ only in their
+/// code.
 fn namesake_help(candidates: &[Namesake]) -> &'static str {
     let mut names: Vec<&str> = candidates.iter().map(|c| c.symbol.as_str()).collect();
     names.sort_unstable();
@@ -293,7 +295,8 @@ fn no_match(pattern: &str, object: &Path, functions: usize) -> String {
     }
 }
 
-/// Cause and workaround for an object without symbol names, to follow "it" or "which".
+/// Cause and workaround for an object without symbol names; follows "it" or "which" in a
+/// message.
 const NAMELESS: &str = "was stripped of all names: use PATH:0xOFFSET, or a build with symbols";
 
 fn no_symbol_help(
@@ -325,8 +328,8 @@ fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
     }
 }
 
-/// Slots are bound at the first call of a function. The choice depends on the processor, not the
-/// program.
+/// Slots are bound when a function is first called. The implementation depends on the
+/// processor, not on the program.
 const HOW_TO_FIND_IN_USE: &str = "`capriole check EVENT -p PID` of a running process that has called it shows the one in use as \
     PATH:0xOFFSET, which is the same in all programs on this machine";
 

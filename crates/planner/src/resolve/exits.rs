@@ -10,33 +10,34 @@ use super::{ResolveError, Site};
 use capriole_object::symbols::SymbolTable;
 use capriole_object::{Object, ObjectCode};
 
-/// Maximum number of parts of a function to search for; each may lead to more.
+/// Maximum number of parts of one function to search for exits; each part may lead to further
+/// ones.
 const MOST_PARTS: usize = 64;
 /// Maximum number of places that a message lists.
 const NAMED: usize = 4;
 
-/// Relation of a site to the function that it leaves.
+/// Relation between a site and the function that is left there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leaving {
     /// Run-time address of the function's entry.
     pub function: u64,
-    /// Kind of the exit; or, if the function's exits cannot all be probed, the reason why. In that
-    /// case the site is the function's entry.
+    /// Kind of the exit. If the function's exits cannot all be probed, the reason why; the site is
+    /// then the function's entry.
     pub way: Result<ExitKind, NoExits>,
-    /// Condition under which control leaves, if the site is a conditional jump.
+    /// Condition under which control leaves the function, if the site is a conditional jump.
     pub condition: Option<ConditionCode>,
 }
 
 /// Reason why the exits of a function cannot be probed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NoExits {
-    /// It has no exits.
+    /// The function has no exits.
     #[error("it never returns: it ends the program or the thread, throws, or loops for ever")]
     Never,
-    /// Some of its exits could not be determined.
+    /// Some of the function's exits could not be determined.
     #[error("not all of its exits are known: {}", told(.0))]
     Undecided(Vec<Undecided>),
-    /// Its code is missing.
+    /// The function's code is missing.
     #[error("its code is not known: a table of the file is damaged")]
     Damaged,
 }
@@ -54,7 +55,7 @@ fn told(undecided: &[Undecided]) -> String {
 }
 
 impl NoExits {
-    /// Returns the message with offsets from the function's name instead of addresses.
+    /// Returns the message, with offsets from the function's name in place of addresses.
     fn within(&self, function: &Site) -> String {
         let mut text = self.to_string();
         let addresses: Vec<u64> = match self {
@@ -72,9 +73,9 @@ impl NoExits {
     }
 }
 
-/// Returns all exits of functions given by their entries, by address within each function. If the
-/// exits of a function cannot all be probed: an error if it was `named`, else its entry with the
-/// reason.
+/// Returns all exits of functions, which are given by their entries; by address within each
+/// function. If the exits of a function cannot all be probed, returns an error if `named` is
+/// true, and otherwise the function's entry with the reason.
 pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>, ResolveError> {
     let found = each(&entries);
     let mut sites = Vec::new();
@@ -105,7 +106,7 @@ pub(super) fn of_functions(entries: Vec<Site>, named: bool) -> Result<Vec<Site>,
 /// Finds the exits of each function, on all processors.
 fn each(entries: &[Site]) -> Vec<Result<Vec<Site>, NoExits>> {
     for entry in entries {
-        // Once for each object; that uses all processors.
+        // Analyse each object once, in advance; the analysis uses all processors.
         let _ = entry.object.code();
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -158,7 +159,7 @@ fn of_function(entry: &Site) -> Result<Vec<Site>, NoExits> {
         .collect()
 }
 
-/// The parts of an object that finding exits needs.
+/// The parts of an object that are needed to find exits.
 struct Looked<'a> {
     object: &'a Object,
     symbols: &'a SymbolTable,
@@ -186,7 +187,7 @@ impl<'a> Looked<'a> {
             let before = parts.len();
             let tails = found.exits.iter();
             let tails = tails.filter(|exit| exit.kind == ExitKind::TailCall);
-            // Jumps to a part mostly keep the function's frame.
+            // Most jumps to another part keep the function's frame.
             let others = found.undecided.iter().filter(|undecided| {
                 use Undecided::{Counted, KeepsFrame};
                 matches!(undecided, KeepsFrame { .. } | Counted { .. })
@@ -234,8 +235,9 @@ impl<'a> Looked<'a> {
         (target != 0).then_some(target)
     }
 
-    /// Returns the function's cold part by its name with `.cold`: perhaps only exceptions lead
-    /// there. With several functions of one name it is ambiguous, and only a jump can tell.
+    /// Returns the function's cold part, found by its name with the suffix `.cold`: it may be
+    /// reached only by exceptions. If several functions have the same name, the part is ambiguous,
+    /// and only a jump can identify it.
     fn cold_by_name(&self, extent: Extent) -> Option<Extent> {
         let function = self
             .symbols
@@ -252,8 +254,8 @@ impl<'a> Looked<'a> {
         self.code.get(cold).map(|_| cold)
     }
 
-    /// Returns the part of the function around a jump's target: code that was split off, by its
-    /// name, or else nameless code that only the function leads to.
+    /// Returns the part of the function that contains a jump's target: either code that was split
+    /// off, as its name shows, or code without a name to which only this function leads.
     fn part(&self, target: u64, parts: &[Extent]) -> Option<Extent> {
         let function = self.symbols.function_at(self.object.link(target))?;
         let extent = self.object.run_time_extent(function.extent);

@@ -1,7 +1,7 @@
 //! Selection of the functions whose return address may be replaced at entry.
 //!
 //! A function is not followed if the top of the stack at its first instruction is not a return
-//! address, or is one that some code inspects or saves.
+//! address, or if some code inspects or saves that return address.
 
 use std::sync::Arc;
 
@@ -17,40 +17,40 @@ pub enum NotFollowed {
     /// The site is a copy inlined into another function.
     #[error("a copy that was inlined into another function has no return address of its own")]
     Inlined,
-    /// The top of the stack there is not a return address.
+    /// The top of the stack at the site is not a return address.
     #[error("it is not entered by a call: what is on top of the stack there is no return address")]
     NotCalled,
-    /// It is unknown which function it is.
+    /// The function cannot be identified.
     #[error(
         "it has no name, and in a static program without symbols it could be setjmp or vfork, which return more than once"
     )]
     Nameless,
-    /// It returns more than once, or keeps its return address for later.
+    /// The function returns more than once, or keeps its return address for later.
     #[error(
         "it returns more than once to the same place, or keeps its return address for later, as setjmp, vfork and getcontext do"
     )]
     Again,
-    /// It inspects its return address.
+    /// The function inspects its return address.
     #[error("it asks by its return address who called it, as dlsym and dlopen do")]
     Asks,
-    /// It is part of the unwinder for exceptions.
+    /// The function is part of the exception unwinder.
     #[error("it belongs to what unwinds the stack, which starts with its own return address")]
     Unwinds,
-    /// It is part of the loader.
+    /// The function is part of the dynamic loader.
     #[error("it belongs to the dynamic loader, whose functions are entered in ways of their own")]
     Loader,
-    /// It is written in Go.
+    /// The function is written in Go.
     #[error("Go moves its stacks and looks at the return addresses on them")]
     Go,
-    /// Its first instruction is the target of jumps that are not certainly tail calls, or code
-    /// before it falls through to it.
+    /// The function's first instruction is the target of jumps that are not certain to be tail
+    /// calls, or code before it falls through to it.
     #[error(
         "its first instruction is reached by a jump, or by code that runs on into it, where the return address may be elsewhere"
     )]
     Loop,
 }
 
-/// Functions that return twice, or keep their return address; without leading underscores.
+/// Functions that return twice or keep their return address; names without leading underscores.
 const AGAIN: &[&str] = &[
     "setjmp",
     "sigsetjmp",
@@ -79,7 +79,7 @@ const AGAIN: &[&str] = &[
 ];
 /// Functions at whose entry the top of the stack is not a return address.
 const NOT_CALLED: &[&str] = &["_start", "__restore", "__restore_rt", "__start_context"];
-/// Functions that inspect it.
+/// Functions that inspect their return address; names without leading underscores.
 const ASKS: &[&str] = &[
     "dlopen",
     "dlmopen",
@@ -100,13 +100,13 @@ const ASKS: &[&str] = &[
     "gnu_mcount_nc",
     "caml_c_call",
 ];
-/// Prefixes of such names.
+/// Prefixes of the names of such functions.
 const ASKING: &[&str] = &[
     "_dl_", "__dl_", "__dls", "dlopen_", "dlsym_", "dlmopen_", "dlvsym_",
 ];
 
-/// Finds the functions of an event at a return, each as its entry with the kind of exit, and the
-/// reason if it cannot be followed.
+/// Finds the functions of an event at a return. Each is given as the site of its entry with the
+/// kind of exit, and the reason if the function cannot be followed.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -140,7 +140,7 @@ pub fn followed(
     Ok(sites.into_iter().map(with_way).collect())
 }
 
-/// Checks that a function may be followed; `alone` in a program that consists of one file.
+/// Checks that a function may be followed; `alone` is true if the program consists of one file.
 fn can_follow(site: &Site, alone: bool) -> Result<(), NotFollowed> {
     if matches!(site.body, Body::Inlined { .. }) {
         return Err(NotFollowed::Inlined);
@@ -167,7 +167,7 @@ fn can_follow(site: &Site, alone: bool) -> Result<(), NotFollowed> {
     match file.is_called(site.link_address) {
         Some(false) => return Err(NotFollowed::NotCalled),
         Some(true) => {}
-        // No call frame information: then at least a symbol must mark it as a function.
+        // Without call frame information, at least a symbol must mark the code as a function.
         None if !function.is_named() => return Err(NotFollowed::NotCalled),
         None => {}
     }

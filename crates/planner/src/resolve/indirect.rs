@@ -1,4 +1,4 @@
-//! The implementation of an indirect function that a process uses.
+//! Finds the implementation of an indirect function (IFUNC) that a process uses.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use super::Candidate;
 use capriole_object::symbols::display;
 use capriole_object::{Object, Objects};
 
-/// Reads the slots (`.got`) through which the objects of the process call `name`. A slot that is
-/// already bound holds the address of the implementation that the resolver in `object` chose.
-/// `None` if no slot is bound.
+/// Reads the slots (`.got`) through which the objects of the process call `name`. A slot that
+/// is already bound holds the address of the implementation that the resolver in `object`
+/// chose. Returns `None` if no slot is bound.
 pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, name: &str) -> Option<Candidate> {
     let process = objects.process()?;
     let symbols = object.symbols().ok()?;

@@ -16,7 +16,7 @@ pub(super) fn sites(object: &Arc<Object>, spec: &EventSpec) -> Result<Vec<Site>,
     let meant = markers.all.iter();
     let meant = meant.filter(|marker| spec.matches_marker(&marker.provider, &marker.name));
     let site = |marker: &Arc<Marker>| -> Result<Option<Site>, ResolveError> {
-        // Reading the markers has checked that it is in the text.
+        // The address is known to be in the text: it was checked when the markers were read.
         let Some(offset) = object.file().file_offset(marker.address) else {
             return Ok(None);
         };

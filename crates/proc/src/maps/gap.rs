@@ -1,27 +1,28 @@
-//! Free room for generated code, close enough for a 32-bit displacement.
+//! Free memory for generated code, within reach of a 32-bit displacement.
 
 use std::ops::Range;
 
 use super::{Mapping, PAGE_SIZE, mmap_min_addr};
 use crate::process::Process;
 
-/// End of the address space of a user program with four-level page tables. (With five levels the
-/// kernel hands out more only on request.)
+/// End of the user address space with four-level page tables. (With five levels, the kernel
+/// uses higher addresses only on request.)
 const ADDRESS_END: u64 = 0x7fff_ffff_f000;
-/// End of the low addresses: a program below is linked at a fixed address (0x400000) and has its
-/// `brk` heap between itself and the end of its reach.
+/// End of the low addresses: a program below it is linked at a fixed address (0x400000), and
+/// its `brk` heap lies between the program and the end of its reach.
 const LOW_END: u64 = 1 << 32;
-/// Lowest address to map at, even where the system allows less: a null pointer with an offset must
-/// fault in the program as before.
+/// Lowest address to map at, even where the system allows lower ones: accesses at an offset
+/// from a null pointer must still fault.
 const NULL_END: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Room left for the heap to grow upwards and the main stack downwards, from the preferred to the
-/// minimum. Each step is searched only after the one before.
+/// Space reserved for the heap to grow upwards and for the main stack to grow downwards, from
+/// the preferred sizes to the minimum. A smaller reservation is tried only after the larger
+/// ones.
 const ROOMS: [(u64, u64); 3] = [(GIB, GIB), (256 * MIB, 256 * MIB), (16 * MIB, 16 * MIB)];
 
-/// Facts about a process, besides its map, that decide where memory may be taken.
+/// Facts about a process, besides its map, that decide where memory may be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// The lowest usable address: at least `vm.mmap_min_addr`.
@@ -33,7 +34,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Reads the layout of a process; unreadable values count as unknown.
+    /// Reads the layout of a process; values that cannot be read count as unknown.
     #[must_use]
     pub fn of(process: &Process) -> Layout {
         Layout {
@@ -47,21 +48,21 @@ impl Layout {
 /// A request for free memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapQuery {
-    /// Bytes needed; rounded up to pages.
+    /// Number of bytes needed; rounded up to whole pages.
     pub size: u64,
-    /// Addresses that must all be in reach of every byte of the gap, and vice versa: the whole
-    /// object, if code is to be copied that refers to its data.
+    /// Addresses that must all be within reach of every byte of the gap, and vice versa. If code
+    /// that refers to data is to be copied, this is the whole object.
     pub near: Range<u64>,
     /// Maximum distance in bytes, see [`GapQuery::REACH`].
     pub reach: u64,
 }
 
 impl GapQuery {
-    /// Reach of a signed 32-bit displacement, less some bytes for the length of the instruction
-    /// that it is relative to.
+    /// Reach of a signed 32-bit displacement, minus a margin for the length of the instruction that
+    /// the displacement is relative to.
     pub const REACH: u64 = (1 << 31) - 4096;
 
-    /// A query with the reach of `jmp rel32`.
+    /// Makes a query with the reach of `jmp rel32`.
     #[must_use]
     pub fn new(size: u64, near: Range<u64>) -> GapQuery {
         GapQuery {
@@ -74,17 +75,17 @@ impl GapQuery {
 
 /// Returns addresses where `query.size` bytes are free, the best first.
 ///
-/// The map may be out of date when an address is used, as the program may map memory at any time:
-/// use `MAP_FIXED_NOREPLACE`, and the next address if that fails.
+/// The program may map memory at any time, so the map may be out of date when an address is
+/// used: use `MAP_FIXED_NOREPLACE`, and the next address if that fails.
 ///
-/// * Never below `min_address`, never in the room left for the heap's growth
-///   (1 GiB, at least 16 MiB if there is nothing else) nor below the main
-///   stack (1 GiB or its limit, at least 16 MiB).
-/// * Near `query.near` first; for a program linked at a low fixed address the
-///   highest addresses first, away from its heap.
-/// * A free range gives up to three addresses: its nearer end, its other end and its middle.
+/// * No address is below `min_address`, in the space reserved for the heap to grow
+///   (1 GiB; at least 16 MiB if there is nothing else), or in the space reserved below
+///   the main stack (1 GiB or its limit; at least 16 MiB).
+/// * Addresses close to `query.near` come first. For a program linked at a low fixed
+///   address, the highest addresses come first, away from its heap.
+/// * A free range yields up to three addresses: its nearer end, its other end and its middle.
 ///
-/// Empty if there is no such gap.
+/// The result is empty if there is no such gap.
 #[must_use]
 pub fn find_gaps(maps: &[Mapping], layout: &Layout, query: &GapQuery) -> Vec<u64> {
     let size = match query.size.checked_next_multiple_of(PAGE_SIZE) {
@@ -111,8 +112,8 @@ pub fn find_gaps(maps: &[Mapping], layout: &Layout, query: &GapQuery) -> Vec<u64
     candidates
 }
 
-/// Returns the free ranges in which small pieces may be mapped: whole pages, ascending, with 256
-/// MiB left for the heap and the main stack to grow.
+/// Returns the free ranges in which small pieces may be mapped: whole pages, in ascending
+/// order, with 256 MiB left for the heap and the main stack to grow.
 #[must_use]
 pub fn free_stretches(maps: &[Mapping], layout: &Layout) -> Vec<Range<u64>> {
     let (heap_room, stack_room) = ROOMS[1];
@@ -122,7 +123,7 @@ pub fn free_stretches(maps: &[Mapping], layout: &Layout) -> Vec<Range<u64>> {
     free(&busy, &all).collect()
 }
 
-/// Returns the range of addresses that are in reach of all of `near`.
+/// Returns the range of addresses that are within reach of all of `near`.
 fn window(layout: &Layout, query: &GapQuery) -> Range<u64> {
     let start = query.near.end.saturating_sub(query.reach);
     let end = query.near.start.saturating_add(query.reach);
@@ -130,8 +131,8 @@ fn window(layout: &Layout, query: &GapQuery) -> Range<u64> {
     start.next_multiple_of(PAGE_SIZE)..end.min(ADDRESS_END) / PAGE_SIZE * PAGE_SIZE
 }
 
-/// Returns the occupied and reserved ranges, by start. Heap and stack grow at most up to the next
-/// mapping, so nothing is reserved beyond that.
+/// Returns the occupied and the reserved ranges, sorted by start. The heap and the stack can
+/// grow only up to the next mapping, so nothing is reserved beyond it.
 fn busy(maps: &[Mapping], layout: &Layout, heap_room: u64, stack_room: u64) -> Vec<Range<u64>> {
     let mut busy: Vec<Range<u64>> = maps.iter().map(|m| m.start..m.end).collect();
     let next = |at: u64| {
@@ -155,7 +156,7 @@ fn busy(maps: &[Mapping], layout: &Layout, heap_room: u64, stack_room: u64) -> V
             .map(|m| m.end)
             .filter(|&end| end <= stack.start)
             .max();
-        // A stack limit above the preferred room counts in the first step only.
+        // A stack limit larger than the preferred space counts in the first step only.
         let limit = match layout.stack_limit {
             Some(limit) if stack_room == GIB => limit.min(64 * GIB),
             _ => 0,
@@ -168,7 +169,7 @@ fn busy(maps: &[Mapping], layout: &Layout, heap_room: u64, stack_room: u64) -> V
     busy
 }
 
-/// Returns the parts of `window` that no range of `busy` (sorted) touches.
+/// Returns the parts of `window` that do not overlap any range of `busy` (sorted).
 fn free(busy: &[Range<u64>], window: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut cursor = window.start;
     let end = window.end;
@@ -187,7 +188,8 @@ fn free(busy: &[Range<u64>], window: &Range<u64>) -> impl Iterator<Item = Range<
         .filter(|gap| gap.start < gap.end)
 }
 
-/// Returns both ends of a gap that is large enough, and its middle if that differs.
+/// Returns the first and the last place in a gap that is large enough, and the middle if it
+/// differs.
 fn places(gap: &Range<u64>, size: u64) -> Vec<u64> {
     let last = gap.end - size;
     let middle = gap.start + (last - gap.start) / 2 / PAGE_SIZE * PAGE_SIZE;
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// A position-independent program under the usual address randomisation.
+    /// A position-independent program with the usual address space layout randomisation.
     fn pie() -> Vec<Mapping> {
         vec![
             mapping(0x5555_5555_4000, 0x5555_5560_0000, "prog"),
@@ -239,7 +241,7 @@ mod tests {
     fn takes_the_room_below_a_pie_and_not_above_its_heap() {
         let near = 0x5555_5555_4000..0x5555_5560_0000;
         let found = find_gaps(&pie(), &LAYOUT, &GapQuery::new(0x3000, near));
-        // Directly before and behind the program are equally near.
+        // Directly before and directly after the program are equally near.
         assert_eq!(found[0], 0x5555_5555_1000);
         assert_eq!(found[1], 0x5555_5560_0000);
         let heap_end = 0x5555_5700_0000;
@@ -301,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_large_heap_leaves_the_last_resorts() {
-        // The heap reaches to within 300 MiB of the end of the reach.
+        // The heap ends 300 MiB before the end of the reach.
         let end = 0x8040_0000 - 300 * MIB;
         let maps = [
             mapping(0x40_0000, 0x50_0000, "prog"),
@@ -309,7 +311,7 @@ mod tests {
         ];
         let query = GapQuery::new(MIB, 0x40_0000..0x50_0000);
         let found = find_gaps(&maps, &LAYOUT, &query);
-        // First what lies below the heap, then 256 MiB above it.
+        // The space below the heap comes first, then the space 256 MiB above it.
         assert!(found[0] < 0x60_0000);
         assert!(found.contains(&(end + 256 * MIB)));
         assert!(found.contains(&(end + 16 * MIB)));
@@ -320,7 +322,7 @@ mod tests {
         let maps = [mapping(0x10000, 0x1_0000_0000, "everything")];
         let query = GapQuery::new(0x1000, 0x40_0000..0x50_0000);
         assert!(find_gaps(&maps, &LAYOUT, &query).is_empty());
-        // An object as large as the reach has no room in reach of both ends.
+        // For an object as large as the reach, no address is within reach of both ends.
         let query = GapQuery::new(0x1000, 0x1_0000_0000..0x1_0000_0000 + (1 << 32));
         assert!(find_gaps(&[], &LAYOUT, &query).is_empty());
         assert!(find_gaps(&[], &LAYOUT, &GapQuery::new(0, 0x1000..0x2000)).is_empty());

@@ -1,4 +1,5 @@
-//! Parser of `/proc/PID/maps`. The text comes from the kernel, but the paths in it do not.
+//! Parser of `/proc/PID/maps`. The kernel writes the lines, but it does not choose the paths in
+//! them.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -16,7 +17,7 @@ pub struct MapsError {
 }
 
 /// Parses the whole file. The mappings keep the kernel's order, which is checked: ascending and
-/// without overlap.
+/// not overlapping.
 ///
 /// # Errors
 ///
@@ -40,8 +41,8 @@ pub fn parse_maps(bytes: &[u8]) -> Result<Vec<Mapping>, MapsError> {
     Ok(maps)
 }
 
-/// `start-end perms offset major:minor inode   path`, one blank between the
-/// first five, any number before the path, which may itself contain blanks.
+/// Parses `start-end perms offset major:minor inode   path`: one space between the
+/// first five fields, any number of spaces before the path, which may itself contain spaces.
 fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     let mut rest = line;
     let mut field = || -> &[u8] {
@@ -97,7 +98,7 @@ fn decimal(field: &[u8]) -> Option<u64> {
     digits(field, 10)
 }
 
-/// Parses digits only: `from_str_radix` would accept a sign.
+/// Parses a field that consists of digits only: `from_str_radix` would accept a sign.
 fn digits(field: &[u8], radix: u32) -> Option<u64> {
     if field.first()? == &b'+' {
         return None;
@@ -124,8 +125,9 @@ fn parse_perms(field: &[u8]) -> Option<Perms> {
     })
 }
 
-/// Undoes the kernel's only escape in paths, `\012` for a newline (seq_path). A path that really
-/// contains these four characters is misread, which the comparison of inodes detects.
+/// Undoes the only escape that the kernel uses in paths, `\012` for a newline (seq_path). A
+/// path that really contains these four characters is misread; the comparison of inodes detects
+/// that.
 fn unescape(path: &[u8]) -> OsString {
     const NEWLINE: &[u8] = b"\\012";
     let mut out = Vec::with_capacity(path.len());

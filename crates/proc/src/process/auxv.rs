@@ -1,6 +1,7 @@
 //! The auxiliary vector (`<elf.h>`, getauxval(3)).
 
-/// Addresses and flags from the auxiliary vector; `None` for values that the kernel did not give.
+/// Addresses and flags from the auxiliary vector; `None` for values that the kernel did not
+/// provide.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Auxv {
     /// `AT_PHDR`: run-time address of the main program's program headers.
@@ -11,7 +12,7 @@ pub struct Auxv {
     pub base: Option<u64>,
     /// `AT_SYSINFO_EHDR`: address of the vDSO.
     pub sysinfo_ehdr: Option<u64>,
-    /// `AT_SECURE`: the program runs with raised privileges (set-user-ID).
+    /// True if the program runs with raised privileges, such as set-user-ID (`AT_SECURE`).
     pub secure: bool,
 }
 

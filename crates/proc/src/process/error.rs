@@ -1,4 +1,4 @@
-//! Reasons why a process cannot be inspected or traced, and how to solve them.
+//! Reasons why a process cannot be inspected or traced, and what the user can do about it.
 
 use std::fmt;
 use std::io;
@@ -14,13 +14,13 @@ pub enum ProcessError {
     /// No process has this pid, or it has ended.
     #[error("no process has the number {pid} (it may have ended)")]
     NoSuchProcess {
-        /// The requested pid.
+        /// The pid that was given.
         pid: u32,
     },
-    /// The number is the tid of a further thread of a process.
+    /// The number is the tid of a thread other than the main thread of a process.
     #[error("{tid} is a thread of process {pid}; use -p {pid}")]
     IsThread {
-        /// The requested number.
+        /// The number that was given.
         tid: u32,
         /// The process it belongs to.
         pid: u32,
@@ -120,7 +120,7 @@ pub enum ProcessError {
 }
 
 impl ProcessError {
-    /// True if the error is ours and not the process's: we have no descriptor or memory left.
+    /// True if the error is ours, not the process's: we are out of file descriptors or memory.
     #[must_use]
     pub fn is_own(&self) -> bool {
         let ProcessError::Unreadable { source, .. } = self else {
@@ -132,7 +132,7 @@ impl ProcessError {
             .is_some_and(|error| ours.contains(&Errno::from_raw_os_error(error)))
     }
 
-    /// Maps the kernel's error numbers for `/proc` to one error each.
+    /// Converts the kernel's error number for a file under `/proc` to an error of this type.
     pub fn from_io(pid: u32, name: &str, file: &str, source: io::Error) -> ProcessError {
         let errno = source.raw_os_error().map(Errno::from_raw_os_error);
         match errno {
@@ -163,7 +163,7 @@ impl ProcessError {
 /// Reason why a user may not trace a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// It belongs to another user, or has extra privileges.
+    /// The process belongs to another user, or has extra privileges.
     OtherUser,
     /// Yama (`/proc/sys/kernel/yama/ptrace_scope` is 1): only descendants may be traced.
     YamaChildrenOnly,

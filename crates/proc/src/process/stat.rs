@@ -8,7 +8,7 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// The fields of `/proc/PID/stat` that are used here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Field 2, the name; it may contain blanks and parentheses.
+    /// Field 2, the name; it may contain spaces and parentheses.
     pub comm: String,
     /// Field 3.
     pub state: State,
@@ -18,13 +18,14 @@ pub struct Stat {
     pub flags: u64,
     /// Field 22, clock ticks since boot.
     pub start_time: u64,
-    /// Field 47, the start of the heap (`brk`); `None` if the reader may not know.
+    /// Field 47, the start of the heap (`brk`); `None` if the reader lacks the permission to see
+    /// it.
     pub start_brk: Option<u64>,
 }
 
 impl Stat {
     /// Parses the line; `None` if it is malformed. The name extends to the *last* closing
-    /// parenthesis, as it may contain any bytes.
+    /// parenthesis, because it may contain any bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Stat> {
         let open = bytes.iter().position(|&b| b == b'(')?;

@@ -1,13 +1,13 @@
 //! `/proc/PID/status` and `/proc/PID/task/TID/status` (proc_pid_status(5)).
 
-/// State of a thread, from the kernel's letter.
+/// State of a thread, from the letter that the kernel shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// `R`: running or ready to run.
     Running,
-    /// `S`: in a sleep that signals interrupt.
+    /// `S`: in a sleep that signals can interrupt.
     Sleeping,
-    /// `D`: in a sleep that signals do not interrupt (disk, network file system).
+    /// `D`: in a sleep that signals cannot interrupt (disk, network file system).
     Uninterruptible,
     /// `T`: stopped by a signal.
     Stopped,
@@ -41,7 +41,7 @@ impl State {
 pub enum Seccomp {
     /// All system calls are allowed.
     Off,
-    /// Mode 1: read, write, exit and sigreturn only; everything else kills.
+    /// Mode 1: only read, write, exit and sigreturn are allowed; any other call kills.
     Strict,
     /// Mode 2: a filter program decides.
     Filter,
@@ -79,8 +79,8 @@ pub struct Status {
     pub tgid: u32,
     /// State of the thread.
     pub state: State,
-    /// Tracer of the thread, 0 if none (or if it is in a PID namespace that is not visible from
-    /// here).
+    /// Tracer of the thread; 0 if there is none, or if it is in a PID namespace that is not visible
+    /// from here.
     pub tracer: u32,
     /// Effective user id.
     pub uid: u32,
@@ -92,7 +92,7 @@ pub struct Status {
     pub blocked: SignalSet,
     /// `SigIgn`: signals that the process ignores.
     pub ignored: SignalSet,
-    /// `SigCgt`: signals that the process has a handler for.
+    /// `SigCgt`: signals for which the process has a handler.
     pub caught: SignalSet,
     /// Seccomp mode of the thread.
     pub seccomp: Seccomp,

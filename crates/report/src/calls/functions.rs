@@ -133,7 +133,7 @@ impl Functions {
                         tail,
                         duration,
                     },
-                    // Another event at an exit of a call that is recorded as a whole.
+                    // Another event at an exit of a whole-call function.
                     None if whole.contains_key(&call) => Part::Point,
                     None => Part::Exit { site, tail },
                 };

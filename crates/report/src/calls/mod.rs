@@ -91,10 +91,10 @@ pub enum Exit {
 pub struct Begin {
     /// Number of the call; counts from 0.
     pub id: u64,
-    /// The innermost enclosing recorded call; `None` if this is the outermost one of its stack.
+    /// The innermost recorded call that encloses it; `None` if it is the outermost one of its
+    /// stack.
     pub parent: Option<u64>,
-    /// Number of the stack. A stack has a number of its own from its first open call until none is
-    /// open.
+    /// Number of the stack. A stack keeps its number from its first open call until none is open.
     pub stack: u64,
     /// The thread.
     pub tid: u32,
@@ -102,7 +102,7 @@ pub struct Begin {
     pub cpu: u32,
     /// Index of the function in [`Functions::names`].
     pub function: usize,
-    /// Index of the function of the parent call.
+    /// Index of the function of the parent call, if there is one.
     pub caller: Option<usize>,
     /// Start time, in ticks.
     pub time: u64,
@@ -125,7 +125,7 @@ pub struct Call {
     pub tid: u32,
     /// The CPU on which it ended.
     pub cpu: u32,
-    /// Self time: ticks spent in it, but not in recorded calls made by it.
+    /// Self time: ticks spent in the call itself, outside recorded calls made by it.
     pub own: u64,
     /// True if events were lost while it was open, so that it may really be two calls.
     pub doubtful: bool,
@@ -156,7 +156,7 @@ pub trait Visitor {
         Ok(())
     }
 
-    /// Called when a call has ended; with the event of its exit if there was one.
+    /// Called when a call has ended, with the event of its exit if there was one.
     ///
     /// # Errors
     ///

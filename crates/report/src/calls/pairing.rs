@@ -14,7 +14,7 @@ use goroutines::Goroutine;
 /// Greatest distance from the next open call that still counts as the same stack, in bytes. Less
 /// than the usual distance of a coroutine's stack from its thread's.
 const REACH: u64 = 256 << 10;
-/// The reach in Go, whose smallest stack has 2 KiB.
+/// The reach in Go, whose smallest stack is 2 KiB.
 pub(super) const REACH_IN_GO: u64 = 1 << 10;
 /// Lower bound of the reach, in bytes.
 pub(super) const LEAST_REACH: u64 = 1 << 10;
@@ -32,7 +32,7 @@ pub(super) struct Pairing {
     /// The goroutine that a thread ran at its last event, if that event recorded it.
     runs: HashMap<u32, u64>,
     reach: u64,
-    /// Number of times that events were lost so far.
+    /// Number of losses of events so far.
     losses: u64,
     next_call: u64,
     next_stack: u64,
@@ -200,7 +200,7 @@ impl Pairing {
         let Some(high) = thread.around(stack_pointer) else {
             return self.leave_elsewhere(site, exit, stack_pointer, event, place, visitor);
         };
-        // Calls below are dead, whatever call is at this place.
+        // Calls below are dead, no matter which call is at this address.
         let below = stack_pointer.checked_sub(1);
         if let Some(below) = below {
             abandon(thread, high, below, stack_pointer, losses, place, visitor)?;
@@ -374,8 +374,8 @@ fn overlaps(thread: &Thread, low: u64, high: u64) -> bool {
         .is_some_and(|next| next <= high)
 }
 
-/// True if an entry is not a new call: Go runs the beginning of a function again after it has given
-/// it a larger stack, or after a request to yield.
+/// True if an entry is not a new call: Go runs the start of a function again after it has given
+/// the goroutine a larger stack, or after a request to yield.
 fn goes_on(thread: &mut Thread, pair: u32, stack_pointer: u64, reach: u64) -> bool {
     let Some(high) = thread.current else {
         return false;

@@ -79,7 +79,7 @@ impl Stack {
     }
 
     /// Moves all calls so that the innermost one is at `low`. Returns false if they do not fit
-    /// there.
+    /// at that address.
     pub(super) fn shift(&mut self, low: u64) -> bool {
         let (Some(old_low), Some(old_high)) = (self.low(), self.high()) else {
             return false;
@@ -94,12 +94,12 @@ impl Stack {
     }
 }
 
-/// An abandoned call, kept in case its exit comes after all.
+/// An abandoned call, kept in case its exit is read later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gone {
     pub(super) stack_pointer: u64,
     pub(super) pair: u32,
-    /// Bytes from the outermost call abandoned with it to the stack pointer that caused this.
+    /// Bytes from the outermost call abandoned with it to the stack pointer that caused it.
     pub(super) distance: u64,
     /// Number of losses of events at that time.
     pub(super) losses: u64,
@@ -114,7 +114,7 @@ const MOST_GONE: usize = 1 << 16;
 pub(super) struct Thread {
     /// Keyed by their outermost calls' stack pointers.
     pub(super) stacks: BTreeMap<u64, Stack>,
-    /// The stack it was on at its last entry or exit, if that has open calls.
+    /// The stack of the thread's last entry or exit, if that stack has open calls.
     pub(super) current: Option<u64>,
     /// The time of its last event.
     pub(super) time: u64,
@@ -127,7 +127,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    /// Returns the stack that has this address between two of its calls, or at one.
+    /// Returns the stack that has this address between two of its calls, or at one of them.
     pub(super) fn around(&self, stack_pointer: u64) -> Option<u64> {
         let (high, stack) = self.stacks.range(stack_pointer..).next()?;
         (stack.low()? <= stack_pointer).then_some(*high)
@@ -141,7 +141,7 @@ impl Thread {
         (gap <= reach).then_some(*high)
     }
 
-    /// Returns the stack whose outermost call is at most `reach` bytes below.
+    /// Returns the stack whose outermost call is at most `reach` bytes below this address.
     pub(super) fn below(&self, stack_pointer: u64, reach: u64) -> Option<u64> {
         let (high, _) = self.stacks.range(..stack_pointer).next_back()?;
         (stack_pointer - high <= reach).then_some(*high)

@@ -28,7 +28,7 @@ const REACH: u64 = 8 << 20;
 /// Number of open calls examined when looking for calls on other stacks.
 const LOOKED_AT: usize = 16;
 
-/// A call that has not begun yet.
+/// A call that has not begun yet in the walk.
 #[derive(Debug)]
 pub(super) struct Coming {
     pub(super) time: u64,
@@ -88,8 +88,8 @@ fn ends_of(site: &Site, duration: u32, event: &Event<'_>) -> Option<(u64, u64)> 
     Some((site.stack_pointer(event)?, time))
 }
 
-/// Returns the greatest distance of calls on one stack: less than between two calls on different
-/// stacks.
+/// Returns the greatest distance between calls on one stack: smaller than the distance between
+/// two calls on different stacks.
 fn reach(coming: &VecDeque<Coming>) -> u64 {
     let mut reach = REACH;
     let mut open: HashMap<Option<u32>, Vec<&Coming>> = HashMap::new();
@@ -168,7 +168,7 @@ impl Whole {
         Some((busy.stack.id, busy.stack.frames.len()))
     }
 
-    /// Before a call ends, begins it if its start and end have the same time; also begins the calls
+    /// If the call that ends began at the time of its end, begins it first; also begins the calls
     /// enclosing it that began at the same time.
     fn begin_before(
         &mut self,
@@ -197,7 +197,7 @@ impl Whole {
         Ok(())
     }
 
-    /// True if a call is open at this stack address or below it, within reach.
+    /// True if a call is open at this stack address, or within reach below it.
     fn is_open_below(&self, home: Option<u32>, stack_pointer: u64) -> bool {
         let near = (stack_pointer.saturating_sub(self.reach), 0)..=(stack_pointer, u64::MAX);
         let stacks = self.homes.get(&home);
@@ -355,7 +355,7 @@ impl Whole {
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
         self.begin_until(u64::MAX, events, visitor)?;
-        // Exits that the first pass found and that are no longer there.
+        // Exits that the first pass found and that the trace no longer contains.
         while let Some((home, key, tid)) = self.homes.iter().find_map(|(home, stacks)| {
             let (key, busy) = stacks.first_key_value()?;
             Some((*home, *key, busy.stack.frames.last()?.begin.tid))

@@ -24,7 +24,7 @@ use capriole_trace::{Document, EventInfo};
 use module::Module;
 use walk::Place;
 
-/// One line of a backtrace: a function that was called and had not yet returned.
+/// One line of a backtrace: a function that was called and has not returned yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// The return address; for the innermost frame, the address of the event.
@@ -46,15 +46,15 @@ pub enum End {
     Outermost,
     /// The unwinder needed more of the stack than was copied.
     Truncated,
-    /// The caller of the last frame cannot be determined: its code is of no file, as from a JIT
-    /// compiler, or has no frame information.
+    /// The caller of the last frame cannot be determined: its code belongs to no file (JIT code,
+    /// for example), or has no frame information.
     Unknown,
 }
 
 /// The chain of calls that led to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backtrace {
-    /// The numbers of the calls, innermost first; [`CallStacks::call`] resolves them. The same
+    /// The numbers of the calls, innermost first; [`CallStacks::call`] resolves them. A
     /// place has the same number in all backtraces.
     pub calls: Vec<usize>,
     /// The reason why there are no more calls.
@@ -106,7 +106,7 @@ impl CallStacks {
         &self.remarks
     }
 
-    /// Returns the backtrace of an event with this field.
+    /// Returns the backtrace of an event from its stack field.
     pub fn backtrace(&mut self, event: &EventInfo, stack: &CallStack<'_>) -> Backtrace {
         let (places, end) = self.walk(event, stack);
         let calls = places.iter().map(|place| self.number(*place)).collect();
@@ -137,7 +137,7 @@ impl CallStacks {
         Some(module)
     }
 
-    /// Returns the number of the call at a place, assigning one if it is new.
+    /// Returns the number of the call at a place; assigns one if the place is new.
     fn number(&mut self, place: Place) -> usize {
         if let Some(known) = self.known.get(&place) {
             return *known;

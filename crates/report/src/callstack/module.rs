@@ -155,24 +155,24 @@ impl Module {
         frame.is_some_and(|frame| link < frame.extent.end)
     }
 
-    /// True if the end of the chain of calls here is credible: call frame information covers the
-    /// instruction, or it is Go code, which always has frame pointers and none here. In other code
-    /// an empty rbp means nothing.
+    /// True if the chain of calls can credibly end here: call frame information covers the
+    /// instruction, or it is Go code, which always keeps frame pointers, and the frame pointer is
+    /// empty. In other code an empty rbp means nothing.
     pub(super) fn can_be_outermost(&self, address: u64) -> bool {
         let is_go = self.contents().is_some_and(|c| c.file.is_go());
         is_go || self.is_described(address)
     }
 
-    /// True if signal handlers return to this address. Every C library has there
-    /// `mov $15,%rax; syscall` (`rt_sigreturn`), or `mov $15,%eax`.
+    /// True if signal handlers return to this address. Every C library has
+    /// `mov $15,%rax; syscall` (`rt_sigreturn`), or `mov $15,%eax`, at that address.
     pub(super) fn returns_from_signal(&self, address: u64) -> bool {
         self.code(address) == Some(*b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05")
             || self.code(address) == Some(*b"\xb8\x0f\0\0\0\x0f\x05")
     }
 
     /// True if this may be a return address: it follows a call instruction, or it is the start of a
-    /// function, whose address was put on a new stack as return address (`makecontext`). If the
-    /// file cannot be read, any address may be one.
+    /// function whose address was stored as the return address on a new stack (`makecontext`). If
+    /// the file cannot be read, any address may be a return address.
     pub(super) fn may_be_returned_to(&self, address: u64) -> bool {
         let Some(contents) = self.contents() else {
             return true;
@@ -182,7 +182,7 @@ impl Module {
             let symbols = contents.file.symbols().ok();
             symbols.is_some_and(|s| s.function_starting_at(at).is_some())
         };
-        // Go functions are returned to after an initial nop (`goexit`).
+        // The outermost return address in Go follows an initial nop (`goexit`).
         self.is_behind_call(address) || is_start(link) || is_start(link.wrapping_sub(1))
     }
 
@@ -191,7 +191,7 @@ impl Module {
         if self.code(address.wrapping_sub(5)) == Some([0xe8]) {
             return true;
         }
-        // call through a register or memory: ff /2. A prefix in front makes no difference.
+        // call through a register or memory: ff /2. A prefix before it makes no difference.
         (2..=7).any(|length| {
             let code = self.code::<2>(address.wrapping_sub(length));
             code.is_some_and(|[opcode, form]| {
@@ -231,7 +231,7 @@ impl Module {
             let function = symbols.and_then(|s| Some((s, s.function_at(link)?)));
             let inlined = contents.inlined.as_ref().map(|inlined| inlined.at(link));
             let mut inlined = inlined.unwrap_or_default();
-            // A stripped file has fewer symbols than its debug information.
+            // A stripped file has fewer symbols than its debug information has functions.
             let known = inlined.pop();
             if let Some((symbols, function)) = function {
                 let name = symbols.display_name(function).map(|name| name.into_owned());

@@ -29,8 +29,8 @@ impl Place {
     }
 }
 
-/// Offsets of the registers in a signal frame, from the stack pointer at the call of
-/// `rt_sigreturn`: `ucontext.uc_mcontext.gregs` of REG_RBP, REG_RSP and REG_RIP.
+/// Offsets of the registers in a signal frame, from the stack pointer at the `rt_sigreturn`
+/// system call: `ucontext.uc_mcontext.gregs` of REG_RBP, REG_RSP and REG_RIP.
 const SIGNAL_RBP: u64 = 120;
 const SIGNAL_RSP: u64 = 160;
 const SIGNAL_RIP: u64 = 168;
@@ -96,7 +96,7 @@ impl CallStacks {
                 Step::To(next) => next,
                 Step::End(end) => return (places, end),
             };
-            // Only a signal handler may run on another stack than the code it interrupted.
+            // Only a signal handler may run on a different stack from the code it interrupted.
             if !place.exact && registers.sp() <= before || places.len() == MOST_CALLS {
                 return (places, End::Unknown);
             }

@@ -30,7 +30,7 @@ impl Mask {
 
     /// Returns the lowest displacement of this form that is not below `from`.
     pub(super) fn next(self, from: u32) -> Option<u32> {
-        // The highest byte at which `from` and the form differ decides.
+        // The highest byte in which `from` and the form differ decides.
         for shift in [24, 16, 8, 0] {
             let fixed = self.fixed >> shift & 0xff != 0;
             let (have, want) = (from >> shift & 0xff, self.value >> shift & 0xff);
@@ -39,10 +39,10 @@ impl Mask {
             }
             let above = (0xffff_fffe_u64 << (shift + 7)) as u32;
             if have < want {
-                // Lower here: keep the bytes above, take the lowest below.
+                // `from` is lower here: keep the bytes above, take the lowest below.
                 return Some(from & above & !self.fixed | self.value & above | self.below(shift));
             }
-            // Higher here: raise a free byte above.
+            // `from` is higher here: raise a free byte above.
             return self.raised(from, shift);
         }
         Some(from)

@@ -1,4 +1,5 @@
-//! The tactics one by one: what each covers at a site, or why it cannot be used.
+//! The tactics one by one: the instructions that each covers at a site, or why it cannot be
+//! used.
 
 use capriole_insn::conventions::Convention;
 use capriole_insn::decode::{is_nop, is_padding};
@@ -8,8 +9,8 @@ use iced_x86::{FlowControl, Instruction, Mnemonic};
 
 use super::{JUMP, Placed, Refusal, SiteInput};
 
-/// Maximum distance in bytes of the jump to the detour before its site. All instructions in between
-/// are run in the detour instead, and no thread may be between them when they change.
+/// Maximum distance in bytes from a jump to a later site that it serves. All instructions in
+/// between run in the detour instead, and no thread may be between them when they change.
 const LEAD: u64 = 32;
 
 /// Instructions that one tactic covers and displaces.
@@ -21,7 +22,7 @@ pub(super) struct Cover {
 }
 
 impl Cover {
-    /// Creates the cover of a tactic whose jump may lead anywhere.
+    /// Creates the cover of a tactic whose jump can lead to any address.
     fn free(covered: Extent, resume: u64, displaced: Vec<Instruction>) -> Self {
         Self {
             covered,
@@ -35,7 +36,7 @@ impl Cover {
 /// The tactics at one site.
 pub(super) struct Ladder<'a> {
     pub(super) input: &'a SiteInput<'a>,
-    /// The address of the instruction to patch: behind `endbr64`, if there is one.
+    /// The address of the instruction to patch: after the `endbr64`, if there is one.
     pub(super) site: u64,
     /// The instruction there.
     pub(super) first: Instruction,
@@ -95,7 +96,7 @@ impl<'a> Ladder<'a> {
             .ok_or(Refusal::Undecodable { at: site })
     }
 
-    /// Refuses if something may lead behind the first byte of `covered`, or if some of its bytes
+    /// Refuses if anything may lead into `covered` past its first byte, or if some of its bytes
     /// must not change.
     pub(super) fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
         let inside = Extent::new(covered.start + 1, covered.end);
@@ -196,7 +197,7 @@ impl<'a> Ladder<'a> {
         Ok(nothing_displaced(end))
     }
 
-    /// Returns the end of an XRay entry sled at the site: `jmp .+11` over a nop of nine bytes
+    /// Returns the end of an XRay entry sled at the site: `jmp .+11` over a nine-byte nop
     /// (LLVM's `X86AsmPrinter::LowerPATCHABLE_FUNCTION_ENTER`).
     fn xray_sled(&self) -> Option<u64> {
         let function = self.input.flow.extent();
@@ -224,8 +225,8 @@ impl<'a> Ladder<'a> {
     }
 
     /// Finds a jump that also covers instructions before the site, as few as possible. It is as
-    /// safe as any other region: nothing may lead behind its first byte, so any thread that reaches
-    /// the site has passed that byte, and the detour does the work between the copies.
+    /// safe as any other region: nothing may lead into it past its first byte, so any thread that
+    /// reaches the site has passed that byte, and the detour does the work between the copies.
     ///
     /// ```text
     ///                 site
@@ -252,7 +253,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Covers several instructions by a jump at `from`, at least up to and including the site's.
+    /// Covers several instructions with a jump at `from`, at least up to and including the site's.
     pub(super) fn region_from(&self, from: u64) -> Result<Cover, Refusal> {
         let function = self.input.flow.extent();
         if self.site.wrapping_sub(from) > LEAD {
@@ -260,8 +261,8 @@ impl<'a> Ladder<'a> {
                 bytes: self.site.wrapping_sub(from),
             });
         }
-        // A single instruction that never continues, at the end of the function, has nothing behind
-        // it that a jump could lead to.
+        // A single instruction that never continues, at the end of the function, is followed by
+        // nothing that a jump could lead to.
         let is_last =
             from == self.site && ends_flow(&self.first) && self.first.next_ip() == function.end;
         if !is_last {
@@ -307,7 +308,7 @@ impl<'a> Ladder<'a> {
         let mut end = at;
         while end < from + JUMP {
             match self.input.code.instruction_at(end, limit) {
-                // No jump may lead to the first byte either: it is covered.
+                // No jump may lead to the first byte either, as it is covered.
                 Some(padding) if is_padding(&padding) => end = padding.next_ip(),
                 _ => return Err(Refusal::EndsTooSoon { at }),
             }
@@ -322,18 +323,18 @@ impl<'a> Ladder<'a> {
         Ok(Cover::free(covered, self.first.next_ip(), vec![self.first]))
     }
 
-    /// See [`Shape::live`].
+    /// See [`SiteInput`] and `Shape::live`.
     pub(super) fn live(&self) -> Live {
         let markers = self.input.targets.markers();
         live_among(self.input.code, &self.function(), self.site, markers)
     }
 
-    /// See [`Shape::function`].
+    /// See [`SiteInput`] and `Shape::function`.
     pub(super) fn function(&self) -> Extent {
         self.input.flow.extent()
     }
 
-    /// True if the site is the function's start, or behind its `endbr64`.
+    /// True if the site is the function's start, or right after the `endbr64` there.
     fn is_at_start(&self) -> bool {
         let start = self.input.flow.extent().start;
         let code = self.input.code;
@@ -343,7 +344,7 @@ impl<'a> Ladder<'a> {
                 .is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64 && i.next_ip() == self.site)
     }
 
-    /// See [`Shape::at_entry`].
+    /// See [`SiteInput`] and `Shape::at_entry`.
     pub(super) fn at_entry(&self) -> bool {
         let (flow, targets) = (self.input.flow, self.input.targets);
         let start = flow.extent().start;
@@ -360,7 +361,7 @@ impl<'a> Ladder<'a> {
     }
 }
 
-/// True if control never continues behind the instruction.
+/// True if control never continues past the instruction.
 pub(super) fn ends_flow(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),

@@ -7,8 +7,8 @@ use crate::place::{FAR_STUB, NEAR_STUB};
 /// Bytes and stubs that a [prescribed](super::Tactic::is_prescribed) tactic needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// The bytes that change, in this order: the program runs correctly after each write. They are
-    /// restored in the opposite order.
+    /// The bytes that change, in order of writing: the program runs correctly after each write.
+    /// They are restored in the opposite order.
     pub writes: Vec<Write>,
     /// Bytes expected when the first write is made: those that change and those that displacements
     /// share.
@@ -16,13 +16,13 @@ pub struct Placed {
     /// Jumps that have to be mapped before the writes.
     pub stubs: Vec<Stub>,
     /// The neighbours whose bytes change too. [`StubTo::Evicted`] leads to a copy of each, which
-    /// continues behind the original.
+    /// continues after the original.
     pub evicted: Vec<Instruction>,
-    /// Address of another site's jump whose first bytes, given here, are a part of this jump's
-    /// displacement: it has to be written before, and restored after this one.
+    /// Address of another site's jump, and its first bytes, which are a part of this jump's
+    /// displacement: the other jump has to be written before this one, and restored after it.
     pub builds_on: Option<(u64, Vec<u8>)>,
-    /// Covered instructions whose first byte becomes a breakpoint: a thread that hits it continues
-    /// at their copies in the detour.
+    /// Covered instructions whose first byte becomes a breakpoint: a thread that hits one continues
+    /// at the instruction's copy in the detour.
     pub traps: Vec<u64>,
 }
 
@@ -51,14 +51,14 @@ pub struct Stub {
 /// Target of a stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StubTo {
-    /// To the detour.
+    /// The detour.
     Detour,
-    /// To the copy of an evicted neighbour, by its index.
+    /// The copy of an evicted neighbour, by its index.
     Evicted(usize),
 }
 
 impl Stub {
-    /// Returns its bytes for a jump to `target`; `None` if that is out of its reach.
+    /// Returns the stub's bytes for a jump to `target`; `None` if that is out of its reach.
     #[must_use]
     pub fn bytes(&self, target: u64) -> Option<Vec<u8>> {
         let displacement = target.wrapping_sub(self.address.wrapping_add(NEAR_STUB)) as i64;
@@ -70,8 +70,8 @@ impl Stub {
         if self.size < FAR_STUB {
             return None;
         }
-        // `notrack`: where indirect branches are tracked, a detour does not begin with `endbr64`,
-        // which would cost every other detour one more instruction.
+        // `notrack`: detours do not begin with the `endbr64` that indirect branch tracking
+        // requires, as that would cost every other detour one more instruction.
         let mut bytes = vec![0x3e, 0xff, 0x25, 0, 0, 0, 0];
         bytes.extend(target.to_le_bytes());
         Some(bytes)

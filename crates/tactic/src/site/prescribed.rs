@@ -13,9 +13,9 @@
 //!           eb +n │ …  e9 yy e9 xx xx xx xx 00     the second one for us
 //! ```
 //!
-//! Every changed instruction still begins where it began, with a jump: any code that leads there,
-//! known or not, finds it. No address inside an instruction can be in use, so threads need not be
-//! moved and no saved address matters.
+//! Every changed instruction still begins at its old address, with a jump: any code that leads
+//! there, known or not, reaches that jump. No address inside an instruction can be in use, so
+//! threads need not be moved and no saved address matters.
 
 mod cells;
 
@@ -33,8 +33,8 @@ use crate::place::{Placer, Slot};
 /// `jmp rel8`.
 const SHORT_JUMP: u8 = 0xeb;
 const INT3: u8 = 0xcc;
-/// Prefixes without effect on a jump (Intel SDM vol. 2, 2.1.1 and 2.2.1): segment overrides, and
-/// REX, which must directly precede the opcode.
+/// Prefixes that have no effect on a jump (Intel SDM vol. 2, 2.1.1 and 2.2.1): segment
+/// overrides, and REX, which must directly precede the opcode.
 const SEGMENTS: [u8; 4] = [0x2e, 0x3e, 0x26, 0x36];
 const REX: Range<u8> = 0x40..0x50;
 /// Maximum number of adjacent neighbours evicted for one site.
@@ -112,7 +112,7 @@ impl Ladder<'_> {
 
     /// Has the detour also run the instructions that share bytes with the jump, if they can be
     /// copied. Then the program does not return to bytes that were just decoded as another
-    /// instruction: processors take several nanoseconds over that. Threads that come there from
+    /// instruction, which costs processors several nanoseconds. Threads that get there from
     /// elsewhere run the originals.
     fn go_on_behind(&self, end: u64, cover: &mut Cover, placer: &Placer) {
         let (flow, code) = (self.input.flow, self.input.code);
@@ -133,7 +133,7 @@ impl Ladder<'_> {
             if stays {
                 return;
             }
-            // The copied bytes must be those that are in memory.
+            // The copied bytes must match memory.
             if let Some((start, known)) = cover.placed.as_mut().and_then(|p| p.relies_on.last_mut())
             {
                 let more = Extent::new(*start + known.len() as u64, bytes.end);
@@ -145,9 +145,9 @@ impl Ladder<'_> {
         }
     }
 
-    /// Finds a jump whose displacement is, from the byte at `neighbour` on, the jump of another
-    /// site there. That other jump may lead anywhere: it is given a stub, so that its displacement
-    /// can be chosen.
+    /// Finds a jump whose displacement bytes, from `neighbour` on, are the jump of another site at
+    /// that address. That other jump may lead anywhere: it is given a stub, so that its
+    /// displacement can be chosen.
     ///
     /// ```text
     /// c3 │ 55 48 89 e5 41 57       ret │ push; mov; push, another site
@@ -155,8 +155,8 @@ impl Ladder<'_> {
     /// e9 │ e9 xx xx xx yy 57       then the site, to its stub at .. + xxxxxxe9
     /// ```
     ///
-    /// Each of the two instructions still begins where it began, with a jump. The neighbour's part
-    /// is returned beside the site's own.
+    /// Each of the two instructions still begins at its old address, with a jump. The neighbour's
+    /// part is returned along with the site's own.
     ///
     /// The jump is at `from`. If that is before the site, it covers all instructions up to the
     /// neighbour: a region without enough room.
@@ -225,8 +225,8 @@ impl Ladder<'_> {
         Err(refusal)
     }
 
-    /// Returns the site's instruction, or if `from` is before it, all from there up to `end`, which
-    /// must include the site's. They can be replaced by a jump as if they were one.
+    /// Returns the site's instruction or, if `from` is before it, all instructions from there up to
+    /// `end`, which must include the site's. They can be replaced by a jump as if they were one.
     fn up_to(&self, from: u64, end: u64, placer: &Placer) -> Result<Vec<Instruction>, Refusal> {
         if from == self.site {
             self.replaceable(&self.first, placer)?;
@@ -263,7 +263,7 @@ impl Ladder<'_> {
             return Err(Refusal::OtherLength { bytes });
         }
         self.replaceable(&self.first, placer)?;
-        // First try unused bytes right behind alone, then a neighbour as well.
+        // First try only the unused bytes right after the site, then evict one neighbour as well.
         for count in 0..=1 {
             if let Ok(cover) = self.evict_successors(count, placer) {
                 return Ok(cover);
@@ -311,8 +311,8 @@ impl Ladder<'_> {
         Ok(instruction)
     }
 
-    /// Returns the instruction at `at` in another function, if control reaches it straight from the
-    /// function's start.
+    /// Returns the instruction at `at` in another function, if control reaches it from that
+    /// function's start without a jump.
     fn straight_in(&self, function: Extent, at: u64) -> Option<Instruction> {
         let mut found = self
             .input
@@ -327,8 +327,8 @@ impl Ladder<'_> {
         (found.ip() == at).then_some(found)
     }
 
-    /// Returns the bytes that may change at `instruction`: its own, and unused ones behind it if it
-    /// never continues.
+    /// Returns the bytes that may change at `instruction`: its own, and the unused ones after it if
+    /// it never continues.
     fn room(&self, instruction: &Instruction, placer: &Placer) -> Range<u64> {
         let mut room = bytes_of(instruction);
         if !ends_flow(instruction) {
@@ -338,7 +338,7 @@ impl Ladder<'_> {
         let function = flow.extent();
         let mut end = room.end;
         if end < function.end && self.flow_is_known().is_ok() {
-            // Between its blocks.
+            // Unused nops between the function's blocks.
             let unused = |at: u64| {
                 let nop = code.instruction_at(at, function.end)?;
                 let is_unused = is_nop(&nop) && flow.is_boundary(at) && !flow.is_reached(at);
@@ -361,8 +361,8 @@ impl Ladder<'_> {
         room
     }
 
-    /// Evicts the instructions behind: their first bytes, which displacements share, become those
-    /// of jumps to copies of them.
+    /// Evicts the instructions that follow: their first bytes, which displacements share, become
+    /// the first bytes of jumps to copies of them.
     fn evict_successors(&self, count: usize, placer: &mut Placer) -> Result<Cover, Refusal> {
         let mut own = vec![self.room(&self.first, placer)];
         let mut neighbours = Vec::new();
@@ -392,7 +392,7 @@ impl Ladder<'_> {
         let order: Vec<Range<u64>> = own.into_iter().rev().collect();
         let placed = cells.place(placer, &order, &stubs, neighbours.clone(), Vec::new())?;
         let mut cover = self.alone(placed);
-        // Avoids the successors' own jumps.
+        // Run copies of the successors in the detour, to avoid the jumps that replace them.
         let mut last = self.first;
         for successor in neighbours {
             if !runs_on(&last) || leads_into(&successor, self.site..successor.next_ip()) {
@@ -420,7 +420,7 @@ impl Ladder<'_> {
         }
     }
 
-    /// Turns the site into a short jump to `landing`, where another jump leads on.
+    /// Turns the site into a short jump to `landing`, where another jump continues.
     fn with_landing(
         &self,
         cells: &mut Cells<'_>,
@@ -438,7 +438,8 @@ impl Ladder<'_> {
         }
     }
 
-    /// Returns bytes in reach that are never executed: behind the function, or between its blocks.
+    /// Returns ranges in reach of a short jump that are never executed: after the function, or
+    /// between its blocks.
     fn holes(&self) -> Vec<Range<u64>> {
         let (flow, code) = (self.input.flow, self.input.code);
         let function = flow.extent();
@@ -511,8 +512,8 @@ impl Ladder<'_> {
         Err(Refusal::NoNeighbour)
     }
 
-    /// Evicts an instruction in reach of a short jump. It gives way to two jumps: one to a copy of
-    /// it, and one behind its first byte for the site.
+    /// Evicts an instruction in reach of a short jump. It is replaced by two jumps: one to a copy
+    /// of it, and one past its first byte, for the site.
     fn evict_nearby(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         let own = bytes_of(&self.first);
         let reach = self.short_reach();
@@ -525,7 +526,7 @@ impl Ladder<'_> {
             };
             let room = bytes_of(&victim);
             if room.start < own.start && room.start + JUMP > own.start {
-                // Its jump would share bytes with the site's, which change later.
+                // Its jump would share bytes with the site's jump, and those change later.
                 continue;
             }
             for landing in (room.start + 1).max(reach.start)..room.end.min(reach.end) {
@@ -600,7 +601,7 @@ impl Ladder<'_> {
     }
 }
 
-/// True if control continues behind the instruction, other than by a return from a call.
+/// True if control continues past the instruction, other than by the return from a call.
 fn runs_on(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -608,7 +609,8 @@ fn runs_on(instruction: &Instruction) -> bool {
     )
 }
 
-/// True if the instruction is a jump into `block`. A thread might stay in looping copies for long.
+/// True if the instruction is a jump into `block`. A thread might stay in looping copies for a
+/// long time.
 fn leads_into(instruction: &Instruction, block: Range<u64>) -> bool {
     let is_jump = matches!(
         instruction.flow_control(),
@@ -617,8 +619,8 @@ fn leads_into(instruction: &Instruction, block: Range<u64>) -> bool {
     is_jump && block.contains(&instruction.near_branch_target())
 }
 
-/// Directs a jump at each of several adjacent places to a stub. `forms` are the jumps possible at
-/// each; a later one determines bytes of those before it.
+/// Directs a jump at each of several adjacent places to a stub. `forms` lists the jumps
+/// possible at each; a later jump determines bytes of those before it.
 fn chain<'a>(
     cells: &Cells<'a>,
     forms: &[Vec<Jump>],

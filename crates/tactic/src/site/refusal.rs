@@ -4,7 +4,7 @@ use std::fmt;
 
 use capriole_insn::{Extent, RelocateError};
 
-/// A reason not to use a tactic at a site. `Display` is one line for a person;
+/// A reason not to use a tactic at a site. `Display` gives one line for people to read;
 /// [`key`](Self::key) is a word for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
@@ -22,16 +22,16 @@ pub enum Refusal {
         /// The instruction around it.
         instruction: Extent,
     },
-    /// Some bytes of the function are no known instruction: the starts and targets of the
-    /// instructions behind them are unknown.
+    /// Some bytes of the function do not decode: the starts and targets of the instructions after
+    /// them are unknown.
     Undecodable {
         /// The first such byte.
         at: u64,
     },
-    /// A jump leads into the middle of an instruction: data lies between the code, or instructions
-    /// overlap.
+    /// A jump leads into the middle of an instruction: data is interleaved with the code, or
+    /// instructions overlap.
     OverlappingCode {
-        /// Target of that jump.
+        /// Target of the jump into this function.
         at: u64,
     },
     /// No control flow is known to reach the site. It may be data.
@@ -39,13 +39,13 @@ pub enum Refusal {
         /// The site.
         site: u64,
     },
-    /// No function is known there, and nothing proves that an instruction begins at the site.
+    /// No function is known at the site, and nothing proves that an instruction begins there.
     NotShown {
         /// The site.
         site: u64,
     },
     /// The site is in code that must not change, for instance a restartable
-    /// sequence or Capriole's own.
+    /// sequence or Capriole's own code.
     Forbidden {
         /// The forbidden range.
         range: Extent,
@@ -62,12 +62,12 @@ pub enum Refusal {
         /// Its length in bytes.
         bytes: u64,
     },
-    /// The tactic is for instructions of another length.
+    /// The tactic applies only to instructions of another length.
     OtherLength {
         /// The instruction's length in bytes.
         bytes: u64,
     },
-    /// The bytes behind the instruction lead the jump to addresses that are in
+    /// The bytes after the instruction make the jump lead to addresses that are in
     /// use or do not exist.
     NoStubAddress,
     /// Another probe changes some of the bytes, or relies on them.
@@ -108,7 +108,7 @@ pub enum Refusal {
     },
     /// Control flow ends before five bytes are covered, and what follows is not unused padding.
     EndsTooSoon {
-        /// The address behind the last instruction that could be covered.
+        /// The address after the last instruction that could be covered.
         at: u64,
     },
     /// An indirect jump of the function could lead to a covered instruction.
@@ -124,7 +124,7 @@ pub enum Refusal {
     },
     /// Not all jump targets in the object could be found, for the given reason.
     TargetsUnknown(&'static str),
-    /// Go's runtime stops goroutines at any instruction and keeps its address.
+    /// Go's runtime stops goroutines at any instruction and saves its address.
     GoPreemption,
     /// With a shadow stack, a call cannot be displaced: its return address must
     /// be pushed by a `call`.
@@ -132,7 +132,7 @@ pub enum Refusal {
         /// The address of the call.
         at: u64,
     },
-    /// The program itself has a breakpoint there (`int3`), such as `__builtin_debugtrap` or
+    /// The program itself has a breakpoint (`int3`) there, such as `__builtin_debugtrap` or
     /// padding.
     BreakpointPresent {
         /// Its address.
@@ -147,8 +147,8 @@ pub enum Refusal {
         /// The thread's id.
         tid: u32,
     },
-    /// The program is traced by a debugger or forbids the handler that breakpoints need, as the
-    /// message says.
+    /// The program is traced by a debugger or forbids the handler that breakpoints need; the
+    /// message tells which.
     TrapUnusable(&'static str),
     /// No free memory for the detour within 2 GB of the site.
     NoMemoryNear {
@@ -178,7 +178,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// True if it only says that the tactic is for instructions of another length.
+    /// True if the only reason is that the tactic is for instructions of another length.
     pub(super) const fn is_about_length(&self) -> bool {
         matches!(
             self,
@@ -189,7 +189,7 @@ impl Refusal {
         )
     }
 
-    /// Returns a word for the kind of reason, the same in every version: the key under which
+    /// Returns a word for the kind of reason that is the same in every version: the key under which
     /// refusals are counted and written as JSON.
     #[must_use]
     pub const fn key(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use super::model::{ClockError, ClockModel, NANOSECONDS, SyncPoint};
 
-/// A piece of the line, between two adjacent sync points.
+/// A segment of the piecewise line, between two adjacent sync points.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     tsc: u64,
@@ -38,7 +38,7 @@ impl Piece {
 
 /// Converts TSC values to `CLOCK_MONOTONIC`, piecewise between sync points, in integers.
 ///
-/// Keeps the order: a later tick never gets an earlier time. Remembers the last piece, so that
+/// Monotonic: a later tick never gets an earlier time. Remembers the last piece, so that
 /// values in time order cost one multiplication.
 #[derive(Debug, Clone)]
 pub struct Converter {
@@ -79,7 +79,7 @@ impl Converter {
         })
     }
 
-    /// Converts a TSC value to `CLOCK_MONOTONIC` in ns. Times before the machine's start are 0.
+    /// Converts a TSC value to `CLOCK_MONOTONIC` in ns. Times before boot are 0.
     pub fn monotonic_ns(&mut self, tsc: u64) -> u64 {
         if tsc < self.whole.tsc {
             return self

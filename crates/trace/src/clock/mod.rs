@@ -1,15 +1,15 @@
 //! Time: ticks of the time stamp counter (TSC) and their conversion.
 //!
 //! Records carry raw TSC values. While a recording runs, [`Clock`] takes a [`SyncPoint`] about
-//! every second: the TSC, `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at one moment. A [`ClockModel`]
-//! made of those points converts any TSC value:
+//! every second: the TSC, `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at one moment. A
+//! [`ClockModel`] made of those points converts any TSC value:
 //!
 //! ```text
 //!  monotonic ns
 //!        |            . ' p2      between two points: the straight line through them
 //!        |      p1 '              outside: the line through the first and the last
-//!        |   /                    CTF metadata: one line for all, through p0, of a whole
-//!        | p0                       number of hertz, to CLOCK_REALTIME
+//!        |   /                    CTF metadata: one line through p0 for everything, with an
+//!        | p0                       integral frequency in hertz, to CLOCK_REALTIME
 //!        +------------------ tsc
 //! ```
 

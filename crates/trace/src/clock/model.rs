@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Nanoseconds in a second.
 pub(crate) const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Readings of three clocks at one moment.
+/// Values of three clocks at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncPoint {
     /// The time stamp counter, in ticks.
@@ -41,7 +41,7 @@ fn one() -> u64 {
     1
 }
 
-/// Reasons why sync points make no valid clock.
+/// Reason why sync points do not make a valid clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClockError {
     /// There are no sync points.
@@ -50,7 +50,7 @@ pub enum ClockError {
     /// Time went backwards or stood still between two sync points.
     #[error("the clock's sync point {0} is not later than the one before it")]
     NotIncreasing(usize),
-    /// The clock ticks less than once, or more than 2^40 times, a second.
+    /// The clock ticks less than once or more than 2^40 times per second.
     #[error("the clock's frequency of {0} Hz is not that of a time stamp counter")]
     Frequency(u64),
     /// The clock never advances.
@@ -76,7 +76,7 @@ impl ClockModel {
             _ => frequency(first, last),
         };
         check_frequency(freq_hz)?;
-        // realtime(tsc) = offset + tsc / freq, exact at the first point.
+        // realtime(tsc) = offset + tsc / freq, which is exact at the first point.
         let ticks_since_epoch =
             i128::from(first.realtime_ns) * i128::from(freq_hz) / i128::from(NANOSECONDS);
         let offset = ticks_since_epoch - i128::from(first.tsc);
@@ -114,18 +114,18 @@ impl ClockModel {
 
     /// Converts a TSC value as a CTF reader does: ns since 1970-01-01 UTC along one line, rounded
     /// down. Differs from the piecewise conversion by the rounding of the frequency (at most 1 us
-    /// an hour) and by the adjustments of the system's time during the recording.
+    /// an hour) and by adjustments of the system time during the recording.
     pub fn ctf_ns(&self, tsc: u64) -> i128 {
         let ticks = u128::from(self.offset_cycles) + u128::from(tsc);
         let ns = ticks * u128::from(NANOSECONDS) / u128::from(self.freq_hz);
         i128::from(self.offset_s) * i128::from(NANOSECONDS) + ns as i128
     }
 
-    /// Returns how far the clock strayed: the largest relative difference between the slope of one
-    /// second or more and the overall slope, in parts per million. 0 with less than three points.
+    /// Returns the drift of the clock: the largest relative difference between the slope over one
+    /// second or more and the overall slope, in parts per million; 0 with fewer than three points.
     ///
-    /// Steering by NTP stays below 500; more means that the TSC is not a clock on this machine or
-    /// that the machine was suspended or moved.
+    /// NTP slewing stays below 500; a larger drift means that the TSC is not a usable clock on this
+    /// machine, or that the machine was suspended or migrated.
     pub fn drift_ppm(&self) -> u64 {
         let points = &self.sync_points;
         let (Some(first), Some(last)) = (points.first(), points.last()) else {

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-/// Returns a warning why times in a trace of this machine may be wrong; `None` if the TSC is a
-/// clock here.
+/// Returns a warning that gives the reason why times in a trace of this machine may be wrong;
+/// `None` if the TSC is a usable clock here.
 ///
-/// It is one if the kernel uses it as its clock source, or offers it as one (under a hypervisor the
-/// source is `kvm-clock` or `hyperv`, which are derived from the TSC), or if the processor reports
-/// that the counter runs at one rate in all power states. A machine that provides neither file gets
-/// no warning.
+/// It is usable if the kernel uses it as its clock source, or offers it as one (under a
+/// hypervisor the source is `kvm-clock` or `hyperv`, which are derived from the TSC), or if the
+/// processor reports that the counter runs at one rate in all power states. A machine without
+/// the clock source files gets no warning.
 pub fn unstable_warning() -> Option<String> {
     let source = "/sys/devices/system/clocksource/clocksource0";
     let current = fs::read_to_string(format!("{source}/current_clocksource")).ok()?;
@@ -17,7 +17,7 @@ pub fn unstable_warning() -> Option<String> {
     warning(current.trim(), &available, &cpuinfo)
 }
 
-/// Decides from the contents of the three files.
+/// Decides based on the contents of the three files.
 fn warning(current: &str, available: &str, cpuinfo: &str) -> Option<String> {
     let made_of_tsc = matches!(current, "tsc" | "kvm-clock" | "xen")
         || current.starts_with("hyperv_clocksource_tsc");

@@ -7,15 +7,17 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::model::{ClockError, ClockModel, NANOSECONDS, SyncPoint};
 use super::tsc;
 
-/// Number of times that a pair of clocks is read for one sync point. The narrowest pair counts, so
-/// an interrupt or a preemption during one of them does no harm; all take some ten microseconds.
+/// Number of times that a pair of clocks is read for one sync point. The narrowest pair is
+/// used, so an interrupt or a preemption during a reading does no harm; all readings take some
+/// ten microseconds.
 const ATTEMPTS: usize = 100;
 
 /// Duration of the first estimate of the frequency. A pair is narrower than 0.1 us, so the estimate
 /// is better than 10 parts per million.
 const FIRST_WATCH: Duration = Duration::from_millis(10);
 
-/// Maximum number of sync points: four hours at one a second; above it every second one is dropped.
+/// Maximum number of sync points: four hours at one per second; beyond it, every second point
+/// is dropped.
 const MOST_POINTS: usize = 16_384;
 
 /// The clock of a recording: collects sync points.
@@ -50,7 +52,8 @@ impl Clock {
         }
     }
 
-    /// Returns the clock for a recorder that reads the counter in steps of at least `step` ticks.
+    /// Returns the clock for a recorder whose readings of the counter have steps of at least `step`
+    /// ticks.
     #[must_use]
     pub fn with_step(self, step: u64) -> Clock {
         Clock {
@@ -99,7 +102,7 @@ impl Clock {
     ///
     /// # Errors
     ///
-    /// If the frequency is not one of a TSC.
+    /// If the frequency is not plausible for a TSC.
     pub fn model(&self) -> Result<ClockModel, ClockError> {
         let model = ClockModel::from_points(self.points.clone(), 0)?;
         Ok(ClockModel {

@@ -7,12 +7,13 @@ use std::sync::OnceLock;
 /// Number of readings for [`step`].
 const READINGS: usize = 10_000;
 
-/// Returns the step of the counter in ticks: 1 where none can be detected. Some processors count a
-/// slower clock and multiply (26 ticks at a time, at 2.6 GHz, for one of 100 MHz).
+/// Returns the step of the counter in ticks; 1 if no larger step can be detected. Some
+/// processors count a slower clock and multiply (26 ticks at a time at 2.6 GHz with a 100 MHz
+/// clock).
 ///
 /// The step is the greatest common divisor of all differences between successive readings; or,
-/// where a hypervisor has scaled and rounded them, the smallest difference, provided that readings
-/// are often equal. It is measured once in a process, which takes some 200 us.
+/// where a hypervisor has scaled and rounded them, the smallest difference, provided that
+/// readings are often equal. It is measured once per process, which takes some 200 us.
 pub fn step() -> u64 {
     static STEP: OnceLock<u64> = OnceLock::new();
     *STEP.get_or_init(|| {
@@ -46,14 +47,14 @@ fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Returns the time stamp counter, in ticks since it was last zero (mostly the machine's start).
+/// Returns the time stamp counter, in ticks since it was last zero (usually at boot).
 ///
 /// The read is fenced on both sides: it happens after everything before it in program order
 /// has completed and before anything after it begins (Intel SDM vol. 2B, RDTSC).
 pub fn read() -> u64 {
     // SAFETY: LFENCE is part of SSE2, which every x86-64 processor has.
     unsafe { _mm_lfence() };
-    // SAFETY: every x86-64 processor has RDTSC. A process that forbade it to itself with
+    // SAFETY: every x86-64 processor has RDTSC. A process that has disabled it with
     // prctl(PR_SET_TSC) gets SIGSEGV, which is defined behaviour.
     let ticks = unsafe { _rdtsc() };
     // SAFETY: as for the first LFENCE.

@@ -1,9 +1,9 @@
 //! The fields of an event in TSDL.
 //!
-//! Fields start at multiples of 64 bits: their types are aligned so, and padding needs no name of
-//! its own, which readers would show. Only an array of small numbers cannot be aligned by its type,
-//! since the numbers are packed; after a field that does not end at such a multiple, an empty array
-//! of words before the array aligns it.
+//! Fields start at multiples of 64 bits: their types have this alignment, so padding needs no
+//! member name, which readers would show. Only an array of small numbers cannot be aligned by
+//! its type, since the numbers are packed; after a field that does not end at such a multiple,
+//! an empty array of words before the array aligns it.
 //!
 //! ```text
 //! u32         integer { size = 32; align = 64; ... } _fd;
@@ -15,8 +15,8 @@
 //! string[2]   struct { length_t length; char8_t text[length]; } _names[2];
 //! ```
 //!
-//! Names of added members begin with two underscores, like LTTng's length members: readers remove
-//! one and show `_path_length = 4, path = "/tmp"`.
+//! Names of added members begin with two underscores, like LTTng's length members: readers
+//! remove one and show `_path_length = 4, path = "/tmp"`.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -124,11 +124,11 @@ impl Writer<'_> {
     }
 }
 
-/// Returns a number type; sizes and alignment in bits.
+/// Returns a number type; size and alignment are in bits.
 fn integer(shown: Shown, size: u32, align: u32) -> String {
     let more = match shown {
-        // IEEE 754: the mantissa's digits include the one that is not stored, and the sign bit
-        // takes its place.
+        // IEEE 754: `mant_dig` counts the hidden bit of the mantissa, which is not stored; the sign
+        // bit takes its place in the size.
         Shown::Float => {
             let (exponent, mantissa) = if size == 32 { (8, 24) } else { (11, 53) };
             return format!(
@@ -143,13 +143,13 @@ fn integer(shown: Shown, size: u32, align: u32) -> String {
     format!("integer {{ size = {size}; align = {align}; {more} }}")
 }
 
-/// Returns a type for bits that are not part of a field. In decimal: babeltrace2 2.0 shows
+/// Returns a type for bits that are not part of a field. Decimal, because babeltrace2 2.0 shows
 /// hexadecimal numbers of 61 to 63 bits as 0.
 fn skipped(size: u32, align: u32) -> String {
     integer(Shown::Unsigned, size, align)
 }
 
-/// Returns a bit field with the number of `size` bits around it, for arrays.
+/// Returns a bit field together with the surrounding number of `size` bits, for arrays.
 fn part(shown: Shown, size: u32, bits: Bits) -> String {
     let (width, offset) = (u32::from(bits.width), u32::from(bits.offset));
     let mut text = "struct { ".to_string();
@@ -171,9 +171,9 @@ struct Names {
 }
 
 impl Names {
-    /// Makes the names. Each gets a leading underscore, as in LTTng, which readers remove and which
-    /// keeps names apart from keywords. Characters not allowed in an identifier become `_`, and a
-    /// name already in use gets a number.
+    /// Creates the names. Each gets a leading underscore, as in LTTng, which readers remove and
+    /// which distinguishes names from keywords. Characters not allowed in an identifier become `_`,
+    /// and a name already in use gets a number.
     fn of(fields: &[FieldInfo]) -> Names {
         let mut names = Names {
             fields: Vec::with_capacity(fields.len()),
@@ -194,7 +194,7 @@ impl Names {
         names
     }
 
-    /// Returns a unique name made from `plain`.
+    /// Returns a unique name based on `plain`.
     fn add(&mut self, plain: &str) -> String {
         let mut name = format!("_{plain}");
         let mut number = 2;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::document::{Document, EventInfo};
 
-/// The reserved words of TSDL (CTF 1.8, section 7.3, with those of C that it takes over).
+/// The reserved words of TSDL (CTF 1.8, section 7.3, including the C keywords that it adopts).
 const KEYWORDS: [&str; 30] = [
     "align",
     "callsite",
@@ -64,8 +64,8 @@ stream {
 };
 ";
 
-/// The types used in the streams; `tsc_t` needs the clock, and its alignment puts a record at its
-/// place after the previous one's padding.
+/// The types used in the streams; `tsc_t` needs the clock, and its alignment places each record
+/// after the padding of the previous one.
 const TYPES: &str = "\
 typealias integer { size = 8; align = 8; signed = false; } := uint8_t;
 typealias integer { size = 32; align = 8; signed = false; } := uint32_t;
@@ -161,7 +161,7 @@ pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// Returns major and minor of `major.minor.patch`.
+/// Returns the major and minor numbers of `major.minor.patch`.
 fn version(text: &str) -> (u32, u32) {
     let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))

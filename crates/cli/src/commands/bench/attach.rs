@@ -34,9 +34,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Threads that call the functions of the crowd all the time.
+/// Threads that continuously call the functions of the crowd.
 const THREADS: usize = 4;
-/// Memory for events in bytes, as `record` takes it.
+/// Memory for events in bytes: the default of `record`.
 const BUFFER: u64 = 64 << 20;
 
 /// A program to attach to.
@@ -45,7 +45,7 @@ trait Subject {
     fn pid(&self) -> u32;
     /// Returns the event that matches at least the first `sites` functions.
     fn event(&self, sites: usize) -> String;
-    /// Checks that it still works correctly.
+    /// Checks that the program still works correctly.
     fn check(&mut self) -> anyhow::Result<()>;
 }
 
@@ -242,7 +242,7 @@ fn nanoseconds(time: Duration) -> f64 {
 struct Measured {
     name: String,
     sites: usize,
-    /// Sites with a probe. All values that are no spread are from the last round.
+    /// Sites with a probe. Values that are not a `Spread` come from the last round.
     probed: usize,
     tactics: BTreeMap<&'static str, usize>,
     refused: BTreeMap<String, usize>,

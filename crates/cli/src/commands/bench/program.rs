@@ -85,7 +85,7 @@ struct Measured {
     /// Functions with a probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     probed: Option<u64>,
-    /// Functions that were to have one.
+    /// Functions that were meant to get a probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     functions: Option<u64>,
     /// Calls counted or recorded in the last round.

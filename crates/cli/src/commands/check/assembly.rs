@@ -38,7 +38,7 @@ pub(super) fn assembly(instruction: &Instruction) -> String {
     text
 }
 
-/// Symbol names for the addresses of a session that does not exist.
+/// Symbol names for addresses in the sketched session, which does not exist.
 pub(super) struct Names(pub(super) HashMap<u64, String>);
 
 impl SymbolResolver for Names {
@@ -55,8 +55,8 @@ impl SymbolResolver for Names {
     }
 }
 
-/// Decodes copies of displaced instructions. The copy of a call pushes its return address from 8
-/// bytes of data behind it.
+/// Decodes copies of displaced instructions. The copy of a call pushes its return address from
+/// the 8 bytes of data after it.
 pub(super) fn instructions(bytes: &[u8], start: u64) -> Vec<Instruction> {
     let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
     let mut literals: Vec<u64> = Vec::new();

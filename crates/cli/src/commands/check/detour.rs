@@ -22,18 +22,19 @@ use std::ops::Range;
 struct Line {
     address: u64,
     text: String,
-    /// `save`, `record`, `commit`, `restore`, `copy of ADDRESS`, `evicted copy of
-    /// ADDRESS`, `go on`.
+    /// Part that the instruction belongs to: `save`, `record`, `commit`, `restore`,
+    /// `copy of ADDRESS`, `evicted copy of ADDRESS`, `go on`.
     what: String,
     /// Purpose of a recording instruction.
     note: String,
 }
 
-/// The detour as it would be compiled, at an address where it could be.
+/// The detour as it would be compiled, at an address that it could have.
 #[derive(Debug)]
 pub(super) struct Sketch {
     entry: u64,
-    /// Bytes of its own, how many of them are off the hot path, and bytes that it shares.
+    /// Size of its own code in bytes, how much of that is off the hot path (`cold`), and the size
+    /// of the code that it shares with other detours.
     size: usize,
     cold: usize,
     shared: usize,
@@ -41,8 +42,8 @@ pub(super) struct Sketch {
     used: Vec<Used>,
 }
 
-/// Returns an address for detours: free memory near the object in a process, or right behind a
-/// file.
+/// Returns an address for detours: free memory near the object in a process, or right after the
+/// end of a file's image.
 fn arena(event: &Selected, objects: &Objects, size: u64) -> u64 {
     let near = event.site.object.range();
     let free = objects.process().and_then(|process| {
@@ -107,7 +108,7 @@ impl Sketch {
         let end = detour.address + detour.size as u64;
         let code = decode(detour.entry..end);
         let copies = detour.copies.first().map(|(_, copy)| *copy);
-        // Without copies there is only the jump back: `jmp rel32`.
+        // Without copies, the detour ends with only the jump back: `jmp rel32`.
         let copies = copies.unwrap_or(end - 5);
         let descriptor = code.iter().find(|i| {
             i.ip() < copies && i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand()
@@ -125,7 +126,7 @@ impl Sketch {
             }
             None => Parts::locked(detour.entry, copies, &code),
         };
-        // A program for the resident is placed before the code.
+        // A program that the resident runs is placed before the code.
         let cold = match &work[0] {
             Work::Run { .. } => "program",
             _ => "cold",
@@ -147,7 +148,7 @@ impl Sketch {
         if let Some(streams) = streams {
             names.insert(streams.ip_rel_memory_address(), "streams".to_owned());
         }
-        // The formatter takes negative offsets from the thread pointer for addresses.
+        // The formatter treats negative offsets from the thread pointer as addresses.
         for offset in threads.rseq_offset.into_iter().flat_map(|o| [o + 4, o + 8]) {
             if offset < 0 {
                 names.insert(i64::from(offset) as u64, format!("-{:#x}", -offset));

@@ -11,7 +11,7 @@ pub(super) struct Parts {
     commit: u64,
     restore: u64,
     copies: u64,
-    /// Register that holds the address behind the record.
+    /// Register that holds the address just past the record.
     pub(super) place: Register,
 }
 
@@ -31,8 +31,8 @@ impl Parts {
         }
     }
 
-    /// Splits a detour that records the locked way, which moves the stack pointer before and after
-    /// its work.
+    /// Splits a detour that records on the locked path, which moves the stack pointer before and
+    /// after its work.
     pub(super) fn locked(entry: u64, copies: u64, code: &[Instruction]) -> Parts {
         let moves = |i: &&Instruction| {
             i.mnemonic() == Mnemonic::Lea && i.op0_register() == Register::RSP && i.ip() < copies
@@ -81,7 +81,7 @@ impl Notes<'_> {
             },
             Mnemonic::Mov if i.op0_kind() == OpKind::Memory && i.memory_index() == self.place => {
                 const FIELDS: i64 = record::FIELDS as i64;
-                // `place` is behind the record.
+                // `place` points just past the record.
                 let size = FIELDS + 8 * self.event.fields.fetch.recorded as i64;
                 match displacement + size {
                     offset if offset == record::ID as i64 => "event 0",

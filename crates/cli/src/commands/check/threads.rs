@@ -37,7 +37,7 @@ impl Threads {
             (process.read_memory(address, &mut bytes).ok()? == 4)
                 .then_some(u32::from_le_bytes(bytes))
         };
-        // The lower half of a `ptrdiff_t`; the size is 0 where the kernel refused.
+        // The lower half of a `ptrdiff_t`. The size is 0 if the kernel refused the registration.
         let rseq = word("__rseq_offset", 0).zip(word("__rseq_size", 0));
         // Layout for libthread_db: bits, count, offset; u32 each.
         let tid = word("_thread_db_pthread_tid", 8);

@@ -16,7 +16,7 @@ pub(crate) fn are_needed(events: &[EventInfo]) -> bool {
 pub(crate) fn new(process: &Process, seen: &mut HashSet<(u64, u64)>) -> Vec<MappingInfo> {
     let mut maps = process.maps().unwrap_or_default();
     maps.retain(|m| {
-        // Memory may have an inode but no file: that of JIT compilers, and our own stubs.
+        // Memory may have an inode but no file: JIT-compiled code, and our own stubs.
         let named = !m.path.as_encoded_bytes().starts_with(b"/memfd:");
         m.is_file() && m.perms.execute && named && seen.insert((m.start, m.end))
     });

@@ -25,7 +25,7 @@ pub struct Summary {
     pub events: u64,
     /// Events that were lost.
     pub lost: u64,
-    /// Events among `lost` for which all lanes of a CPU were taken.
+    /// Events among `lost` that were lost because all lanes of a CPU were in use.
     pub busy: u64,
     /// Bytes of the streams.
     pub bytes: u64,
@@ -92,13 +92,15 @@ enum Collect {
     All,
 }
 
-/// Interval between checks for anything but packets.
+/// Interval between checks for anything except packets.
 const TICK: Duration = Duration::from_millis(20);
-/// Time after the start in which code mappings are checked every tick; then every second.
+/// Time after the start during which code mappings are checked every tick; later, every second.
 const BEGINNING: Duration = Duration::from_secs(5);
-/// Longest wait at the end of the recording for someone who is still writing a message.
+/// Maximum wait at the end of the recording for other processes that are still writing a
+/// message.
 const WRITERS: Duration = Duration::from_secs(1);
-/// Interval between checks of the losses in locked lanes, of which a large machine has many.
+/// Interval between checks for events lost in locked lanes. A large machine has many such
+/// lanes.
 const LOSSES: Duration = Duration::from_millis(1);
 /// Interval between sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
@@ -164,8 +166,8 @@ impl Recorder {
         let _ = self.writer.remove();
     }
 
-    /// Notes the names of the current threads: all of them, since a name may change, or only new
-    /// ones.
+    /// Notes the names of the current threads: of all threads, since a name may change, or only of
+    /// new ones.
     fn look_at_threads(&mut self, which: Which) {
         let tids = threads_of(&self.process);
         if tids.is_empty() {
@@ -184,7 +186,7 @@ impl Recorder {
     }
 
     /// Notes which threads exist at the end, or existed at the last check if the program has ended.
-    /// Children that have ended did so earlier.
+    /// Children that have already ended are not included: their threads ended earlier.
     fn look_at_last_threads(&mut self, others: impl Iterator<Item = Process>) {
         self.look_at_threads(Which::New);
         self.last_threads.extend(self.seen.values());
@@ -242,7 +244,7 @@ impl Recorder {
         self.ended = Some(Instant::now());
         self.failed_packets = result.is_err();
         if self.failed_packets {
-            // Nothing reads messages from others any more.
+            // From now on nothing reads the messages of other processes.
             writer::close(&probed.attached.memory.memory, WRITERS);
         }
         result
@@ -272,7 +274,8 @@ impl Recorder {
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
                 self.look_at_threads(Which::New);
-                // Programs load most of their libraries soon, and some end soon.
+                // Most libraries are loaded soon after the start, and some programs end soon after
+                // it.
                 if self.started.elapsed() < BEGINNING {
                     self.look_at_mappings()?;
                 }
@@ -308,14 +311,15 @@ impl Recorder {
         detached: Option<&Detached>,
         exit: Option<ExitStatus>,
     ) -> anyhow::Result<Summary> {
-        // The program no longer writes; from here on nobody else can either.
+        // If the buffer is full it cannot take the event, but the description still gets the
+        // notice.
         writer::close(&attached.memory.memory, WRITERS);
         if exit.is_none() {
             self.look_at_threads(Which::All);
             self.look_at_mappings()?;
         }
-        // Sync at the end of the recording, not after writing the rest of it. Two points are enough
-        // if this one is no better.
+        // Sync at the end of the recording, not after writing the rest of it. The existing points,
+        // at least two, are enough if this one is no better.
         let _ = self.clock.sync();
         if !self.failed_packets {
             self.collect(Collect::All)?;

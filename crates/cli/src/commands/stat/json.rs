@@ -17,8 +17,8 @@ pub enum Extent {
     SinceStart,
 }
 
-/// Formats the groups that are more than plain counting, with their rows, the most frequent first.
-/// `time` is the base of the rates; `names` are the event names.
+/// Formats the groups that do more than plain counting, with their rows, the most frequent
+/// first. `time` is the base of the rates; `names` are the event names.
 pub fn groups(groups: &[Group], names: &[String], time: Duration, extent: Extent) -> Vec<Value> {
     let shown = groups.iter().filter(|group| !group.is_plain());
     let one = |group: &Group| {

@@ -23,7 +23,7 @@ pub struct Kept {
     key_names: Vec<String>,
     measures: Vec<(String, Cells)>,
     calls: Calls,
-    /// The cell that counts hits with a number that could not be read, if there may be any.
+    /// Cell that counts hits with an unreadable number; `None` if every number can be read.
     unreadable: Option<u32>,
     capacity: u32,
     /// Clock that gives the length of a tick, if calls are timed.
@@ -81,7 +81,7 @@ impl Cells {
 /// Properties shared by all sites of a definition, as far as its table depends on them.
 struct Common {
     key: u32,
-    /// For each value: signed at some site, and possibly unreadable at some site.
+    /// Two flags for each value: signed at some site, and possibly unreadable at some site.
     values: Vec<(bool, bool)>,
 }
 
@@ -125,7 +125,8 @@ impl Row0 {
         cell
     }
 
-    /// Returns the cell that counts readable hits of this value, if not every hit has it.
+    /// Returns the cell that counts the hits in which this value could be read; `None` if it
+    /// always can.
     fn readable(&mut self, value: usize, faults: bool) -> Option<u32> {
         if !faults {
             return None;
@@ -162,7 +163,7 @@ impl Kept {
             let cells = match (aggregate.function, &aggregate.field) {
                 (Function::Count, _) | (_, None) => Cells::Calls,
                 (function, Some(name)) => {
-                    // Without a site nothing is kept, so any value will do.
+                    // Without a site there are no hits to aggregate, so any value will do.
                     let value = value(name).unwrap_or(0);
                     let kind = common.values.get(value).copied();
                     Cells::new(function, value, kind.unwrap_or_default(), &mut row)
@@ -172,7 +173,7 @@ impl Kept {
         }
         let faults = common.values.iter().any(|(_, faults)| *faults);
         let unreadable = faults.then(|| row.cells(1));
-        // With a single value, each hit is in its histogram or could not be read.
+        // With a single value, each hit is either in its histogram or could not be read.
         let single = common.values.len() == 1;
         let whole = measures.iter().find_map(|(_, cells)| match *cells {
             Cells::Histogram {
@@ -329,8 +330,8 @@ impl Kept {
         hits.fold(0, u64::wrapping_add)
     }
 
-    /// Zeroes counts that are impossibly large, since they were overwritten, and returns how many
-    /// there were. Sums may be any number.
+    /// Zeroes impossibly large counts, which must have been overwritten, and returns how many there
+    /// were. Sums may be any number.
     fn mend(&self, row: &mut tables::Row) -> u64 {
         let one = |cell: u32| cell..cell + 1;
         let calls = match self.calls {

@@ -29,10 +29,10 @@ pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<St
     };
     let fits = |rows, plots| lines(rows, plots).len() <= room;
     let least = most.min(ROWS);
-    // A row is a line at least, in one of the tables.
+    // Each row takes at least one line, in one of the tables.
     let mut rows = (least..=most.min(room)).rev();
     let rows = rows.find(|rows| fits(*rows, 1)).unwrap_or(least);
-    // A histogram is two lines at least.
+    // A histogram takes at least two lines.
     let plots = (2..=rows.min(room)).take_while(|plots| fits(rows, *plots));
     let mut shown = lines(rows, plots.last().unwrap_or(1));
     if shown.len() > room {

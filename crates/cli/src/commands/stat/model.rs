@@ -199,7 +199,8 @@ impl Row {
         }
     }
 
-    /// True if there was a hit. A hit that came while the row was read may be there only in part.
+    /// True if there was a hit. A hit that arrives while the row is read may be present only in
+    /// part.
     pub fn is_hit(&self) -> bool {
         let measured = || self.measures.iter().any(|measure| !measure.is_empty());
         self.calls > 0 || self.unreadable > 0 || measured()
@@ -211,7 +212,7 @@ impl Row {
     }
 }
 
-/// The results of one definition of the user's.
+/// Results of one of the user's definitions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Group {
     /// Names of the keys, such as `fd`, `comm`; empty without `by`.
@@ -220,9 +221,9 @@ pub struct Group {
     pub measure_names: Vec<String>,
     /// The numbers of the definition's events that have a probe.
     pub events: Vec<usize>,
-    /// Rows in no order. Events that were not hit may have a row without calls.
+    /// Rows in no particular order. Events that were not hit may have a row without calls.
     pub rows: Vec<Row>,
-    /// Number of hits of new keys when the table was full.
+    /// Number of hits dropped because they had a new key and the table was full.
     pub dropped: u64,
     /// Number of keys that fit in each event's table.
     pub capacity: u32,
@@ -269,7 +270,7 @@ pub fn sorted<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
     sorted
 }
 
-/// All results until some moment.
+/// All results up to one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Snapshot {
     /// Time since the start.

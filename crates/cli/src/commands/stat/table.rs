@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 pub struct Column {
     /// The heading.
     pub title: String,
-    /// Alignment: numbers end in the same place, text begins there.
+    /// Alignment: right for numbers, left for text.
     pub align: Align,
     /// The cells, one per line.
     pub cells: Vec<String>,
@@ -16,9 +16,9 @@ pub struct Column {
 /// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// At their beginning.
+    /// Cells begin in the same column.
     Left,
-    /// At their end.
+    /// Cells end in the same column.
     Right,
 }
 

@@ -28,7 +28,7 @@ pub struct Page<'a> {
     silent: u64,
     /// Words for events that were not hit.
     never_hit: &'static str,
-    /// Suffix for the names of measures that are since the start, in an interval.
+    /// In an interval, suffix for the names of measures that cover all time since the start.
     so_far: &'static str,
     rates: Rates<'a>,
 }
@@ -38,7 +38,7 @@ pub struct Page<'a> {
 struct Table<'a> {
     /// The group with the keys and measures; for plain counting, one of the plain groups.
     group: &'a Group,
-    /// Sorted.
+    /// Rows, sorted.
     rows: Vec<&'a Row>,
 }
 
@@ -46,7 +46,7 @@ struct Table<'a> {
 #[derive(Debug)]
 struct Rates<'a> {
     time: Duration,
-    /// The calls in that time, if the rows cover another one.
+    /// Calls in `time`, by row; `None` if the rows themselves cover that time.
     calls: Option<HashMap<RowName<'a>, u64>>,
 }
 

@@ -125,7 +125,8 @@ fn random_work(random: &mut Random) -> Vec<Work> {
     (0..3).map(|_| one()).collect::<Vec<_>>()
 }
 
-/// A constant that is sign-extended from 32 bits, or one that needs 64; of few or of many.
+/// Returns a constant that is sign-extended from 32 bits, or one that needs 64; from a small
+/// set or from a large one.
 fn random_constant(random: &mut Random) -> u64 {
     let edges = [
         0,
@@ -152,7 +153,7 @@ fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
         bits: None,
     };
     let (rdi, rcx) = (Register::RDI, Register::RCX);
-    // Few constants: each makes a new form.
+    // Only a few constants: each makes a new form.
     let constants = [5, u64::MAX, 1 << 40];
     let constant = constants[random.below(3) as usize];
     let keys = [Key::Thread, Key::Register(rdi), Key::Constant(constant)];
@@ -190,7 +191,7 @@ fn random_tally(random: &mut Random, filter: Option<Filter>) -> Work {
     ))
 }
 
-/// Mostly no filter, sometimes one of few.
+/// Returns mostly no filter, sometimes one of a small set.
 fn random_filter(random: &mut Random) -> Option<Filter> {
     let compare = Compare {
         operand: [Operand::Thread, Operand::Register(Register::RDI)][random.below(2) as usize],
@@ -235,7 +236,7 @@ fn detours_are_what_the_assembler_makes() {
             let mut work = random_work(&mut random);
             work.truncate(random.below(3) as usize);
             let work: Vec<Work> = work.iter().map(|w| w.possible(&runtime, false)).collect();
-            // Few forms, so that most detours come from an existing template.
+            // Only a few forms, so that most detours come from an existing template.
             let request = Request {
                 work: &work,
                 displaced: &displaced(),
@@ -323,7 +324,7 @@ fn detours_are_what_the_assembler_makes() {
     }
 }
 
-/// Constants do not make another form, except by their length.
+/// Constants do not change the form, except by their length.
 #[test]
 fn constants_are_patched() {
     let displaced = displaced();
@@ -381,8 +382,8 @@ fn what_is_out_of_reach_is_an_error_and_disturbs_no_other_detour() {
     assert_eq!(compiler.descriptors, compiler.free.len() + 1);
 }
 
-/// A site of many events: when registers run out, aggregated ones go to the resident; records have
-/// no other way.
+/// A site with many events: when registers run out, the resident takes the aggregated ones;
+/// records have no alternative.
 #[test]
 fn a_crowded_site_is_compiled_or_refused() {
     let width = Width {
@@ -422,7 +423,7 @@ fn a_crowded_site_is_compiled_or_refused() {
     );
 }
 
-/// Without work there are only the copies, for an instruction that has to run elsewhere.
+/// Without work there are only the copies, as for an instruction that has to run elsewhere.
 #[test]
 fn without_work_only_the_copies_are_there() {
     let mut compiler = Compiler::new(runtime(Some(-160)), ADDRESS, vec![INT3; 64]);

@@ -7,7 +7,7 @@ fn one(text: &str) -> Result<Argument, String> {
     all.remove(0).map_err(|error| error.to_string())
 }
 
-/// Each argument string with the form it is written back in, or a part of the error.
+/// Each argument string with its form when written back, or with a part of the error.
 #[test]
 fn operands_of_every_kind() {
     for (text, means) in [
@@ -20,7 +20,7 @@ fn operands_of_every_kind() {
         ("1@%r15b", "1@%r15b"),
         ("4@%r8d", "4@%r8d"),
         ("8@%r15", "8@%r15"),
-        // The lower half of a register that a compiler names in full.
+        // The lower half of a register, for which a compiler wrote the full name.
         ("4@%rax", "4@%eax"),
         ("1@%eax", "1@%al"),
         // Limited to the size of the register.
@@ -52,7 +52,7 @@ fn operands_of_every_kind() {
         ("4@limit", "4@limit(%rip)"),
         ("4@limit+4", "4@limit+4(%rip)"),
         ("4@state.0(%rip)", "4@state.0(%rip)"),
-        // Without a size: the operand's size is used.
+        // No size given: the operand's size is used.
         ("%rdi", "8@%rdi"),
         ("%edi", "4@%edi"),
         ("$1", "8@$1"),
@@ -186,7 +186,7 @@ fn some_argument() -> impl Strategy<Value = Argument> {
 }
 
 proptest! {
-    /// Formatting and parsing gives the same argument.
+    /// Formatting an argument and parsing the result gives the same argument.
     #[test]
     fn written_and_read(all in proptest::collection::vec(some_argument(), 0..12)) {
         let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
@@ -194,7 +194,7 @@ proptest! {
         prop_assert_eq!(read.expect("they were written by us"), all);
     }
 
-    /// Any string is parsed or refused, without a crash, and no word gives two arguments.
+    /// Any string is either parsed or refused, without a crash, and no word yields two arguments.
     #[test]
     fn anything(text in "[-+0-9a-z@%$(),.\\[\\] f]{0,60}|\\PC{0,40}") {
         let all = arguments(&text);

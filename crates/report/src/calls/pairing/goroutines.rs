@@ -1,13 +1,13 @@
 //! Pairs calls for which the trace records the goroutine (`_g`).
 //!
-//! A goroutine has one stack, which Go copies to another address when it has to grow or can shrink.
-//! The trace does not record where to. But the new stack does not overlap the old one, and none is
-//! smaller than 2 KiB. So the next call is above all open ones, or at least 2 KiB below the
-//! innermost:
+//! A goroutine has one stack, which Go copies to another address when it has to grow or can
+//! shrink. The trace does not record the new address. But the new stack does not overlap the
+//! old one, and no stack is smaller than 2 KiB. So the next call is above all open ones, or at
+//! least 2 KiB below the innermost:
 //!
 //! ```text
 //!   entry of f   0x5f00 ┐ a piece
-//!   entry of g   0x5e80 ┘          moved to 0x9e80, which nobody recorded
+//!   entry of g   0x5e80 ┘          moved to 0x9e80, which is not recorded
 //!   entry of h   0x9e00 ─ another
 //!   exit of h    0x9e00
 //!   exit of g    0x9e80            so all of its piece is 0x4000 higher
@@ -15,8 +15,9 @@
 //! ```
 //!
 //! So open calls are in *pieces*, each moved as a whole, and only the innermost piece is at its
-//! recorded address. (An extra piece does no harm if nothing was moved.) An exit that matches no
-//! call's address there ends the innermost call of its function, whose address is then the exit's.
+//! recorded address. (An extra piece does no harm if nothing was moved.) An exit that matches
+//! no call's address in that piece ends the innermost call of its function, and the exit's
+//! address becomes that call's address.
 
 use std::io;
 
@@ -35,7 +36,7 @@ pub(super) struct Goroutine {
     pub(super) stack: Stack,
     /// Index of the first call of each piece; the outermost piece begins at 0.
     pieces: Vec<usize>,
-    /// The innermost piece may have been moved since it was recorded.
+    /// True if the innermost piece may have been moved since it was recorded.
     moved: bool,
     /// The time of its last event.
     time: u64,
@@ -160,7 +161,7 @@ impl Pairing {
                 own.pieces.push(own.stack.frames.len());
                 own.moved = false;
             }
-            // Calls below this one, or at its place, were left by a panic.
+            // A panic abandoned the calls below this one, or at its address.
             Some(_) => {
                 let dead = |frame: &Frame| frame.stack_pointer <= stack_pointer;
                 while own.piece().last().is_some_and(dead) {
@@ -221,7 +222,7 @@ impl Pairing {
                 .rposition(here)
                 .map(|at| at + own.first()),
         };
-        // An exit below the innermost call is of a call whose entry was lost.
+        // An exit below the innermost call belongs to a call whose entry was lost.
         let last = own.piece().last();
         let is_lost = last.is_some_and(|l| l.losses != losses && stack_pointer < l.stack_pointer);
         let elsewhere = || own.stack.frames.iter().rposition(own_pair);

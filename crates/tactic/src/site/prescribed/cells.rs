@@ -1,4 +1,4 @@
-//! Jumps among the bytes around a site: which of these may change, and to which values.
+//! Jumps among the bytes around a site: which of these bytes may change, and to which values.
 
 use std::ops::Range;
 
@@ -36,8 +36,8 @@ impl Jump {
         jump
     }
 
-    /// Returns the jump with every number of prefixes that leaves the opcode in the first `len`
-    /// bytes.
+    /// Returns the jump in every form, from no prefix up to as many prefixes as leave the opcode in
+    /// the first `len` bytes.
     pub(super) fn forms(at: u64, len: u64) -> impl Iterator<Item = Self> {
         let prefixes: [&[u8]; 4] = [&[], &[0x48], &[0x2e, 0x48], &[0x2e, 0x2e, 0x48]];
         (0..len.min(4)).map(move |count| Self::with(at, prefixes[count as usize]))
@@ -86,7 +86,7 @@ impl<'a> Cells<'a> {
         self.own.iter().any(|range| range.contains(&at))
     }
 
-    /// Gives a byte the required value; false if it has another value and must stay.
+    /// Sets a byte to the required value; returns false if it has another value and must stay.
     pub(super) fn set(&mut self, at: u64, byte: u8) -> bool {
         match self.changed(at) {
             Some(is) => return is == byte,
@@ -119,7 +119,8 @@ impl<'a> Cells<'a> {
             .all(|(at, byte)| self.set(at, byte))
     }
 
-    /// Returns the form of a jump's displacement, or the byte that another probe changes.
+    /// Returns the form of a jump's displacement, or as error the first byte that another probe
+    /// changes.
     pub(super) fn mask(&self, jump: &Jump, placer: &Placer) -> Result<Mask, Refusal> {
         let mut bytes = [None; 4];
         for (at, byte) in (jump.displacement()..).zip(&mut bytes) {
@@ -190,7 +191,7 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// Returns the bytes that must be there before, as ranges of original bytes.
+    /// Returns the expected original bytes at these addresses, as contiguous ranges.
     pub(super) fn relied(
         &self,
         at: impl Iterator<Item = u64>,
@@ -209,7 +210,7 @@ impl<'a> Cells<'a> {
         Ok(stretches)
     }
 
-    /// Builds the result, and makes the placer hold its bytes and stubs.
+    /// Builds the result, and has the placer hold its bytes and stubs.
     pub(super) fn place(
         self,
         placer: &mut Placer,

@@ -9,12 +9,12 @@ use serde::Serialize;
 /// Bytes of memory, apart from the packets for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Footprint {
-    /// Session memory in front of the packets (header, streams, controls, counters), and the
-    /// ledger with the journal.
+    /// Session memory before the packets (header, streams, controls, counters), plus the ledger
+    /// with the journal.
     pub session_bytes: u64,
     /// Physical pages of stubs, however often they are mapped.
     pub stub_bytes: u64,
-    /// Number of mappings of stubs.
+    /// Number of stub mappings.
     pub stub_mappings: u64,
     /// Pages of the arenas that are in use: detours, shared code, tables.
     pub code_bytes: u64,

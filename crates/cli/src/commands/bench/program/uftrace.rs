@@ -1,5 +1,5 @@
-//! uftrace, for comparison: it starts the program, and patches the functions of the library before
-//! the program runs. It records the ends of calls as well.
+//! uftrace, for comparison. It starts the program and patches the functions of the library
+//! before the program runs. It also records function exits.
 
 use capriole_bench::BenchError;
 use capriole_bench::scratch::Scratch;
@@ -7,8 +7,8 @@ use capriole_bench::workload::{Python, Times, Workload};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
-/// Runs a round; returns its times and the number of bytes written. The work is done once at the
-/// beginning, as the other rows' program has done it before.
+/// Runs a round; returns its times and the number of bytes written. The work runs once untimed
+/// first, because the program of the other rows has also run it before.
 ///
 /// # Errors
 /// [`BenchError::Skipped`] if there is no uftrace, or no libpython for it to patch.

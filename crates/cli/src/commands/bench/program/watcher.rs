@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Counts that a [`Watcher`] reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// Functions that were to have a probe.
+    /// Functions that were meant to get a probe.
     pub functions: u64,
     /// Functions that had one.
     pub probed: u64,
@@ -32,10 +32,10 @@ pub struct Seen {
 pub struct Watcher(Option<Child>);
 
 impl Watcher {
-    /// Starts the command, and waits until its probes are in.
+    /// Starts the command, and waits until its probes are inserted.
     ///
     /// # Errors
-    /// It ends before that; the error is its message.
+    /// The command ends before that; the error is its message.
     pub fn start(
         way: Way,
         pid: u32,
@@ -72,10 +72,10 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Ends it as Ctrl-C does; its probes are removed then.
+    /// Ends the command as Ctrl-C does, which removes its probes.
     ///
     /// # Errors
-    /// It fails; the error is its message.
+    /// The command fails; the error is its message.
     pub fn end(mut self) -> anyhow::Result<Seen> {
         let Some(child) = self.0.take() else {
             bail!("it has ended already");
@@ -99,12 +99,12 @@ impl Drop for Watcher {
 }
 
 fn ask_to_end(child: &Child) {
-    // A child that has ended has not been waited for; otherwise this fails.
+    // A child that has ended is still a zombie, unless it was waited for; then this call fails.
     let _ = kill_process(Pid::from_child(child), Signal::INT);
 }
 
-/// True if all probes are in a process: some are written, and the single stop that writes them is
-/// over.
+/// True if all probes of a process are inserted: some are written, and the single stop that
+/// writes them all is over.
 fn is_probed(process: &Process) -> anyhow::Result<bool> {
     Ok(recover::is_probed(process)? && process.status()?.tracer == 0)
 }

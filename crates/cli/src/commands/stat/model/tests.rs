@@ -88,8 +88,8 @@ fn counts_that_became_less_were_written_over() {
     assert_eq!(calls, [4]);
 }
 
-/// A snapshot of a running program is not of one moment. A sum that arrives before its call is
-/// neither lost nor counted twice.
+/// A snapshot of a running program is not atomic. A sum that arrives before its call is neither
+/// lost nor counted twice.
 #[test]
 fn of_a_hit_that_comes_while_it_is_read_nothing_is_lost() {
     let one = |time, calls, sum| {

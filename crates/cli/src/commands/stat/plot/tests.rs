@@ -112,7 +112,7 @@ fn bars_tell_eighths_and_of_the_least_count_something() {
     assert_eq!(bar(u64::MAX, u64::MAX, true), "█".repeat(40));
 }
 
-/// Our layouts have no such bucket, but it is shown correctly all the same.
+/// Our layouts have no such bucket, but it is shown correctly nevertheless.
 #[test]
 fn a_bucket_of_several_powers_of_two_is_one_line() {
     let bucket = |low, high, count| Bucket { low, high, count };
