@@ -7,7 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use capriole_report;
 use capriole_report::callstack::{CallStacks, End};
 use capriole_trace::{
     CallStack, EventInfo, MappingInfo, PacketMeta, Role, Trace, TraceInfo, TraceWriter,
