@@ -1,5 +1,5 @@
-//! Programs that filter their own system calls while they are recorded, or give up the time
-//! stamp counter: nothing of ours may run into that.
+//! Programs that filter their own system calls while they are recorded, or disable the time
+//! stamp counter: none of our code may run into that.
 
 use crate::traces;
 
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use traces::{counted, recorder, scratch, summary, text};
 
 const EVENT: &str = ":work text=+0($arg1):string comm=$comm n=$arg2";
-/// Calls that `filtered` makes with its filter.
+/// Number of calls that `filtered` makes with its filter.
 const FILTERED: u64 = 100_000;
 
 fn program(compiler: Compiler, flags: &[&str]) -> Option<PathBuf> {
@@ -24,12 +24,12 @@ fn record(trace: &Path, arguments: &[&str], program: &Path, how: &str) -> Output
     command.output().expect("capriole starts")
 }
 
-/// What the program said, and what the recorder said of it.
+/// Returns the number of calls from the program's output, and the recorder's JSON.
 fn said(output: &Output) -> (u64, Value) {
     assert!(output.status.success(), "{}", told(output));
     let said = String::from_utf8_lossy(&output.stdout);
     let (program, json) = said.split_once('{').expect("JSON");
-    // A program may have its last words behind the recorder's.
+    // The program may print its last line after the recorder's.
     let json = format!("{{{json}");
     let mut values = serde_json::Deserializer::from_str(&json).into_iter();
     let value = values.next().expect("JSON").expect("JSON");
@@ -37,7 +37,7 @@ fn said(output: &Output) -> (u64, Value) {
     (counted(&format!("{program}{rest}")), value)
 }
 
-/// The filter kills a program that makes any other system call than its own few.
+/// Checks that the program survives: its filter kills it for any system call but its own few.
 fn assert_lives(program: &Path, how: &str) {
     let directory = scratch();
     let trace = directory.path().join("trace");
@@ -45,7 +45,7 @@ fn assert_lives(program: &Path, how: &str) {
     let (calls, told) = said(&output);
     assert_eq!(told["lost"], 0, "{how}: {told}");
     assert!(told["events"].as_u64() >= Some(calls), "{how}: {told}");
-    // A text and a name each time; in threads the filter comes at some moment.
+    // A string and a name cannot be read each time; with threads the filter starts at some moment.
     let not_read = told["not_read"].as_u64().expect("a number");
     match how {
         "thread" => assert!(not_read > 0, "{how}: {told}"),
@@ -93,7 +93,7 @@ fn so_does_one_with_musl() {
     }
 }
 
-/// When no packet is free nobody is woken, which would take a system call.
+/// When no packet is free no recorder is woken, because that would take a system call.
 #[test]
 fn nobody_is_woken_when_the_buffer_is_full() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -111,7 +111,7 @@ fn nobody_is_woken_when_the_buffer_is_full() {
     }
 }
 
-/// Reading the time stamp counter is a fault in seccomp's strict mode.
+/// Reading the time stamp counter faults in seccomp's strict mode.
 #[test]
 fn probes_are_taken_out_before_the_clock_is_given_up() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -127,7 +127,7 @@ fn probes_are_taken_out_before_the_clock_is_given_up() {
     }
 }
 
-/// A child does so: its probes are taken out, and the recording of its parent goes on.
+/// A child disables it: its probes are taken out, and the recording of its parent goes on.
 #[test]
 fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -138,7 +138,7 @@ fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
     let output = record(&trace, &["-e", EVENT], &program, "strict-child");
     let (calls, told) = said(&output);
     assert_eq!(told["ended"], "program ended", "{told}");
-    // The parent's before the child, meanwhile and after it; none of the child's.
+    // The parent's calls before, during and after the child, and none of the child's.
     assert_eq!(told["events"], calls - FILTERED, "{told}");
 }
 
@@ -174,8 +174,8 @@ fn return_addresses_are_replaced_as_before() {
     }
 }
 
-/// The very call by which the clock is given up is followed: its return is not recorded, as that
-/// would read the clock.
+/// The call that disables the time stamp counter is itself followed: its return is not
+/// recorded, because that would read the counter.
 #[test]
 fn the_call_that_gives_the_clock_up_returns() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -189,7 +189,7 @@ fn the_call_that_gives_the_clock_up_returns() {
             let output = record(&trace, &[returns, "-e", event], &program, how);
             let (calls, told) = said(&output);
             assert!(calls > FILTERED, "{how} {returns}: {told}");
-            // PR_SET_NO_NEW_PRIVS, before.
+            // An earlier PR_SET_NO_NEW_PRIVS.
             assert!(
                 told["events"].as_u64() >= Some(1),
                 "{how} {returns}: {told}"
@@ -198,7 +198,8 @@ fn the_call_that_gives_the_clock_up_returns() {
     }
 }
 
-/// It gives the clock up just while it is attached to. (Each time at another moment.)
+/// The program disables the counter just while Capriole attaches. (Each time at another
+/// moment.)
 #[test]
 fn one_that_is_attached_to_at_that_moment_lives() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -222,7 +223,7 @@ fn one_that_is_attached_to_at_that_moment_lives() {
     }
 }
 
-/// Attached to before it filters; taken out after.
+/// Attached before the program filters its calls; detached after.
 #[test]
 fn one_that_was_running_lives_too() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
