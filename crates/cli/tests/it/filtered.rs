@@ -8,7 +8,8 @@ use crate::target::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use traces::{counted, recorder, scratch, summary, text};
+use std::time::Duration;
+use traces::{Background, counted, recorder, scratch, summary, text};
 
 const EVENT: &str = ":work text=+0($arg1):string comm=$comm n=$arg2";
 /// Number of calls that `filtered` makes with its filter.
@@ -75,6 +76,77 @@ fn so_does_a_static_one() {
     for how in ["prctl", "syscall", "register", "thread"] {
         assert_lives(&program, how);
     }
+}
+
+/// Stops a thread right before its next `process_vm_readv`, which the resident makes.
+fn stop_before_reading(tid: libc::pid_t) {
+    const PROCESS_VM_READV: u64 = 310;
+    const PUSHF: u8 = 0x9c;
+    const TRAP_FLAG: i64 = 1 << 8;
+    let wait = || {
+        let mut status = 0;
+        // SAFETY: waits for a thread that this test traces.
+        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
+        assert_eq!(waited, tid);
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    };
+    let request = |request, data: *mut libc::c_void| {
+        // SAFETY: the request takes no data, or writes the registers to `data`.
+        let result = unsafe { libc::ptrace(request, tid, 0, data) };
+        assert_eq!(result, 0, "ptrace: {}", std::io::Error::last_os_error());
+    };
+    request(libc::PTRACE_ATTACH, std::ptr::null_mut());
+    wait();
+    for _ in 0..100_000 {
+        // SAFETY: zero is a valid value of all its fields.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        request(libc::PTRACE_GETREGS, (&raw mut registers).cast());
+        // SAFETY: reads a word of the traced program.
+        let code = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, tid, registers.rip, 0) };
+        if code as u16 == 0x050f && registers.rax == PROCESS_VM_READV {
+            // The kernel takes the flag for the program's own after steps over `popf`.
+            registers.eflags &= !(TRAP_FLAG as u64);
+            request(libc::PTRACE_SETREGS, (&raw mut registers).cast());
+            return;
+        }
+        request(libc::PTRACE_SINGLESTEP, std::ptr::null_mut());
+        wait();
+        if code as u8 == PUSHF {
+            let top = registers.rsp - 8;
+            // SAFETY: reads a word of the traced program.
+            let flags = unsafe { libc::ptrace(libc::PTRACE_PEEKDATA, tid, top, 0) };
+            // SAFETY: writes it, without the flag that single steps have set.
+            let done = unsafe { libc::ptrace(libc::PTRACE_POKEDATA, tid, top, flags & !TRAP_FLAG) };
+            assert_eq!(done, 0);
+        }
+    }
+    panic!("the thread reads nothing");
+}
+
+/// On a busy machine, a thread may wait for a processor between the resident's check that system
+/// calls are allowed and the call. The filter has to wait for it.
+#[test]
+fn a_thread_that_is_about_to_make_a_call_is_waited_for() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut running = Running::start(&program, &["held", "wait"]);
+    let recording = Background::attach(&trace, running.pid, &[EVENT]);
+    running.say("go");
+    assert_eq!(running.line(), "working");
+    let threads = running.process().threads().expect("threads");
+    let worker = threads.into_iter().find(|tid| *tid != running.pid);
+    let worker = worker.expect("a worker") as libc::pid_t;
+    stop_before_reading(worker);
+    running.say("filter");
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: lets a thread that this test traces continue.
+    let left = unsafe { libc::ptrace(libc::PTRACE_DETACH, worker, 0, 0) };
+    assert_eq!(left, 0, "{}", std::io::Error::last_os_error());
+    running.finished();
+    recording.ended_by_itself();
 }
 
 #[test]
