@@ -69,3 +69,13 @@ pub use target::target_main;
 
 /// First argument by which `capriole-bench` is started as the measured program.
 pub const TARGET: &str = "bench-target";
+
+/// Returns the path of the command `capriole`: beside this program, or else in `PATH`.
+#[must_use]
+pub fn command() -> std::path::PathBuf {
+    let own = std::env::current_exe().ok();
+    let beside = own.map(|own| own.with_file_name("capriole"));
+    beside
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| "capriole".into())
+}

@@ -152,6 +152,14 @@ fn a_server_is_attached_to() {
 
 #[test]
 fn programs_are_measured_with_and_without() {
+    let command = Path::new(env!("CARGO_BIN_EXE_capriole-bench")).with_file_name("capriole");
+    if !command.exists() {
+        println!(
+            "skipped: {} is not built (cargo build -p capriole-cli)",
+            command.display()
+        );
+        return;
+    }
     let arguments = ["program", "--rounds", "1", "--round-ms", "2"];
     let rows = rows(&[&arguments[..], &["--buffer-size", "64M"]].concat(), None);
     for program in ["python", "sqlite3"] {

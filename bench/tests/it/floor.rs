@@ -35,7 +35,7 @@ fn floor_with(packet_bytes: u64) -> Option<&'static floor::Floor> {
 
 #[test]
 fn threads_and_signals_lose_and_tear_nothing() {
-    in_child("hammered_by_threads");
+    in_child("floor::hammered_by_threads");
 }
 
 /// All records are kept: the packets are large enough.
@@ -87,7 +87,7 @@ fn hammered_by_threads() {
 
 #[test]
 fn full_packets_are_counted() {
-    in_child("hammered_with_small_packets");
+    in_child("floor::hammered_with_small_packets");
 }
 
 /// Packets of 16 records fill up all the time.

@@ -43,7 +43,7 @@ impl Watcher {
         trace: &Path,
         buffer: u64,
     ) -> anyhow::Result<Watcher> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(capriole_bench::command());
         command.arg(way.name()).arg("--json");
         command.args(["-p", &pid.to_string(), "-e", event]);
         if way == Way::Record {
