@@ -1,5 +1,5 @@
 //! The running kernel is asked what it thinks of definitions: it takes the same ones, and its
-//! `error_log` points at the same column. What differs is listed here and in docs/events.md.
+//! `error_log` points at the same column. What differs is listed here and in docs/events-reference.md.
 
 use capriole_event::{EventSpec, automatic_name};
 use std::fs::{self, File, OpenOptions};
@@ -268,7 +268,7 @@ fn the_kernel_takes_the_same_and_points_at_the_same_place() {
 }
 
 /// What the kernel takes (`true`) and we refuse, and the other way round. Should a newer kernel
-/// think otherwise, docs/events.md has to be changed.
+/// think otherwise, docs/events-reference.md has to be changed.
 const DIFFERENT: [(&str, bool); 26] = [
     ("%ip", true),
     ("%flags", true),
